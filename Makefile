@@ -1,0 +1,97 @@
+# The workshop.  Every target makes the environment it needs from pyproject.toml; nothing has to be installed before
+# but Python 3.11 or newer and make.
+
+SHELL := /bin/bash
+VENV := .venv
+NEWEST := 3.13
+NEWEST_VENV := .venv-$(NEWEST)
+JOBS ?= 2
+LINTED := fsstore tests benchmarks examples conftest.py
+
+# Tests that are about the interpreter rather than about the source text.
+NEWEST_TESTS := tests/unit tests/contract tests/interop
+NEWEST_DESELECT := --ignore=tests/unit/test_house_style.py --ignore=tests/unit/test_packaging.py
+
+.PHONY: help demo test test-suite test-newest test-newest-found test-long bench clean
+.PHONY: check check-format check-lint check-types check-docs format docs
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo       open arrays by URL; installs only what fsstore itself needs"
+	@echo "make test       the whole test suite, and its core on Python $(NEWEST)"
+	@echo "make test-long  the tests that loop for minutes"
+	@echo "make check      format, lint, types, docs"
+	@echo "make format     rewrite the source as the formatter wants it"
+	@echo "make docs       build the documentation into site/"
+	@echo "make bench      measure against other libraries"
+
+# -- environments -----------------------------------------------------------------------------------------------
+
+$(VENV)/.created:
+	python=$$(.ci/find-python 3.11 3.12 3.13) && "$$python" -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	touch $@
+
+$(VENV)/.runtime: $(VENV)/.created pyproject.toml
+	$(VENV)/bin/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.development: $(VENV)/.created pyproject.toml
+	$(VENV)/bin/python -m pip install --quiet --editable . --group test --group lint --group docs
+	touch $(VENV)/.runtime $@
+
+# -- targets ----------------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.runtime
+	$(VENV)/bin/python examples/demo.py
+
+test: test-suite test-newest
+
+test-suite: $(VENV)/.development
+	$(VENV)/bin/python -m pytest -n $(JOBS) -m "not long"
+
+test-newest:
+	@if python=$$(.ci/find-python $(NEWEST) 2>/dev/null); then \
+	    $(MAKE) test-newest-found NEWEST_PYTHON="$$python"; \
+	else \
+	    echo "Python $(NEWEST) is missing on this machine: the suite ran on one interpreter only"; \
+	fi
+
+test-newest-found: $(NEWEST_VENV)/.test
+	$(NEWEST_VENV)/bin/python -m pytest -n $(JOBS) -m "not long" $(wildcard $(NEWEST_TESTS)) $(NEWEST_DESELECT)
+
+$(NEWEST_VENV)/.test: pyproject.toml
+	test -e $(NEWEST_VENV)/bin/python || "$(NEWEST_PYTHON)" -m venv $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --editable . --group test
+	touch $@
+
+test-long: $(VENV)/.development
+	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) -m long --timeout 3600
+
+check: check-format check-lint check-types check-docs
+
+check-format: $(VENV)/.development
+	$(VENV)/bin/ruff format --check $(LINTED)
+
+check-lint: $(VENV)/.development
+	$(VENV)/bin/ruff check $(LINTED)
+
+check-types: $(VENV)/.development
+	$(VENV)/bin/mypy
+
+check-docs: $(VENV)/.development
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+format: $(VENV)/.development
+	$(VENV)/bin/ruff check --fix $(LINTED)
+	$(VENV)/bin/ruff format $(LINTED)
+
+docs: $(VENV)/.development
+	$(VENV)/bin/mkdocs build --strict
+
+bench: $(VENV)/.development
+	$(VENV)/bin/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) $(NEWEST_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

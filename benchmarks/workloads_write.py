@@ -1,0 +1,112 @@
+"""Writing zarr arrays to local files: whole arrays, many small chunks, and parts of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Contender, workload
+from benchmarks.workloads_read import BLOSC, BYTES, MEBIBYTE, ZSTD, everything, sample, sharded, zarr3_spec
+
+
+def checked(write: Contender, read: Contender) -> Contender:
+    """Return a writer whose first call also returns the array read back, to be compared; the others only write."""
+    first = [True]
+
+    def run() -> Any:
+        write()
+        return read() if first and first.pop() else None
+
+    return run
+
+
+def writers(
+    folder: Path,
+    shape: tuple[int, ...],
+    chunk: tuple[int, ...],
+    codecs: list[Any],
+    select: Any = everything,
+) -> Mapping[str, Contender]:
+    """Return a writer per library, each with an array of its own; what it wrote is compared once."""
+    import tensorstore
+    import zarr
+
+    import fsstore
+
+    data = sample(shape)
+    part = np.ascontiguousarray(select(data)) + 1
+
+    def spec(name: str) -> dict[str, Any]:
+        return zarr3_spec(folder / name, shape, chunk, codecs)
+
+    def module(name: str, library: ModuleType) -> Contender:
+        array = library.open(spec(name), create=True).result()
+        array.write(data).result()
+
+        return checked(lambda: select(array).write(part).result(), lambda: array.read().result())
+
+    def plain() -> Contender:
+        tensorstore.open(spec("zarr"), create=True).result()
+        array = zarr.open_array(f"{folder}/zarr/a.zarr", mode="r+")
+        array[...] = data
+        region = tuple(np.s_[: size // 2] for size in shape) if select is not everything else ...
+
+        def write() -> None:
+            array[region] = part
+
+        return checked(write, lambda: array[...])
+
+    return {
+        "fsstore": module("fsstore", fsstore),
+        "tensorstore": module("tensorstore", tensorstore),
+        "zarr": plain(),
+    }
+
+
+WHOLE = ((512, 256, 256), (128, 128, 128))
+
+
+@workload("write large chunks, raw", size=64 * MEBIBYTE)
+def large_raw(folder: Path) -> Mapping[str, Contender]:
+    """64 MiB in 16 chunks of 128³, not compressed."""
+    return writers(folder, *WHOLE, [BYTES])
+
+
+@workload("write large chunks, zstd", size=64 * MEBIBYTE)
+def large(folder: Path) -> Mapping[str, Contender]:
+    """64 MiB in 16 chunks of 128³."""
+    return writers(folder, *WHOLE, [BYTES, ZSTD])
+
+
+@workload("write large chunks, blosc", size=64 * MEBIBYTE)
+def large_blosc(folder: Path) -> Mapping[str, Contender]:
+    """64 MiB in 16 chunks of 128³, blosc with lz4."""
+    return writers(folder, *WHOLE, [BYTES, BLOSC])
+
+
+@workload("write shards of 32³ sub-chunks, zstd", size=64 * MEBIBYTE)
+def shard(folder: Path) -> Mapping[str, Contender]:
+    """64 MiB in two shards of 512 sub-chunks."""
+    return writers(folder, (512, 256, 256), (256, 256, 256), [sharded(32, [BYTES, ZSTD])])
+
+
+@workload("write 4096 small chunks, zstd", size=32 * MEBIBYTE)
+def small(folder: Path) -> Mapping[str, Contender]:
+    """32 MiB in 4096 chunks of 16³: the cost per file."""
+    return writers(folder, (256, 256, 256), (16, 16, 16), [BYTES, ZSTD])
+
+
+@workload("write parts of chunks, zstd", size=MEBIBYTE // 2)
+def parts(folder: Path) -> Mapping[str, Contender]:
+    """The lower half along every axis, off the chunk borders: read, modify, write."""
+    return writers(
+        folder,
+        (128, 128, 128),
+        (48, 48, 48),
+        [BYTES, ZSTD],
+        lambda array: array[tuple(np.s_[: size // 2] for size in array.shape)],
+    )

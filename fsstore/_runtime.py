@@ -1,0 +1,314 @@
+"""The threads and the event loop of fsstore; nothing else creates any.
+
+Coroutines of stores that wait (network) run on one background loop.  Coroutines of stores that never wait (memory,
+local files) are driven inline on whichever thread asks, because a thread hop costs more than a small read.
+`drive` relies on the promise of `Features.waits`: a coroutine that suspends there is a bug and raises.
+
+Blocking work is handed to pools: `offload` awaits it on the loop, `map_blocking` spreads it over worker threads.
+The pools are sized by context resources; "shared" means one a core for decoding, and a few dozen for input and output.
+A forked child starts with no threads: the state is reset and made anew on first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from fsstore import future as futures
+from fsstore.errors import FailedPreconditionError
+from fsstore.future import Future
+
+__all__ = [
+    "call",
+    "core_count",
+    "drive",
+    "gather",
+    "loop",
+    "map_blocking",
+    "offload",
+    "on_loop_thread",
+    "pause",
+    "spread",
+    "start",
+    "submit",
+]
+
+T = TypeVar("T")
+S = TypeVar("S")
+PoolKind = Literal["compute", "io"]
+
+_IO_THREADS = 32
+
+
+class _State:
+    """Everything that lives in threads; replaced as a whole after a fork."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread_id: int | None = None
+        self.pools: dict[tuple[PoolKind, int], ThreadPoolExecutor] = {}
+
+
+_state = _State()
+_worker = threading.local()
+_NOTHING: Any = object()
+
+
+def _reset() -> None:
+    global _state  # noqa: PLW0603  # a forked child has none of its parent's threads
+    _state = _State()
+    _worker.__dict__.clear()
+
+
+os.register_at_fork(after_in_child=_reset)
+
+
+@cache
+def core_count() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """Return the background event loop, started on first use."""
+    state = _state
+    if state.loop is None:
+        with state.lock:
+            if state.loop is None:
+                state.loop = _start_loop(state)
+    return state.loop
+
+
+def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
+    new = asyncio.new_event_loop()
+    started = threading.Event()
+
+    def run() -> None:
+        state.thread_id = threading.get_ident()
+        asyncio.set_event_loop(new)
+        new.call_soon(started.set)
+        new.run_forever()
+
+    threading.Thread(target=run, name="fsstore-loop", daemon=True).start()
+    started.wait()
+    return new
+
+
+def on_loop_thread() -> bool:
+    """Return whether the caller runs on the background loop's thread."""
+    return _state.thread_id == threading.get_ident()
+
+
+def _must_not_block() -> bool:
+    return on_loop_thread()
+
+
+futures.refuse_blocking_when(_must_not_block)
+
+
+def pool(kind: PoolKind, limit: int | None = None) -> ThreadPoolExecutor:
+    """Return the shared pool of a kind, or the one of `limit` threads."""
+    size = limit or (core_count() if kind == "compute" else _IO_THREADS)
+    state = _state
+    found = state.pools.get((kind, size))
+    if found is None:
+        with state.lock:
+            found = state.pools.get((kind, size))
+            if found is None:
+                found = ThreadPoolExecutor(
+                    size, thread_name_prefix=f"fsstore-{kind}", initializer=_mark, initargs=(kind,)
+                )
+                state.pools[kind, size] = found
+    return found
+
+
+def _mark(kind: PoolKind) -> None:
+    _worker.kind = kind
+
+
+def on_worker(kind: PoolKind) -> bool:
+    """Return whether the caller runs on a pool thread of that kind, which must not wait for its own pool."""
+    return getattr(_worker, "kind", None) == kind
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits to its end, on this thread, without an event loop."""
+    running = asyncio._get_running_loop()
+    if running is not None:  # the caller's loop is not ours to wait on: nothing below must see it
+        asyncio._set_running_loop(None)
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        if running is not None:
+            asyncio._set_running_loop(running)
+    coroutine.close()
+    raise FailedPreconditionError("a store declared that it never waits, but its coroutine suspended")
+
+
+def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> Future[T]:
+    """Begin a coroutine and return its future: on the loop if it waits, otherwise here and at once."""
+    if not waits:
+        try:
+            return futures.ready(drive(coroutine))
+        except Exception as error:  # noqa: BLE001  # the future carries it
+            return futures.failed(error)
+    future = futures.pending()
+    target = loop()
+
+    async def run() -> None:
+        try:
+            futures.resolve(future, await coroutine)
+        except asyncio.CancelledError as error:
+            futures.fail(future, error)
+            raise
+        except Exception as error:  # noqa: BLE001  # the future carries it
+            futures.fail(future, error)
+
+    def begin() -> None:
+        if future.done():
+            coroutine.close()
+            return
+        task = target.create_task(run())
+        futures.on_cancel(future, lambda: target.call_soon_threadsafe(task.cancel))
+
+    target.call_soon_threadsafe(begin)
+    return future
+
+
+def call(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> T:
+    """Run a coroutine and block until it is done."""
+    if not waits:
+        return drive(coroutine)
+    if on_loop_thread():
+        coroutine.close()
+        raise FailedPreconditionError("blocking on the event loop's own thread would wait forever; use await")
+    return start(coroutine).result()
+
+
+def submit(
+    function: Callable[..., T], *args: Any, kind: PoolKind = "compute", limit: int | None = None
+) -> ThreadFuture[T]:
+    """Run `function(*args)` on a pool thread."""
+    return pool(kind, limit).submit(function, *args)
+
+
+async def offload(
+    function: Callable[..., T], *args: Any, kind: PoolKind = "io", limit: int | None = None
+) -> T:
+    """Run blocking `function(*args)` on a pool thread and wait for it; inline when driven without an event loop."""
+    running = asyncio._get_running_loop()  # get_running_loop costs an exception where there is none
+    if running is None:
+        return function(*args)
+    return await running.run_in_executor(pool(kind, limit), function, *args)
+
+
+def map_blocking(
+    function: Callable[[S], T], items: Sequence[S], *, kind: PoolKind = "compute", limit: int | None = None
+) -> list[T]:
+    """Return `[function(item) for item in items]`, spread over pool threads; the first error is raised.
+
+    The calling thread works too, so that one item costs no hop and a pool thread may call this without deadlock.
+    """
+    count = len(items)
+    workers = min(limit or (core_count() if kind == "compute" else _IO_THREADS), count)
+    if workers <= 1 or on_worker(kind):
+        return [function(item) for item in items]
+    results: list[Any] = [None] * count
+    numbers = iter(range(count))
+    stop = threading.Event()
+
+    def work() -> None:
+        for number in numbers:
+            if stop.is_set():
+                return
+            try:
+                results[number] = function(items[number])
+            except BaseException:
+                stop.set()
+                raise
+
+    others = [submit(work, kind=kind, limit=limit) for _ in range(workers - 1)]
+    try:
+        work()
+    finally:
+        errors = [error for error in (_outcome(other) for other in others) if error is not None]
+    if errors:
+        raise errors[0]
+    return results
+
+
+def _outcome(done: ThreadFuture[None]) -> BaseException | None:
+    return None if done.cancel() else done.exception()
+
+
+def spread(
+    function: Callable[[S], Any], items: Iterable[S], *, workers: int, kind: PoolKind = "compute"
+) -> Future[None]:
+    """Call `function` with each of `items` on pool threads; the future is done when all are.
+
+    Items are drawn one at a time, so they may be made lazily.  The first error fails the future and stops the drawing,
+    and so does cancelling it; calls under way run to their end first.
+    """
+    source = iter(items)
+    lock = threading.Lock()
+    stopped = threading.Event()
+    future = futures.pending(cancel=stopped.set)
+    running = workers
+    failure: list[BaseException] = []
+
+    def draw() -> Any:
+        with lock:
+            return next(source, _NOTHING)
+
+    def work() -> None:
+        nonlocal running
+        try:
+            while not stopped.is_set() and (item := draw()) is not _NOTHING:
+                function(item)
+        except BaseException as error:  # noqa: BLE001  # the future carries it
+            failure.append(error)
+            stopped.set()
+        with lock:
+            running -= 1
+            last = running == 0
+        if last and failure:
+            futures.fail(future, failure[0])
+        elif last:
+            futures.resolve(future, None)
+
+    for _ in range(workers):
+        submit(work, kind=kind)
+    return future
+
+
+async def pause(seconds: float) -> None:
+    """Wait a while: on the event loop, or blocking when driven without one."""
+    if asyncio._get_running_loop() is None:
+        time.sleep(seconds)  # noqa: ASYNC251  # there is no loop to block
+    else:
+        await asyncio.sleep(seconds)
+
+
+async def gather(coroutines: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all, in order when driven inline, together on an event loop; the first error cancels the others."""
+    if asyncio._get_running_loop() is None:  # see offload
+        return [await coroutine for coroutine in coroutines]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

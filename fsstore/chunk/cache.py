@@ -1,0 +1,51 @@
+"""Decoded chunks kept under the byte budget of a cache pool, and when they are good enough.
+
+A kept chunk remembers the generation and the time of the bytes it was decoded from.  Whether it may be used without
+asking is the user's choice (`recheck_cached_data`); otherwise it is revalidated by its generation, which costs a
+request but no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fsstore.cache_pool import CachePool
+from fsstore.codec.bound_chain import Array
+
+__all__ = ["CachedChunk", "ChunkCache"]
+
+
+class CachedChunk(NamedTuple):
+    """A decoded chunk (None where the chunk is missing) and what it was decoded from."""
+
+    array: Array | None
+    generation: bytes
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCache:
+    """The chunks of one array in a pool.  `fresh_after`: chunks known at that time or later need no recheck."""
+
+    pool: CachePool
+    owner: Any
+    fresh_after: float
+
+    def find(self, identity: Any) -> CachedChunk | None:
+        """Return the kept chunk, if any."""
+        found: CachedChunk | None = self.pool.get((self.owner, identity))
+        return found
+
+    def is_fresh(self, chunk: CachedChunk) -> bool:
+        """Return whether a kept chunk may be used without asking the store."""
+        return chunk.time >= self.fresh_after
+
+    def keep(self, identity: Any, chunk: CachedChunk) -> None:
+        """Keep a chunk."""
+        size = 256 + (0 if chunk.array is None else chunk.array.nbytes)
+        self.pool.put((self.owner, identity), chunk, size)
+
+    def forget(self, identity: Any) -> None:
+        """Drop a chunk that was overwritten."""
+        self.pool.discard((self.owner, identity))

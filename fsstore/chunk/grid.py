@@ -1,0 +1,167 @@
+"""How one dimension of an array is cut into chunks, and how a request along it falls into them.
+
+A request along a dimension is an affine sequence of positions (a slice), one position, or an array of positions.
+It falls into segments, one a chunk: which positions inside the chunk go where in the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+__all__ = ["Axis", "IntArray", "RegularAxis", "Segment", "VariableAxis", "array_segments", "slice_segments"]
+
+IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Selection: TypeAlias = "int | slice | IntArray"
+
+
+class Segment(NamedTuple):
+    """The part of a request along one dimension that falls into one chunk.
+
+    `inside` selects within the chunk, `outside` within the result (None when the dimension is dropped).
+    `covers`: the whole chunk is selected, in order; `length` is the number of positions selected.
+    """
+
+    chunk: int
+    inside: Selection
+    outside: slice | IntArray | None
+    covers: bool
+    length: int
+
+
+class Axis(Protocol):
+    """The chunk boundaries along one dimension."""
+
+    def locate(self, positions: IntArray) -> IntArray:
+        """Return the number of the chunk of each position."""
+        ...
+
+    def start(self, chunk: int) -> int:
+        """Return the first position of a chunk."""
+        ...
+
+    def starts(self, chunks: IntArray) -> IntArray:
+        """Return the first position of each chunk."""
+        ...
+
+    def size(self, chunk: int) -> int:
+        """Return how many positions a chunk holds."""
+        ...
+
+    def chunk_of(self, position: int) -> int:
+        """Return the number of the chunk of one position."""
+        ...
+
+
+class RegularAxis:
+    """Chunks of one size, the first at 0."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def locate(self, positions: IntArray) -> IntArray:
+        """Return the number of the chunk of each position."""
+        return positions // self.step
+
+    def start(self, chunk: int) -> int:
+        """Return the first position of a chunk."""
+        return chunk * self.step
+
+    def starts(self, chunks: IntArray) -> IntArray:
+        """Return the first position of each chunk."""
+        return chunks * self.step
+
+    def size(self, chunk: int) -> int:  # the contract's argument
+        """Return how many positions a chunk holds."""
+        return self.step
+
+    def chunk_of(self, position: int) -> int:
+        """Return the number of the chunk of one position."""
+        return position // self.step
+
+
+class VariableAxis:
+    """Chunks of listed sizes, the first at 0."""
+
+    __slots__ = ("bounds",)
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.bounds = np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64))))
+
+    def locate(self, positions: IntArray) -> IntArray:
+        """Return the number of the chunk of each position."""
+        return np.searchsorted(self.bounds, positions, side="right").astype(np.int64) - 1
+
+    def start(self, chunk: int) -> int:
+        """Return the first position of a chunk."""
+        return int(self.bounds[chunk])
+
+    def starts(self, chunks: IntArray) -> IntArray:
+        """Return the first position of each chunk."""
+        found: IntArray = self.bounds[chunks]
+        return found
+
+    def size(self, chunk: int) -> int:
+        """Return how many positions a chunk holds."""
+        return int(self.bounds[chunk + 1] - self.bounds[chunk])
+
+    def chunk_of(self, position: int) -> int:
+        """Return the number of the chunk of one position."""
+        return int(np.searchsorted(self.bounds, position, side="right")) - 1
+
+
+def point_segment(axis: Axis, position: int) -> Segment:
+    """Return the segment of a single position; its dimension is dropped from the result."""
+    chunk = axis.chunk_of(position)
+    return Segment(chunk, position - axis.start(chunk), None, axis.size(chunk) == 1, 1)
+
+
+def slice_segments(axis: Axis, first: int, step: int, count: int) -> list[Segment]:
+    """Return the segments of the positions `first + step * i` for `i` in `[0, count)`, in order of chunks."""
+    if not count:
+        return []
+    low, high = first, first + step * (count - 1)
+    pace = step
+    if step < 0:
+        low, high, pace = high, low, -step
+    segments = []
+    for chunk in range(axis.chunk_of(low), axis.chunk_of(high) + 1):
+        start, size = axis.start(chunk), axis.size(chunk)
+        begin = max(0, -((low - start) // pace)) if start > low else 0
+        end = min(count, -((low - start - size) // pace))
+        if begin >= end:
+            continue
+        inside = low + begin * pace - start
+        length = end - begin
+        if step > 0:
+            selected = slice(inside, inside + (length - 1) * pace + 1, pace if pace != 1 else None)
+            covers = pace == 1 and length == size
+            segments.append(Segment(chunk, selected, slice(begin, end), covers, length))
+        else:
+            last = inside + (length - 1) * pace
+            selected = slice(last, inside - 1 if inside else None, -pace)
+            segments.append(Segment(chunk, selected, slice(count - end, count - begin), False, length))
+    return segments
+
+
+def array_segments(axis: Axis, positions: IntArray) -> list[Segment]:
+    """Return the segments of listed positions along a dimension of the result, in order of chunks."""
+    if not len(positions):
+        return []
+    chunks = axis.locate(positions)
+    order: IntArray | None = None
+    if len(chunks) > 1 and bool((chunks[1:] < chunks[:-1]).any()):
+        order = np.argsort(chunks, kind="stable")
+        chunks, positions = chunks[order], positions[order]
+    cuts = np.flatnonzero(np.diff(chunks)) + 1
+    begins = [0, *cuts.tolist()]
+    ends = [*cuts.tolist(), len(chunks)]
+    segments = []
+    for begin, end in zip(begins, ends, strict=True):
+        chunk = int(chunks[begin])
+        outside = slice(begin, end) if order is None else order[begin:end]
+        segments.append(Segment(chunk, positions[begin:end] - axis.start(chunk), outside, False, end - begin))
+    return segments

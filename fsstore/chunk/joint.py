@@ -1,0 +1,162 @@
+"""Small reads of one array made together: each chunk is fetched and decoded once, whoever wants a part of it.
+
+Many small reads are often begun before the first result is asked for, and often touch the same chunks.  A `ReadQueue`
+holds those that were begun until somebody waits for one of them, then makes them all at once.  An error in a chunk
+fails the reads that touch it and no others.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore.chunk.plan import Cell
+from fsstore.chunk.read import INLINE_BYTES, ReadPart, ReadRequest, Window, locate_error
+from fsstore.chunk.source import ByteRange, Source
+from fsstore.errors import StoreError
+from fsstore.future import Future
+from fsstore.kvstore.contract import ReadResult
+
+__all__ = ["ReadQueue", "read_together"]
+
+_FETCH_BYTES = 64 * 1024 * 1024
+_QUEUE_LIMIT = 4096
+_LARGE_BATCH = 256  # chunks so large that fewer than this fill a batch are worth a worker each
+_SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
+
+Users = list[tuple[int, ReadPart, Cell]]
+
+
+class ReadQueue:
+    """Reads of one array that have begun and not started."""
+
+    __slots__ = ("_bytes", "_lock", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[list[Window], Future[Any]]] = []
+        self._bytes = 0
+
+    def add(self, windows: list[Window], touched_bytes: int) -> Future[Any]:
+        """Return the future of a read that is made when this or another future of the queue is waited for.
+
+        `touched_bytes` is the size of the decoded chunks it touches.
+        """
+        future: Future[Any] = futures.pending(start=self.flush)
+        with self._lock:
+            self._waiting.append((windows, future))
+            self._bytes += touched_bytes
+            full = len(self._waiting) >= _QUEUE_LIMIT
+        if full:
+            self.flush()
+        return future
+
+    def flush(self) -> None:
+        """Make the reads that wait: here if that is quick, otherwise on a pool thread."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            touched, self._bytes = self._bytes, 0
+        waiting = [(windows, future) for windows, future in waiting if not future.cancelled()]
+        if not waiting:
+            return
+        if touched <= INLINE_BYTES:
+            _make(waiting)
+        else:
+            _runtime.submit(_make, waiting, kind="io")
+
+
+def _make(waiting: list[tuple[list[Window], Future[Any]]]) -> None:
+    errors: list[BaseException | None]
+    try:
+        errors = _runtime.drive(read_together([windows for windows, _ in waiting]))
+    except BaseException as failure:  # noqa: BLE001  # whatever it is, nobody may wait for ever
+        errors = [failure] * len(waiting)
+    for (windows, future), error in zip(waiting, errors, strict=True):
+        if error is None:
+            futures.resolve(future, windows[0].part.request.out)
+        else:
+            futures.fail(future, error)
+
+
+async def read_together(reads: Sequence[Sequence[Window]]) -> list[BaseException | None]:
+    """Make reads of one array, each given as its windows; return the error of each, or None."""
+    errors: list[BaseException | None] = [None] * len(reads)
+    users: dict[Any, Users] = {}
+    sources: dict[Any, Source] = {}
+    for number, windows in enumerate(reads):
+        for window in windows:
+            for cell, identity in zip(window.cells, window.identities, strict=True):
+                users.setdefault(identity, []).append((number, window.part, cell))
+                sources.setdefault(type(identity), window.part.source)
+    size = _batch_size(reads[0][0].part.request)
+    for kind, source in sources.items():
+        wanted = [identity for identity in users if type(identity) is kind]
+        await _fetch_and_place(source, wanted, users, errors, size)
+    return errors
+
+
+def _batch_size(request: ReadRequest) -> int:
+    chunk = request.model.chain.chunk
+    shape = chunk.shape if request.model.chain.shard is None else request.model.chain.shard.sub_shape
+    return max(1, _FETCH_BYTES // max(1, math.prod(shape) * chunk.dtype.itemsize))
+
+
+async def _fetch_and_place(
+    source: Source, wanted: list[Any], users: dict[Any, Users], errors: list[BaseException | None], size: int
+) -> None:
+    for begin in range(0, len(wanted), size):
+        batch = wanted[begin : begin + size]
+        answers: list[ReadResult | None]
+        try:
+            answers = list(await source.read_many([ByteRange(identity) for identity in batch]))
+        except StoreError:
+            answers = await _one_by_one(source, batch, users, errors)
+
+        def place(pair: tuple[Any, ReadResult | None]) -> None:
+            identity, answer = pair
+            if answer is not None:
+                _place(source, identity, answer, users[identity], errors)
+
+        pairs = list(zip(batch, answers, strict=True))
+        if len(pairs) > _SHARED_FROM or (len(pairs) > 1 and size < _LARGE_BATCH):
+            await _runtime.offload(_runtime.map_blocking, place, pairs)
+        else:
+            for pair in pairs:
+                place(pair)
+
+
+async def _one_by_one(
+    source: Source, batch: list[Any], users: dict[Any, Users], errors: list[BaseException | None]
+) -> list[ReadResult | None]:
+    """Read a batch that failed as a whole key by key, so that only what is damaged fails."""
+    answers: list[ReadResult | None] = []
+    for identity in batch:
+        try:
+            answers += await source.read_many([ByteRange(identity)])
+        except StoreError as error:
+            answers.append(None)
+            for number, _, _ in users[identity]:
+                errors[number] = error
+    return answers
+
+
+def _place(
+    source: Source, identity: Any, answer: ReadResult, users: Users, errors: list[BaseException | None]
+) -> None:
+    try:
+        if len(users) == 1 or answer.state != "value":
+            for _, part, cell in users:
+                part.decode(cell, identity, answer)
+            return
+        _, first, cell = users[0]
+        chunk = first.decode_new(cell, answer)
+        for _, part, cell in users:
+            part.placement.copy_out(cell, chunk)
+    except StoreError as error:
+        located = locate_error(source, identity, error)
+        for number, _, _ in users:
+            errors[number] = located

@@ -1,0 +1,37 @@
+"""Chunk keys: the numbers of a chunk along each dimension as one string."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["KeyEncoding"]
+
+
+class KeyEncoding(NamedTuple):
+    """`lead` and the chunk numbers joined by `separator`; `scalar` is the key of an array of rank 0.
+
+    >>> KeyEncoding("c", "/", "c").key([1, 2])
+    'c/1/2'
+    """
+
+    lead: str = ""
+    separator: str = "."
+    scalar: str = "0"
+
+    @classmethod
+    def zarr3(cls, name: str, separator: str) -> KeyEncoding:
+        """Return the encoding that zarr v3 calls `default` or `v2`."""
+        return cls("c", separator, "c") if name == "default" else cls("", separator, "0")
+
+    def parts(self, numbers: Iterable[int], *, first: bool) -> list[str]:
+        """Return the strings to concatenate for the chunk numbers along one dimension."""
+        lead = (self.lead + self.separator if self.lead else "") if first else self.separator
+        return [lead + str(number) for number in numbers]
+
+    def key(self, chunk: Iterable[int]) -> str:
+        """Return the key of a chunk."""
+        numbers = [str(number) for number in chunk]
+        if not numbers:
+            return self.scalar
+        return self.separator.join([self.lead, *numbers] if self.lead else numbers)

@@ -1,0 +1,61 @@
+"""What the engine knows of a stored array: its chunk boundaries, keys, codecs and fill value.
+
+A format makes a `ChunkModel` from its documents.  For an array with fields (`component` set) the stored elements are
+structures and the array is one of their fields; its sub-array dimensions follow the others and are never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fsstore.chunk.grid import Axis
+from fsstore.chunk.keys import KeyEncoding
+from fsstore.codec.bound_chain import Array, BoundChain
+
+__all__ = ["ChunkModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkModel:
+    """The stored layout of one array.
+
+    `axes` cut the array into chunks as stored (shards, if there are any); `chain` encodes one of them; `bind` gives the
+    chain of a chunk of another shape, for grids that vary.  `fill_value` fills what is missing: None where the format
+    has no fill value, which reads as zero and never elides a chunk.
+    """
+
+    dtype: np.dtype[Any]
+    axes: tuple[Axis, ...]
+    keys: KeyEncoding
+    chain: BoundChain
+    fill_value: Any = None
+    key_rank: int | None = None
+    component: str | None = None
+    bind: Callable[[tuple[int, ...]], BoundChain] | None = field(default=None, compare=False)
+
+    @property
+    def fill(self) -> Any:
+        """The value of missing elements: a scalar, or an array of the trailing dimensions of a field."""
+        return np.zeros((), self.dtype)[()] if self.fill_value is None else self.fill_value
+
+    def key(self, numbers: Sequence[int]) -> str:
+        """Return the key of a chunk; trailing field dimensions have no number."""
+        return self.keys.key(numbers[: self.key_rank] if self.key_rank is not None else numbers)
+
+    def chunk_shape(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of a chunk."""
+        return tuple(axis.size(number) for axis, number in zip(self.axes, numbers, strict=True))
+
+    def chain_of(self, numbers: Sequence[int]) -> BoundChain:
+        """Return the codecs of a chunk."""
+        if self.bind is None:
+            return self.chain
+        return self.bind(self.chunk_shape(numbers))
+
+    def view(self, chunk: Array) -> Array:
+        """Return the array's elements of a decoded chunk: the chunk itself, or a field of it."""
+        return chunk if self.component is None else chunk[self.component]

@@ -1,0 +1,142 @@
+"""Moving elements between a chunk and the array of a request, cell by cell.
+
+Three ways, chosen once a request.  Slices only: one strided copy of views.  Slices and one list of positions: the
+same with one index array, which NumPy keeps in its place.  Anything else: an open mesh, an index array a dimension
+on both sides, all broadcast to the same shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.plan import Cell, Plan, Points
+
+__all__ = ["Placement"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Index: TypeAlias = tuple[Any, ...]
+
+
+class Placement:
+    """The array of a request, seen from its chunks.  Workers may use it at once: cells are disjoint."""
+
+    __slots__ = ("_array", "_lead", "_pointwise", "_view", "plan")
+
+    def __init__(self, plan: Plan, array: Array) -> None:
+        self.plan = plan
+        self._array = array
+        self._view = array.transpose(plan.axes) if plan.separable else array
+        self._lead = (slice(None),) * plan.unused
+        # One list of points for all dimensions: its index arrays are the index on both sides.
+        self._pointwise = len(plan.components) == 1 and not plan.separable and not plan.unused
+
+    def target(self, cell: Cell) -> Array | None:
+        """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
+        if not cell.covers or self._lead:
+            return None
+        outside = [segment.outside for segment in cell.segments]
+        if None in outside:
+            return None
+        target: Array = self._view[(*outside, ...)]
+        return target
+
+    def copy_out(self, cell: Cell, chunk: Array) -> None:
+        """Copy the selected elements of the chunk to the array."""
+        chunk, inside, view, outside = self._sides(cell, chunk)
+        view[outside] = chunk[inside]
+
+    def copy_in(self, cell: Cell, chunk: Array) -> None:
+        """Copy the elements of the array to their places in the chunk."""
+        chunk, inside, view, outside = self._sides(cell, chunk)
+        values = view[outside]
+        if self._lead:
+            values = values[(0,) * len(self._lead)]
+        chunk[inside] = values
+
+    def fill(self, cell: Cell, value: Any) -> None:
+        """Set the elements of the array to one value."""
+        view, outside = self._target_index(cell)
+        view[outside] = value
+
+    def _target_index(self, cell: Cell) -> tuple[Array, Index]:
+        if self.plan.basic:
+            return self._view, self._outside(cell)
+        if self.plan.separable and _listed(cell) == 1:
+            return self._view, self._outside(cell)
+        return self._array, self._mesh(cell)[1]
+
+    def _outside(self, cell: Cell) -> Index:
+        chosen = [segment.outside for segment in cell.segments if segment.outside is not None]
+        return (*self._lead, *chosen)
+
+    def _sides(self, cell: Cell, chunk: Array) -> tuple[Array, Index, Array, Index]:
+        """Return views and indexes such that `view[outside]` and `chunk[inside]` are the same elements."""
+        if self.plan.basic:
+            return (
+                chunk,
+                tuple([segment.inside for segment in cell.segments]),
+                self._view,
+                self._outside(cell),
+            )
+        if self.plan.separable and _listed(cell) == 1:
+            # Slices first, so that the one index array stands alone and NumPy keeps its dimension in place.
+            sliced = tuple([_unless_listed(segment.inside) for segment in cell.segments])
+            kept = [segment for segment in cell.segments if segment.outside is not None]
+            inside = tuple([_if_listed(segment.inside) for segment in kept])
+            return chunk[sliced], inside, self._view, self._outside(cell)
+        inside, outside = self._mesh(cell)
+        return chunk, inside, self._array, outside
+
+    def _mesh(self, cell: Cell) -> tuple[Index, Index]:
+        plan = self.plan
+        if self._pointwise:
+            points = cell.segments[0]
+            return points.inside, points.outside
+        unused = [
+            axis for axis in range(len(plan.shape)) if not any(axis in c.inputs for c in plan.components)
+        ]
+        ndim = len(unused) + len(plan.components)
+        inside: list[Any] = [0] * sum(len(component.outputs) for component in plan.components)
+        outside: list[Any] = [0] * len(plan.shape)
+
+        def along(axis: int, values: Any) -> Array:
+            return np.asarray(values).reshape([-1 if other == axis else 1 for other in range(ndim)])
+
+        for axis, dimension in enumerate(unused):
+            outside[dimension] = along(axis, np.arange(plan.shape[dimension]))
+        for axis, (component, segment) in enumerate(
+            zip(plan.components, cell.segments, strict=True), len(unused)
+        ):
+            if isinstance(segment, Points):
+                for output, values in zip(component.outputs, segment.inside, strict=True):
+                    inside[output] = along(axis, values)
+                for dimension, values in zip(component.inputs, segment.outside, strict=True):
+                    outside[dimension] = along(axis, values)
+                continue
+            inside[component.outputs[0]] = along(axis, _as_array(segment.inside))
+            if component.inputs:
+                outside[component.inputs[0]] = along(axis, _as_array(segment.outside))
+        return tuple(inside), tuple(outside)
+
+
+def _listed(cell: Cell) -> int:
+    return sum(
+        isinstance(segment, Points) or isinstance(segment.inside, np.ndarray) for segment in cell.segments
+    )
+
+
+def _if_listed(selection: Any) -> Any:
+    return selection if isinstance(selection, np.ndarray) else slice(None)
+
+
+def _unless_listed(selection: Any) -> Any:
+    return slice(None) if isinstance(selection, np.ndarray) else selection
+
+
+def _as_array(selection: Any) -> Any:
+    if isinstance(selection, slice):
+        stop = selection.stop if selection.stop is not None else -1
+        return np.arange(selection.start, stop, selection.step or 1)
+    return selection

@@ -1,0 +1,259 @@
+"""From a request to cells: which chunks are touched, and which elements of each go where.
+
+A request maps the positions of a result (input dimensions) to positions of the array (output dimensions).  Output
+dimensions that share no input dimension with others are cut into chunks independently, and the cells are the product
+of their segments: so millions of elements cost a few numbers each dimension.  Output dimensions that share input
+dimensions (diagonals, point lists) are cut together, by sorting the points.
+
+Pure: knows nothing of keys, bytes or stores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.grid import Axis, IntArray, Segment, array_segments, point_segment, slice_segments
+
+__all__ = [
+    "Affine",
+    "Cell",
+    "Component",
+    "Constant",
+    "Indexed",
+    "OutputMap",
+    "Plan",
+    "Points",
+    "chunk_numbers",
+    "plan",
+]
+
+
+class Constant(NamedTuple):
+    """The output dimension has one position."""
+
+    position: int
+
+
+class Affine(NamedTuple):
+    """The output position is `first + step * i`, `i` counted from the start of input dimension `axis`."""
+
+    first: int
+    step: int
+    axis: int
+
+
+class Indexed(NamedTuple):
+    """The output positions are listed, in an array that broadcasts against the shape of the result."""
+
+    positions: IntArray
+
+
+OutputMap: TypeAlias = Constant | Affine | Indexed
+
+
+class Points(NamedTuple):
+    """A segment of dimensions cut together: positions inside the chunk by output dimension, outside by input one."""
+
+    chunk: tuple[int, ...]
+    inside: tuple[IntArray, ...]
+    outside: tuple[IntArray, ...]
+    covers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Output dimensions that are cut together, the input dimensions they depend on, and the segments.
+
+    A component of one output dimension has `Segment`s, a larger one `Points`.
+    """
+
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    segments: Sequence[Segment | Points]
+
+
+class Cell(NamedTuple):
+    """One chunk as touched by one request: a segment a component."""
+
+    segments: tuple[Any, ...]
+    covers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cells of a request.
+
+    `separable`: every component is one output dimension that depends on at most one input dimension; then `axes`
+    orders the input dimensions as the result must be transposed to match chunks (dimensions nobody uses first).
+    `basic`: moreover no positions are listed.
+    """
+
+    shape: tuple[int, ...]
+    components: tuple[Component, ...]
+    axes: tuple[int, ...]
+    unused: int
+    separable: bool
+    basic: bool
+
+    @property
+    def cell_count(self) -> int:
+        """The number of cells."""
+        count = 1
+        for component in self.components:
+            count *= len(component.segments)
+        return count if 0 not in self.shape else 0
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield the cells in the order of their chunks."""
+        if 0 in self.shape:
+            return
+        for segments in product(*(component.segments for component in self.components)):
+            yield Cell(segments, all(segment.covers for segment in segments))
+
+
+def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]) -> Plan:
+    """Return the plan of a request.
+
+    `maps` has one entry an output dimension, `shape` is the shape of the result, `axes` are the chunk boundaries.
+    """
+    groups = _connected(maps, shape)
+    components = tuple(_component(group, maps, shape, axes) for group in groups)
+    separable = all(isinstance(component.segments, list) for component in components)
+    used = [axis for component in components for axis in component.inputs]
+    unused = [axis for axis in range(len(shape)) if axis not in used]
+    basic = separable and not any(isinstance(m, Indexed) and _depends(m, shape) for m in maps)
+    return Plan(shape, components, (*unused, *used), len(unused), separable, basic)
+
+
+def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the input dimensions that the positions depend on."""
+    if isinstance(output_map, Affine):
+        return (output_map.axis,)
+    if isinstance(output_map, Indexed):
+        positions = output_map.positions
+        lead = len(shape) - positions.ndim
+        return tuple(lead + axis for axis, size in enumerate(positions.shape) if size != 1)
+    return ()
+
+
+def _connected(
+    maps: Sequence[OutputMap], shape: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return groups of output dimensions that share input dimensions, with these, by first output dimension."""
+    inputs = [_depends(output_map, shape) for output_map in maps]
+    used = [axis for each in inputs for axis in each]
+    if len(set(used)) == len(used):  # nothing is shared, as in nearly every request
+        return [((output,), each) for output, each in enumerate(inputs)]
+    groups: list[tuple[list[int], set[int]]] = []
+    for output, each in enumerate(inputs):
+        outputs, joined = [output], set(each)
+        apart = []
+        for others, theirs in groups:
+            if joined & theirs:
+                outputs, joined = others + outputs, joined | theirs
+            else:
+                apart.append((others, theirs))
+        groups = [*apart, (outputs, joined)]
+    return sorted((tuple(sorted(outputs)), tuple(sorted(joined))) for outputs, joined in groups)
+
+
+def _component(
+    group: tuple[tuple[int, ...], tuple[int, ...]],
+    maps: Sequence[OutputMap],
+    shape: tuple[int, ...],
+    axes: Sequence[Axis],
+) -> Component:
+    outputs, inputs = group
+    if len(outputs) > 1 or len(inputs) > 1:
+        return Component(outputs, inputs, tuple(_points(outputs, inputs, maps, shape, axes)))
+    output_map, axis = maps[outputs[0]], axes[outputs[0]]
+    if isinstance(output_map, Affine):
+        segments = slice_segments(axis, output_map.first, output_map.step, shape[output_map.axis])
+    elif isinstance(output_map, Constant):
+        segments = [point_segment(axis, output_map.position)]
+    elif inputs:
+        segments = array_segments(axis, output_map.positions.reshape(-1))
+    else:
+        segments = [point_segment(axis, int(output_map.positions.reshape(-1)[0]))]
+    return Component(outputs, inputs, segments)
+
+
+def _positions(output_map: OutputMap, inputs: tuple[int, ...], shape: tuple[int, ...]) -> IntArray:
+    """Return the positions of one output dimension at every point of the given input dimensions, flat."""
+    sizes = tuple(shape[axis] for axis in inputs)
+    if isinstance(output_map, Affine):
+        values = output_map.first + output_map.step * np.arange(shape[output_map.axis], dtype=np.int64)
+        place = [1] * len(inputs)
+        place[inputs.index(output_map.axis)] = len(values)
+        return np.broadcast_to(values.reshape(place), sizes).reshape(-1)
+    if isinstance(output_map, Constant):
+        return np.full(int(np.prod(sizes)), output_map.position, dtype=np.int64)
+    lead = len(shape) - output_map.positions.ndim
+    own = output_map.positions.shape
+    place = [own[axis - lead] if axis >= lead else 1 for axis in inputs]
+    return np.broadcast_to(output_map.positions.reshape(place), sizes).reshape(-1)
+
+
+def _points(
+    outputs: tuple[int, ...],
+    inputs: tuple[int, ...],
+    maps: Sequence[OutputMap],
+    shape: tuple[int, ...],
+    axes: Sequence[Axis],
+) -> Iterator[Points]:
+    positions = [_positions(maps[output], inputs, shape) for output in outputs]
+    if not len(positions[0]):
+        return
+    numbers = [axes[output].locate(values) for output, values in zip(outputs, positions, strict=True)]
+    order, cuts = _grouped(numbers)
+    inside = [
+        (values - axes[output].starts(chunk))[order]
+        for output, values, chunk in zip(outputs, positions, numbers, strict=True)
+    ]
+    outside = np.unravel_index(order, tuple(shape[axis] for axis in inputs))
+    begins = [0, *cuts]
+    chunks = zip(*(chunk[order[begins]].tolist() for chunk in numbers), strict=True)
+    for chunk, begin, end in zip(chunks, begins, [*cuts, len(order)], strict=True):
+        yield Points(
+            chunk,
+            tuple([values[begin:end] for values in inside]),
+            tuple([index[begin:end] for index in outside]),
+        )
+
+
+def _grouped(numbers: Sequence[IntArray]) -> tuple[IntArray, list[int]]:
+    """Return the order that brings equal chunks together, and where in it a new chunk begins.
+
+    Chunk numbers become one key where it fits, because sorting one column is three times faster than several.
+    """
+    spans = [int(column.max()) - int(column.min()) + 1 for column in numbers]
+    if math.prod(spans) < 2**62:
+        key = np.zeros(len(numbers[0]), dtype=np.int64)
+        for column, span in zip(numbers, spans, strict=True):
+            key = key * span + (column - column.min())
+        order = np.argsort(key, kind="stable")
+        ordered = key[order]
+        return order, (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+    order = np.lexsort(numbers[::-1])
+    changed = np.zeros(len(order) - 1, dtype=bool)
+    for column in numbers:
+        changed |= column[order][1:] != column[order][:-1]
+    return order, (np.flatnonzero(changed) + 1).tolist()
+
+
+def chunk_numbers(request_plan: Plan, cell: Cell) -> list[int]:
+    """Return the numbers of a cell's chunk along each output dimension."""
+    if request_plan.separable:
+        return [segment.chunk for segment in cell.segments]
+    numbers = [0] * sum(len(component.outputs) for component in request_plan.components)
+    for component, segment in zip(request_plan.components, cell.segments, strict=True):
+        chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+        for output, number in zip(component.outputs, chunk, strict=True):
+            numbers[output] = number
+    return numbers

@@ -1,0 +1,313 @@
+"""Reading a request: windows of cells are fetched, decoded and placed in the caller's array.
+
+A window is a batch of cells of a bounded number of bytes, so that memory is bounded by the windows in flight and not
+by the request.  Over a store that never waits, worker threads take windows one after another and do all of it.  Over
+a store that waits, the event loop keeps a few windows in flight and hands each to a worker thread for decoding.
+Workers write disjoint parts of the result, so no lock guards it.
+
+A cell of a shard that is wanted whole is an ordinary chunk; of a partly wanted shard, the sub-chunks are the cells.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore.chunk.cache import CachedChunk, ChunkCache
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.place import Placement
+from fsstore.chunk.plan import Cell, OutputMap, Plan, chunk_numbers, plan
+from fsstore.chunk.shard_entries import ShardEntries
+from fsstore.chunk.source import ByteRange, KvSource, Source
+from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
+from fsstore.future import Future
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, ReadResult
+
+if TYPE_CHECKING:
+    from fsstore.chunk.joint import ReadQueue
+
+__all__ = ["INLINE_BYTES", "ReadPart", "ReadRequest", "Window", "locate_error", "read"]
+
+_WINDOW_BYTES = 16 * 1024 * 1024
+_WINDOW_CELLS = 512
+INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
+_JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
+_IN_FLIGHT = 3
+_SCRATCH_FROM = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A read: the array's layout, where its chunks are, what is wanted and where it goes.
+
+    `maps` and the shape of `out` are those of `plan.plan`.  `threads` limits the workers.
+    """
+
+    model: ChunkModel
+    store: KvPrefix
+    maps: Sequence[OutputMap]
+    out: Array
+    fill_missing: bool = True
+    threads: int | None = None
+    cache: ChunkCache | None = None
+
+
+_kept = threading.local()
+
+
+def scratch(chain: BoundChain) -> Array | None:
+    """Return this thread's array for a chunk that is needed only until the next one, if decoding can use it.
+
+    Memory that is fresh from the system costs a tenth of the time of decompressing into it.
+    """
+    if not chain.decodes_in_place:
+        return None
+    found: Array | None = getattr(_kept, "array", None)
+    if found is None or found.shape != chain.chunk.shape or found.dtype != chain.chunk.dtype:
+        size = math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize
+        if not _SCRATCH_FROM <= size <= _WINDOW_BYTES:
+            return None
+        found = _kept.array = np.empty(chain.chunk.shape, chain.chunk.dtype)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """One way in which cells of a request are found and decoded: as stored chunks, or as entries of shards."""
+
+    request: ReadRequest
+    placement: Placement
+    source: Source
+    entries: ShardEntries | None = None
+
+    def decode(self, cell: Cell, identity: Any, answer: ReadResult) -> None:
+        """Put the selected elements of one chunk in their place."""
+        if answer.state != "value":
+            self._fill(cell, identity)
+            return
+        target = self.placement.target(cell)
+        if self.entries is not None:
+            self.entries.decode(answer.value, cell, self.placement, target)
+            return
+        model = self.request.model
+        if model.component is None and model.bind is None:
+            if target is not None:
+                model.chain.decode(answer.value, target)
+            else:
+                self.placement.copy_out(cell, model.chain.decode(answer.value, scratch(model.chain)))
+            return
+        self.placement.copy_out(cell, self.decode_new(cell, answer))
+
+    def decode_new(self, cell: Cell, answer: ReadResult) -> Array:
+        """Return the decoded chunk."""
+        model = self.request.model
+        if self.entries is not None:
+            return self.entries.decode_new(answer.value)
+        chain = (
+            model.chain if model.bind is None else model.chain_of(chunk_numbers(self.placement.plan, cell))
+        )
+        return model.view(chain.decode(answer.value))
+
+    def _fill(self, cell: Cell, identity: Any) -> None:
+        if not self.request.fill_missing:
+            numbers = ", ".join(map(str, chunk_numbers(self.placement.plan, cell)))
+            raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
+        self.placement.fill(cell, self.request.model.fill)
+
+    def decode_cached(self, cell: Cell, identity: Any, answer: ReadResult) -> None:
+        """Do the same through the cache: decode the whole chunk and keep it."""
+        cache = self.request.cache
+        if cache is None:
+            raise ValueError("no cache")
+        kept = cache.find(identity)
+        if answer.state == "unspecified" and kept is None:  # dropped from the pool since it was asked for
+            answer = _runtime.call(self._read_again(identity), waits=self.request.store.driver.features.waits)
+        if answer.state != "unspecified" or kept is None:
+            array = self.decode_new(cell, answer) if answer.state == "value" else None
+            kept = CachedChunk(array, answer.generation, answer.time)
+        else:
+            kept = kept._replace(time=answer.time)
+        cache.keep(identity, kept)
+        if kept.array is None:
+            self._fill(cell, identity)
+        else:
+            self.placement.copy_out(cell, kept.array)
+
+    async def _read_again(self, identity: Any) -> ReadResult:
+        return (await self.source.read_many([ByteRange(identity)]))[0]
+
+
+class Window(NamedTuple):
+    """Cells fetched together: how, which, and what they are called; `answers` when they are fetched already."""
+
+    part: ReadPart
+    cells: list[Cell]
+    identities: list[Any]
+    answers: list[ReadResult] | None = None
+
+
+def _bytes_touched(model: ChunkModel, outline: Plan, entries: ShardEntries | None) -> int:
+    """Return how many bytes of decoded chunks (sub-chunks of shards) a request touches."""
+    if entries is not None:
+        return entries.plan.cell_count * _size_of(entries.layout.inner)
+    return outline.cell_count * _size_of(model.chain)
+
+
+def _size_of(chain: BoundChain) -> int:
+    return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
+
+
+def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
+    """Begin to read; the future's result is `request.out`, filled.
+
+    Small reads over stores that never wait go to `queue`, to be made with others.
+    """
+    model = request.model
+    outline = plan(request.maps, request.out.shape, model.axes)
+    cells = outline.cell_count
+    if not cells:
+        return futures.ready(request.out)
+    entries = None
+    if model.chain.shard is not None:
+        entries = ShardEntries(request.maps, request.out.shape, model)
+    waits = request.store.driver.features.waits
+    touched = _bytes_touched(model, outline, entries)
+    small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
+    joint = small or (touched <= _JOINT_BYTES and request.out.nbytes <= INLINE_BYTES)
+    threads = request.threads or _runtime.core_count()
+    share = cells if small else math.ceil(cells / (4 * threads))
+    size = max(1, min(share, _WINDOW_CELLS, _WINDOW_BYTES // _size_of(model.chain)))
+    few = cells < threads and not small and entries is not None and entries.worth_sharing
+    windows = _windows(request, outline, size)
+    if entries is not None:
+        windows = _shard_windows(request, outline, entries, few=few)
+    if waits:
+        done = _runtime.start(_read_waiting(windows, threads))
+    elif joint and queue is not None and request.cache is None:
+        return queue.add(list(windows), touched)
+    elif small:
+        done = _runtime.start(_read_here(windows), waits=False)
+    else:
+        if few:
+            windows = _fetched(windows, threads)
+        done = _runtime.spread(_run, windows, workers=threads)
+    return futures.mapped(done, request.out)
+
+
+def _run(window: Window) -> None:
+    answers = window.answers
+    if answers is None:
+        answers = _runtime.drive(_fetch(window))
+    _decode(window, answers)
+
+
+async def _read_here(windows: Iterator[Window]) -> None:
+    for window in windows:
+        _decode(window, await _fetch(window))
+
+
+async def _read_waiting(windows: Iterator[Window], threads: int) -> None:
+    async def work() -> None:
+        for window in windows:
+            answers = await _fetch(window)
+            await _runtime.gather(
+                [
+                    _runtime.offload(_decode, piece, piece.answers, kind="compute")
+                    for piece in _pieces(window, answers, threads)
+                ]
+            )
+
+    await _runtime.gather([work() for _ in range(_IN_FLIGHT)])
+
+
+def _fetched(windows: Iterator[Window], threads: int) -> Iterator[Window]:
+    """Yield pieces of windows that are fetched already: for fewer shards than workers."""
+    for window in windows:
+        yield from _pieces(window, _runtime.drive(_fetch(window)), 4 * threads)
+
+
+def _pieces(window: Window, answers: list[ReadResult], count: int) -> Iterator[Window]:
+    size = max(16, math.ceil(len(window.cells) / count))
+    for begin in range(0, len(window.cells), size):
+        end = begin + size
+        yield Window(window.part, window.cells[begin:end], window.identities[begin:end], answers[begin:end])
+
+
+def _windows(request: ReadRequest, outline: Plan, size: int) -> Iterator[Window]:
+    """Yield windows of `size` chunks."""
+    model = request.model
+    part = ReadPart(request, Placement(outline, request.out), KvSource(request.store))
+    cells = outline.cells()
+    while batch := list(islice(cells, size)):
+        yield Window(part, batch, [model.key(chunk_numbers(outline, cell)) for cell in batch])
+
+
+def _shard_windows(
+    request: ReadRequest, outline: Plan, entries: ShardEntries, *, few: bool
+) -> Iterator[Window]:
+    """Yield a window a shard: the shard as one chunk when all of it is wanted, else the sub-chunks touched.
+
+    With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.
+    """
+    model, out = request.model, request.out
+    source = KvSource(request.store)
+    whole = ReadPart(request, Placement(outline, out), source)
+    part = ReadPart(request, Placement(entries.plan, out), entries.source(source), entries)
+    for cell in outline.cells():
+        key = model.key(chunk_numbers(outline, cell))
+        if cell.covers and not few and request.cache is None and request.fill_missing:
+            yield Window(whole, [cell], [key])
+            continue
+        cells, numbers = entries.of(cell)
+        yield Window(part, cells, entries.identities(key, numbers))
+
+
+async def _fetch(window: Window) -> list[ReadResult]:
+    cache = window.part.request.cache
+    if cache is None:
+        return await window.part.source.read_many([ByteRange(identity) for identity in window.identities])
+    answers: list[ReadResult | None] = []
+    for identity in window.identities:
+        kept = cache.find(identity)
+        fresh = kept is not None and cache.is_fresh(kept)
+        answers.append(ReadResult("unspecified", b"", kept.generation, kept.time) if kept and fresh else None)
+    asked = [number for number, answer in enumerate(answers) if answer is None]
+    ranges = []
+    for number in asked:
+        kept = cache.find(window.identities[number])
+        ranges.append(
+            ByteRange(window.identities[number], 0, None, UNKNOWN if kept is None else kept.generation)
+        )
+    found = await window.part.source.read_many(ranges) if ranges else []
+    for number, answer in zip(asked, found, strict=True):
+        answers[number] = answer
+    return [answer for answer in answers if answer is not None]
+
+
+def _decode(window: Window, answers: Sequence[ReadResult]) -> None:
+    part = window.part
+    decode = part.decode if part.request.cache is None else part.decode_cached
+    for cell, identity, answer in zip(window.cells, window.identities, answers, strict=True):
+        try:
+            decode(cell, identity, answer)
+        except StoreError as error:
+            raise locate_error(part.source, identity, error) from error
+        except MemoryError as error:
+            large = ResourceExhaustedError(f"There is not enough memory for a chunk: {error}")
+            raise locate_error(part.source, identity, large) from error
+
+
+def locate_error(source: Source, identity: Any, error: StoreError) -> StoreError:
+    """Return an error of decoding with the key in front; a missing chunk names it already."""
+    if isinstance(error, NotFoundError):
+        return error
+    return error.within(f"Error reading {source.describe(identity)}")

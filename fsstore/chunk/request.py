@@ -1,0 +1,43 @@
+"""From index transforms to the requests of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsstore.chunk.grid import IntArray
+from fsstore.chunk.plan import Affine, Constant, Indexed, OutputMap
+from fsstore.errors import OutOfRangeError
+from fsstore.index import IndexTransform
+from fsstore.index.output_map import CONSTANT, SINGLE
+
+__all__ = ["plan_maps"]
+
+
+def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap]:
+    """Return the output maps of a transform with finite bounds, as positions from the start of its domain.
+
+    Listed positions are checked against the shape of the array; affine ones were when the bounds were resolved.
+    """
+    origin = transform.domain.inclusive_min
+    empty = 0 in transform.domain.shape
+    maps: list[OutputMap] = []
+    for dimension, output in enumerate(transform.maps):
+        if output.method == SINGLE:
+            source = output.input_dimension
+            maps.append(Affine(output.offset + output.stride * origin[source], output.stride, source))
+        elif output.method == CONSTANT or output.index_array is None:
+            maps.append(Constant(output.offset))
+        else:
+            positions = output.offset + output.stride * output.index_array
+            if not empty:
+                _check(positions, dimension, shape[dimension])
+            maps.append(Indexed(positions))
+    return maps
+
+
+def _check(positions: IntArray, dimension: int, extent: int) -> None:
+    for index in (int(positions.min()), int(positions.max())) if positions.size else ():
+        if not 0 <= index < extent:
+            raise OutOfRangeError(
+                f"Index {index} is outside valid range [0, {extent}) of dimension {dimension}"
+            )

@@ -1,0 +1,164 @@
+"""The sub-chunks of shards that a request touches: a second plan, over the grid of sub-chunks.
+
+The segments of the second plan are grouped by shard once a dimension; the cells of a shard are the product of the
+groups its cell names.  Sub-chunks are numbered in the order of the shard's index, which is the order of the array as
+the sharding codec sees it: transposes before the codec permute the dimensions.
+
+Shards may hold shards.  The sub-chunks are the innermost ones; they have a number at every level, and the source of
+entries is a source of shards over another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.grid import RegularAxis
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.place import Placement
+from fsstore.chunk.plan import Cell, OutputMap, Points, plan
+from fsstore.chunk.source import ShardSource, Source
+from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.codec.contract import Buffer
+from fsstore.codec.shard_layout import ShardLayout
+from fsstore.errors import UnimplementedError
+
+__all__ = ["ShardEntries"]
+
+_SHARE_FROM = 1 << 18
+
+
+Number: TypeAlias = "int | tuple[int, ...]"
+
+
+class ShardEntries:
+    """The sub-chunks a request touches, by shard.  `plan` is the request over the grid of sub-chunks.
+
+    `layouts` are those of shards within shards, outermost first; `layout` is the last, of the sub-chunks.
+    """
+
+    __slots__ = ("_groups", "_inner", "_restore", "layout", "layouts", "plan")
+
+    def __init__(self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel) -> None:
+        if model.bind is not None:
+            raise UnimplementedError("shards in a grid of varying chunk sizes are not supported")
+        levels = _levels(model.chain)
+        self.layouts = [layout for layout, _ in levels]
+        self.layout, order = levels[-1]
+        self._inner = self.layout.inner
+        place = np.argsort(order)  # dimension d of the array is dimension place[d] of the encoded array
+        self._restore = tuple(place.tolist()) if tuple(order) != tuple(range(len(order))) else None
+        sizes = [self.layout.sub_shape[at] for at in place]
+        self.plan = plan(maps, shape, [RegularAxis(size) for size in sizes])
+        numbering = [_Numbering.of(layout, order, sizes) for layout, order in levels]
+        self._groups = [
+            _group(component.outputs, component.segments, numbering) for component in self.plan.components
+        ]
+
+    def source(self, base: Source) -> Source:
+        """Return where the entries come from, over a source of shards."""
+        for layout in self.layouts:
+            base = ShardSource(base, layout)
+        return base
+
+    def of(self, shard: Cell) -> tuple[list[Cell], list[Any]]:
+        """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
+        groups = []
+        for group, segment in zip(self._groups, shard.segments, strict=True):
+            chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+            groups.append(group[chunk])
+        single = len(self.layouts) == 1
+        cells: list[Cell] = []
+        numbers: list[Any] = []
+        for chosen in product(*groups):
+            segments = tuple([segment for segment, _ in chosen])
+            cells.append(Cell(segments, all(segment.covers for segment in segments)))
+            if single:
+                numbers.append(sum([number for _, number in chosen]))
+            else:
+                added = [sum(level) for level in zip(*(number for _, number in chosen), strict=True)]
+                numbers.append(tuple(added) if chosen else (0,) * len(self.layouts))
+        return cells, numbers
+
+    def identities(self, key: str, numbers: Sequence[Any]) -> list[Any]:
+        """Return what `source` calls the entries of a shard: pairs, nested where shards are."""
+        if len(self.layouts) == 1:
+            return [(key, number) for number in numbers]
+        found = []
+        for number in numbers:
+            identity: Any = key
+            for level in number:
+                identity = (identity, level)
+            found.append(identity)
+        return found
+
+    @property
+    def worth_sharing(self) -> bool:
+        """Whether decoding sub-chunks is work enough to divide a shard between workers: not copying alone."""
+        return self._inner.encoded_size is None or self._inner.encoded_size >= _SHARE_FROM
+
+    def decode_new(self, data: Buffer) -> Array:
+        """Return a sub-chunk in the array's order of dimensions."""
+        return self.in_array_order(self._inner.decode(data))
+
+    def in_array_order(self, chunk: Array) -> Array:
+        """Return a view of a sub-chunk with the dimensions in the array's order."""
+        return chunk if self._restore is None else chunk.transpose(self._restore)
+
+    def decode(self, data: Buffer, cell: Cell, placement: Placement, target: Array | None) -> None:
+        """Put the selected elements of a sub-chunk in their place."""
+        if target is not None and self._restore is None:
+            self._inner.decode(data, target)
+        else:
+            placement.copy_out(cell, self.decode_new(data))
+
+
+def _levels(chain: BoundChain) -> list[tuple[ShardLayout, tuple[int, ...]]]:
+    """Return the layouts of shards within shards, outermost first, each with its order of the array's dimensions."""
+    levels: list[tuple[ShardLayout, tuple[int, ...]]] = []
+    order = tuple(range(len(chain.chunk.shape)))
+    while chain.shard is not None and chain.order is not None:
+        order = tuple(order[axis] for axis in chain.order)
+        levels.append((chain.shard, order))
+        chain = chain.shard.inner
+    return levels
+
+
+class _Numbering(NamedTuple):
+    """By dimension of the array, in sub-chunks of the finest level: the extent of a shard, of an entry, and what a
+    step of one entry adds to its number.
+    """
+
+    shard: list[int]
+    entry: list[int]
+    stride: list[int]
+
+    @classmethod
+    def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int]) -> _Numbering:
+        place = np.argsort(order)
+        entry = [layout.sub_shape[at] // size for at, size in zip(place, sizes, strict=True)]
+        shard = [layout.grid[at] * each for at, each in zip(place, entry, strict=True)]
+        return cls(shard, entry, [math.prod(layout.grid[at + 1 :]) for at in place])
+
+    def add(self, output: int, number: int) -> int:
+        """Return what a sub-chunk's position along a dimension of the array adds to the number of its entry."""
+        return number % self.shard[output] // self.entry[output] * self.stride[output]
+
+
+def _group(
+    outputs: tuple[int, ...], segments: Sequence[Any], levels: Sequence[_Numbering]
+) -> dict[tuple[int, ...], list[tuple[Any, Number]]]:
+    """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
+    groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
+    outer, single = levels[0], len(levels) == 1
+    for segment in segments:
+        chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+        pairs = list(zip(outputs, chunk, strict=True))
+        shard = tuple([number // outer.shard[output] for output, number in pairs])
+        added = [sum([level.add(output, number) for output, number in pairs]) for level in levels]
+        groups.setdefault(shard, []).append((segment, added[0] if single else tuple(added)))
+    return groups

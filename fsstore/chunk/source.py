@@ -1,0 +1,170 @@
+"""Where the bytes of chunks come from: values of a key-value store, or entries of the shards in it.
+
+A source answers a batch of byte ranges of opaque identities.  A shard is a source over another source, so nested
+shards need nothing more: the index of every shard in a batch is read in one call below, the entries in another.  An
+index and the entries it points to must be of one generation; a shard rewritten in between is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from fsstore.codec.shard_layout import ShardLayout
+from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
+from fsstore.kvstore.byte_range import resolve_range
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
+
+__all__ = ["ByteRange", "KvSource", "ShardSource", "Source"]
+
+_ATTEMPTS = 20
+_MISSING = 2**64 - 1
+_WHOLE_SHARE = 0.5  # from this share of a shard's entries on, one read of the whole shard is cheaper
+
+
+class ByteRange(NamedTuple):
+    """A range of the bytes behind an identity; a negative start counts from the end.
+
+    `if_not_equal` names a generation the caller has: the answer then may be "unspecified".
+    """
+
+    identity: Any
+    start: int = 0
+    stop: int | None = None
+    if_not_equal: bytes = UNKNOWN
+
+
+class _Body(NamedTuple):
+    """A range to read after the index: for which request, and of which generation it must be."""
+
+    number: int
+    range: ByteRange
+    generation: bytes
+
+
+class Source(Protocol):
+    """Bytes by identity."""
+
+    async def read_many(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+        """Return an answer for each range, in order."""
+        ...
+
+    def describe(self, identity: Any) -> str:
+        """Return how messages call what an identity stands for."""
+        ...
+
+
+class KvSource:
+    """Values of a key-value store; identities are keys below the prefix."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: KvPrefix) -> None:
+        self._store = store
+
+    async def read_many(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+        """Return an answer for each range, in order."""
+        path = self._store.path
+        return await self._store.driver.read_many(
+            [Read(path + key, start, stop, known) for key, start, stop, known in ranges]
+        )
+
+    def describe(self, identity: Any) -> str:
+        """Return how messages call a key."""
+        return self._store.describe(identity)
+
+
+class ShardSource:
+    """Entries of shards; identities are pairs of a shard's identity below and an entry's number."""
+
+    __slots__ = ("_base", "_layout")
+
+    def __init__(self, base: Source, layout: ShardLayout) -> None:
+        self._base, self._layout = base, layout
+
+    def describe(self, identity: Any) -> str:
+        """Return how messages call an entry."""
+        shard, entry = identity
+        position = []
+        for size in reversed(self._layout.grid):
+            position.append(entry % size)
+            entry //= size
+        return f"{self._layout.describe(position[::-1])} in {self._base.describe(shard)}"
+
+    async def read_many(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+        """Return an answer for each range, in order."""
+        wanted: dict[Any, list[int]] = {}
+        for number, each in enumerate(ranges):
+            wanted.setdefault(each.identity[0], []).append(number)
+        answers: list[Any] = [None] * len(ranges)
+        for _ in range(_ATTEMPTS):
+            if not wanted:
+                return answers
+            wanted = await self._attempt(wanted, ranges, answers)
+        names = ", ".join(self._base.describe(shard) for shard in wanted)
+        raise AbortedError(f"{names} was rewritten again and again while it was read; try again")
+
+    async def _attempt(
+        self, wanted: dict[Any, list[int]], ranges: Sequence[ByteRange], answers: list[Any]
+    ) -> dict[Any, list[int]]:
+        """Answer what is wanted of each shard; return the shards that changed meanwhile."""
+        heads = await self._read([self._head(shard, numbers, ranges) for shard, numbers in wanted.items()])
+        bodies: list[_Body] = []
+        for (shard, numbers), head in zip(wanted.items(), heads, strict=True):
+            whole = self._is_whole(len(numbers))
+            absent = head if head.state != "value" else ReadResult("missing", b"", *head[2:])
+            data = memoryview(head.value)
+            rows = self._rows(head, shard, [ranges[number].identity[1] for number in numbers], whole=whole)
+            for number, (offset, length) in zip(numbers, rows, strict=True):
+                _, start, stop, _ = ranges[number]
+                if offset == _MISSING:
+                    answers[number] = absent
+                    continue
+                low, high = resolve_range(start, stop, length)
+                if whole:
+                    answers[number] = head._replace(value=data[offset + low : offset + high])
+                else:
+                    bodies.append(
+                        _Body(number, ByteRange(shard, offset + low, offset + high), head.generation)
+                    )
+        changed: dict[Any, list[int]] = {}
+        found = await self._read([body.range for body in bodies]) if bodies else []
+        for body, answer in zip(bodies, found, strict=True):
+            answers[body.number] = answer
+            if answer.generation != body.generation or answer.state != "value":
+                changed[body.range.identity] = wanted[body.range.identity]
+        return changed
+
+    async def _read(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+        try:
+            return await self._base.read_many(ranges)
+        except OutOfRangeError as error:
+            names = ", ".join(dict.fromkeys(self._base.describe(each.identity) for each in ranges[:3]))
+            raise DataLossError(f"Error reading {names}: the shard is cut off: {error.message}") from error
+
+    def _is_whole(self, count: int) -> bool:
+        return count >= _WHOLE_SHARE * self._layout.count
+
+    def _head(self, shard: Any, numbers: list[int], ranges: Sequence[ByteRange]) -> ByteRange:
+        """Return what is read of a shard first: all of it, or its index; nothing if the caller has it all."""
+        known = {ranges[number].if_not_equal for number in numbers}
+        if_not_equal = known.pop() if len(known) == 1 else UNKNOWN
+        if self._is_whole(len(numbers)):
+            return ByteRange(shard, if_not_equal=if_not_equal)
+        if self._layout.at_start:
+            return ByteRange(shard, 0, self._layout.index_size, if_not_equal)
+        return ByteRange(shard, -self._layout.index_size, None, if_not_equal)
+
+    def _rows(self, head: ReadResult, shard: Any, entries: list[int], *, whole: bool) -> list[list[int]]:
+        """Return offset and length of entries; all are missing when the shard is."""
+        if head.state != "value":
+            return [[_MISSING, 0]] * len(entries)
+        layout, data = self._layout, memoryview(head.value)
+        try:
+            start, stop = layout.index_span(len(data)) if whole else (0, len(data))
+            rows: list[list[int]] = layout.decode_rows(
+                data[start:stop], entries, len(data) if whole else None
+            ).tolist()
+        except StoreError as error:
+            raise error.within(f"Error reading {self._base.describe(shard)}") from error
+        return rows

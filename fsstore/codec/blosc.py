@@ -1,0 +1,200 @@
+"""The `blosc` codec, and Blosc for zarr v2.
+
+Sixteen bytes of header say how much a buffer holds and how long it is.  Both are compared with what is expected and
+with what is there before the library sees the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fsstore._json import Fields, Json, integer, one_of, quote
+from fsstore.codec.bound_chain import Array
+from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.size import encoded_bound, output_limit, too_large
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+
+__all__ = ["CNAMES", "BloscCodec", "BoundBlosc"]
+
+CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+_UNPACK = struct.Struct("<B2xBI4xI").unpack_from
+_MAX_BYTES = 2**31 - 1 - 16
+
+
+@cache
+def _library() -> Any:
+    from numcodecs import blosc
+
+    return blosc
+
+
+def _invalid() -> FailedPreconditionError:
+    return FailedPreconditionError("Invalid blosc-compressed data; at byte 0")
+
+
+class BoundBlosc:
+    """Blosc bound to bytes of one size or of any size.
+
+    `shuffle` is 0 (none), 1 (bytes), 2 (bits) of elements of `typesize`.
+    """
+
+    __slots__ = ("_compress", "_decompress", "_size", "decoded", "encoded")
+
+    def __init__(
+        self, decoded: ByteSpec, cname: str, clevel: int, *, shuffle: int, layout: tuple[int, int]
+    ) -> None:
+        self.decoded, self._size = decoded, decoded.size
+        self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
+        self._decompress: Callable[..., Any] = _library().decompress
+        typesize, blocksize = layout
+        self._compress = (cname.encode(), clevel, shuffle, blocksize, typesize)
+
+    def encode(self, data: Any) -> bytes:
+        """Return `data` compressed."""
+        cname, clevel, shuffle, blocksize, typesize = self._compress
+        library = _library()
+        if cname.decode() not in library.list_compressors():
+            raise UnimplementedError(f"This build of blosc cannot compress with {quote(cname)}")
+        octets = np.frombuffer(data, np.uint8)
+        if octets.size > _MAX_BYTES:
+            raise StoreError(f"Blosc holds at most {_MAX_BYTES} bytes, but the chunk has {octets.size}")
+        if octets.size % typesize == 0:
+            # the library takes the element size from the buffer
+            return bytes(library.compress(octets.view(f"V{typesize}"), cname, clevel, shuffle, blocksize))
+        return bytes(library.compress(octets, cname, clevel, shuffle, blocksize, typesize))
+
+    def _size_of(self, data: Any) -> int:
+        """Return the decoded size that the header states, after checking the header."""
+        length = len(data)
+        if length < 16:
+            raise _invalid()
+        version, typesize, size, encoded = _UNPACK(data)
+        if version not in (1, 2) or typesize == 0 or encoded != length:
+            raise _invalid()
+        if self._size is not None:
+            if size != self._size:
+                raise _invalid()
+            return self._size
+        limit = output_limit(self.decoded, length)
+        if size > limit:
+            raise too_large(limit)
+        return int(size)
+
+    def decode(self, data: Any) -> Any:
+        """Return the bytes decompressed."""
+        if self._size_of(data) == 0:
+            return b""
+        try:
+            return self._decompress(data)
+        except (RuntimeError, ValueError):
+            return _other_build(data)
+
+    def decode_into(self, data: Any, out: Array) -> bool:
+        """Decompress into `out`; return False if `decode` has to look at it."""
+        if self._size_of(data) != len(out):
+            return False
+        try:
+            self._decompress(data, out)
+        except (RuntimeError, ValueError):
+            return False
+        return True
+
+
+def _other_build(data: Any) -> Any:
+    """Decode with imagecodecs, whose blosc knows snappy; raise the error of damaged data if that fails too."""
+    if (data[2] >> 5) != 2:
+        raise _invalid()
+    try:
+        import imagecodecs
+    except ImportError:
+        raise UnimplementedError(
+            'This build of blosc cannot decompress "snappy"; install imagecodecs'
+        ) from None
+    try:
+        return imagecodecs.blosc_decode(bytes(data))
+    except (RuntimeError, ValueError):
+        raise _invalid() from None
+
+
+@dataclass(frozen=True, slots=True)
+class BloscCodec:
+    """Blosc.  `typesize` is None without shuffling, where it means nothing."""
+
+    cname: str
+    clevel: int
+    shuffle: str
+    typesize: int | None
+    blocksize: int
+
+    name: ClassVar[str] = "blosc"
+    kind: ClassVar[Kind] = "bytes_to_bytes"
+    members: ClassVar[Members] = {
+        "cname": Member(one_of(*CNAMES), stored=True),
+        "clevel": Member(integer(0, 9), stored=True),
+        "shuffle": Member(one_of(*_SHUFFLES), stored=True),
+        "typesize": Member(integer(1, 255)),
+        "blocksize": Member(integer(0, 715827542), stored=True),
+    }
+
+    @classmethod
+    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
+        """Return the codec of a stored configuration; the type size may be missing without shuffling."""
+        options = cls.normalize(read_options(cls.members, configuration))
+        if options["shuffle"] != "noshuffle" and "typesize" not in options:
+            fields = Fields({})
+            fields.require("typesize", integer(1, 255))
+            fields.finish()
+        return cls(**{"typesize": None, **options})
+
+    @staticmethod
+    def normalize(options: dict[str, Any]) -> dict[str, Any]:
+        """Return options without a type size that has no meaning."""
+        if options.get("shuffle") != "noshuffle":
+            return options
+        return {name: value for name, value in options.items() if name != "typesize"}
+
+    @classmethod
+    def complete(cls, options: Options, decoded: ByteSpec) -> Self:
+        """Return the codec with the shuffle that suits the elements unless another is asked for."""
+        typesize: int = options.get("typesize", decoded.itemsize if decoded.itemsize < 256 else 0)
+        usual = {0: "noshuffle", 1: "bitshuffle"}.get(typesize, "shuffle")
+        shuffle = options.get("shuffle", usual)
+        if shuffle != "noshuffle" and typesize == 0:
+            size = decoded.itemsize or "-1/8"
+            raise StoreError(
+                f"typesize must be specified explicitly because inferred itemsize {size} is not supported by Blosc"
+            )
+        return cls(
+            options.get("cname", "lz4"),
+            options.get("clevel", 5),
+            shuffle,
+            None if shuffle == "noshuffle" else typesize,
+            options.get("blocksize", 0),
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the configuration as stored."""
+        out: dict[str, Json] = {
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": self.shuffle,
+            "blocksize": self.blocksize,
+        }
+        if self.typesize is not None:
+            out["typesize"] = self.typesize
+        return out
+
+    def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundBlosc:
+        """Return the codec for bytes like `decoded`."""
+        if not isinstance(decoded, ByteSpec):
+            raise StoreError('"blosc" codec requires bytes')
+        layout = (self.typesize or 1, self.blocksize)
+        return BoundBlosc(decoded, self.cname, self.clevel, shuffle=_SHUFFLES[self.shuffle], layout=layout)

@@ -1,0 +1,129 @@
+"""A chain of codecs as stored in zarr v3 metadata: array codecs, one codec that makes bytes, bytes codecs.
+
+Here is the strict reading: every codec is an object, every needed member is there, and the kinds come in order.
+`chain_spec` reads the partial chains of specs and completes them.  Binding a chain to a chunk checks everything that
+depends on dtype and shape, and gives what the chunk engine calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fsstore import registry
+from fsstore._json import Fields, Json, array_of, expected, obj, quote, string
+from fsstore.codec.bound_chain import BoundChain
+from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory, Kind
+from fsstore.errors import JsonError, StoreError
+
+__all__ = ["CodecChain", "CodecFactory", "codec_json", "find_codec", "misplaced", "parse_entry"]
+
+_STAGES: dict[Kind, int] = {"array_to_array": 0, "array_to_bytes": 1, "bytes_to_bytes": 2}
+_ARROWS: dict[Kind, str] = {
+    "array_to_array": "array -> array", "array_to_bytes": "array -> bytes", "bytes_to_bytes": "bytes -> bytes",
+}  # fmt: skip
+
+
+def find_codec(name: Any) -> CodecFactory:
+    """Return what is registered as `name`, or raise an error that says why nothing is."""
+    found: CodecFactory | None = registry.codecs.get(string(name))
+    if found is None and name.startswith("numcodecs."):
+        from fsstore.codec.numcodecs_v3 import find
+
+        found = find(name)
+    if found is None:
+        raise JsonError(f"{quote(name)} is not registered")
+    return found
+
+
+def parse_entry(value: Any) -> tuple[CodecFactory, dict[str, Any]]:
+    """Return the codec that one element of a chain names, and its raw configuration."""
+    fields = Fields(value)
+    factory = fields.require("name", find_codec)
+    configuration = fields.take("configuration", obj, default={})
+    fields.finish()
+    return factory, configuration
+
+
+def codec_json(name: str, configuration: Mapping[str, Any]) -> dict[str, Json]:
+    """Return one element of a chain; an empty configuration is left out, except where zarr-python demands it."""
+    if configuration or name.startswith("numcodecs."):
+        return {"name": name, "configuration": dict(configuration)}
+    return {"name": name}
+
+
+def misplaced(kinds: list[Kind]) -> tuple[int, str] | None:
+    """Return the position of the first codec out of order and the kind that is due there, or None."""
+    stage = 0
+    for position, kind in enumerate(kinds):
+        at = _STAGES[kind]
+        if at < stage or (at == stage == 1 and stage == 1):
+            return position, _ARROWS["bytes_to_bytes" if stage else "array_to_array"]
+        stage = max(stage, at)
+        if at == 1:
+            stage = 2
+    return None
+
+
+def _parse_stored(value: Any) -> Codec:
+    factory, configuration = parse_entry(value)
+    try:
+        return factory.from_json(configuration)
+    except JsonError as error:
+        raise error.within('Error parsing object member "configuration"') from None
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChain:
+    """The codecs of a stored array, complete and in order."""
+
+    codecs: tuple[Codec, ...]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Return the chain of a stored document.  Raises `JsonError` with every problem in it."""
+        try:
+            codecs = array_of(_parse_stored)(value)
+        except RecursionError:
+            raise JsonError("Codecs are nested too deeply") from None
+        wrong = misplaced([codec.kind for codec in codecs])
+        if wrong is not None:
+            position, due = wrong
+            raise expected(f"{due} codec", value[position])
+        if not any(codec.kind == "array_to_bytes" for codec in codecs):
+            raise JsonError("array -> bytes codec must be specified")
+        return cls(tuple(codecs))
+
+    def to_json(self) -> list[Json]:
+        """Return the chain as stored."""
+        return [codec_json(codec.name, codec.to_json()) for codec in self.codecs]
+
+    @property
+    def arrays(self) -> tuple[Codec, ...]:
+        """The array-to-array codecs."""
+        return tuple(codec for codec in self.codecs if codec.kind == "array_to_array")
+
+    @property
+    def pack(self) -> Codec:
+        """The array-to-bytes codec."""
+        return next(codec for codec in self.codecs if codec.kind == "array_to_bytes")
+
+    @property
+    def stages(self) -> tuple[Codec, ...]:
+        """The bytes-to-bytes codecs."""
+        return tuple(codec for codec in self.codecs if codec.kind == "bytes_to_bytes")
+
+    def bind(self, chunk: ChunkSpec) -> BoundChain:
+        """Return the chain for chunks like `chunk`, or raise a `StoreError` that says why it does not fit."""
+        spec: ChunkSpec | ByteSpec = chunk
+        bound: list[BoundCodec] = []
+        for codec in self.codecs:
+            try:
+                bound.append(codec.bind(spec))
+            except StoreError as error:
+                error.add_note(f"in codec {quote(codec.name)}")
+                raise
+            spec = bound[-1].encoded
+        at = len(self.arrays)
+        return BoundChain(chunk, bound[:at], bound[at], bound[at + 1 :])

@@ -1,0 +1,46 @@
+"""Codec configurations: one table of members per codec, read strictly or partially.
+
+A stored document must spell out every member that the codec needs; a spec may leave any of them open.  Both readings
+come from the same table, so they cannot disagree about names, ranges or wording.  A missing optional member is left
+out of the result; what it then means is decided by the codec, which alone knows its defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fsstore._json import Fields, Json, Parser
+
+__all__ = ["Member", "Members", "Options", "read_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a configuration.  `stored` says that a stored document must have it."""
+
+    parse: Parser[Any]
+    stored: bool = False
+
+
+Members: TypeAlias = Mapping[str, Member]
+Options: TypeAlias = Mapping[str, Any]
+
+
+def read_options(
+    members: Members, configuration: Mapping[str, Json], *, partial: bool = False
+) -> dict[str, Any]:
+    """Return the members present, parsed.  Raises `JsonError` with every problem of the configuration.
+
+    With `partial`, members that a stored document must have may be missing.
+    """
+    fields = Fields(configuration)
+    out: dict[str, Any] = {}
+    for name, member in members.items():
+        if name in fields:
+            out[name] = fields.take(name, member.parse)
+        elif member.stored and not partial:
+            fields.require(name, member.parse)
+    fields.finish()
+    return out

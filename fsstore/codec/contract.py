@@ -1,0 +1,112 @@
+"""The contract of a codec, and the values that describe what crosses it.
+
+A codec turns arrays into arrays (`array_to_array`), arrays into bytes (`array_to_bytes`) or bytes into bytes
+(`bytes_to_bytes`).  A `Codec` is a frozen dataclass whose fields are its JSON configuration.  `bind` checks the
+configuration against what will be encoded and returns a `BoundCodec`, which never checks again, keeps no state
+between calls, may be called from any number of threads at once and frees the interpreter lock where it works.
+
+* `decode` returns exactly what `encode` was given, or raises `DataLossError` / `FailedPreconditionError` that says
+  what is wrong with the bytes; the layers above add the chunk and the key.
+* `decode` never produces more than the bound `ByteSpec.size` bytes when it is known: bombs are refused before memory
+  is allocated for them.
+* Codecs see buffers and arrays, never keys, stores or selections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from fsstore._json import Json
+
+__all__ = ["BoundCodec", "Buffer", "ByteSpec", "ChunkSpec", "Codec", "CodecFactory", "Kind"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Kind: TypeAlias = Literal["array_to_array", "array_to_bytes", "bytes_to_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSpec:
+    """An array on its way through a chain: its type, shape and the value of missing elements."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fill_value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ByteSpec:
+    """Bytes on their way through a chain: their exact size where it is fixed, and what they were made of.
+
+    `max_size` bounds a size that is not fixed, where a bound is known.  `itemsize` is the element size that shuffling
+    codecs take by default, 0 when the bytes are no elements any more (compressed data, shards, text).
+    """
+
+    size: int | None = None
+    itemsize: int = 1
+    max_size: int | None = None
+
+
+class BoundCodec(Protocol):
+    """A codec checked against its input.  Stateless and thread-safe."""
+
+    @property
+    def encoded(self) -> ChunkSpec | ByteSpec:
+        """What `encode` gives: the input of the next codec of the chain."""
+        ...
+
+    def encode(self, data: Any) -> Any:
+        """Return the encoded array or buffer."""
+        ...
+
+    def decode(self, data: Any) -> Any:
+        """Return the decoded array or buffer (a buffer may be a view of `data`)."""
+        ...
+
+
+class Codec(Protocol):
+    """A codec as configured.  Implementations are frozen dataclasses; fields are the JSON configuration."""
+
+    @property
+    def name(self) -> str:
+        """The name in metadata."""
+        ...
+
+    @property
+    def kind(self) -> Kind:
+        """What the codec turns into what."""
+        ...
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the configuration as stored."""
+        ...
+
+    def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundCodec:
+        """Return the codec bound to its input, or raise a `StoreError` that says why they do not fit."""
+        ...
+
+
+class CodecFactory(Protocol):
+    """What a registered name stands for: a class of codecs, or an object that makes them.
+
+    Beyond this a factory may offer `members` (a table of `Member`) and `complete(options, decoded)`; only then can
+    its codecs be given partially in specs.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in metadata."""
+        ...
+
+    @property
+    def kind(self) -> Kind:
+        """What the codecs turn into what."""
+        ...
+
+    @property
+    def from_json(self) -> Callable[[Mapping[str, Json]], Codec]:
+        """Read a stored configuration, or raise `JsonError` with all problems."""
+        ...

@@ -1,0 +1,102 @@
+"""The `crc32c` codec: four bytes of checksum, little endian, after the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import google_crc32c
+import numpy as np
+
+from fsstore._json import Json
+from fsstore.codec.configuration import Members, Options, read_options
+from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.size import too_short
+from fsstore.errors import DataLossError, StoreError
+
+__all__ = ["BoundCrc32c", "Crc32cCodec", "checksum"]
+
+# the checksum of anything followed by its own checksum
+_RESIDUE = 0x48674BC7
+
+
+def checksum(data: Any) -> int:
+    """Return the CRC-32C of a buffer."""
+    # google_crc32c takes bytes and arrays but neither bytearray nor memoryview
+    if not isinstance(data, bytes):
+        data = np.frombuffer(data, np.uint8) if len(data) else b""
+    value: int = google_crc32c.value(data)
+    return value
+
+
+class BoundCrc32c:
+    """The checksum bound to bytes of one size or of any size."""
+
+    __slots__ = ("encoded", "size")
+
+    def __init__(self, decoded: ByteSpec) -> None:
+        self.size = decoded.size
+        size = None if decoded.size is None else decoded.size + 4
+        self.encoded = ByteSpec(size, 0, None if decoded.max_size is None else decoded.max_size + 4)
+
+    def encode(self, data: Any) -> bytes:
+        """Return `data` and its checksum."""
+        return b"".join((data, checksum(data).to_bytes(4, "little")))
+
+    def decode(self, data: Any) -> memoryview:
+        """Return a view of `data` without its checksum, which must be right.
+
+        Bytes after the checksum are ignored when the size of the data is known, as TensorStore ignores them.
+        """
+        view = memoryview(data)
+        if self.size is None or len(view) != self.size + 4:
+            data = view = self._cut(view)
+        if checksum(data) != _RESIDUE:
+            stored, computed = int.from_bytes(view[-4:], "little"), checksum(view[:-4])
+            raise DataLossError(
+                f"Digest mismatch, stored digest is {stored:#010x} but computed digest is {computed:#010x}"
+            )
+        return view[:-4]
+
+    def _cut(self, view: memoryview) -> memoryview:
+        """Return the data and their checksum, or raise when they are not all there."""
+        length = len(view)
+        if self.size is None:
+            if length < 4:
+                raise DataLossError(f"Input size of {length} is less than digest size of 4")
+            return view
+        if length < self.size:
+            raise too_short(self.size, length)
+        if length < self.size + 4:
+            raise DataLossError(f"Unexpected end of input; at byte {self.size}")
+        return view[: self.size + 4]
+
+
+@dataclass(frozen=True, slots=True)
+class Crc32cCodec:
+    """A CRC-32C after the data.  No configuration."""
+
+    name: ClassVar[str] = "crc32c"
+    kind: ClassVar[Kind] = "bytes_to_bytes"
+    members: ClassVar[Members] = {}
+
+    @classmethod
+    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
+        """Return the codec of a stored configuration, which must be empty."""
+        return cls(**read_options(cls.members, configuration))
+
+    @classmethod
+    def complete(cls, options: Options, decoded: ByteSpec) -> Self:  # noqa: ARG003  one signature for all codecs
+        """Return the codec."""
+        return cls()
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the empty configuration."""
+        return {}
+
+    def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundCrc32c:
+        """Return the codec for bytes like `decoded`."""
+        if not isinstance(decoded, ByteSpec):
+            raise StoreError('"crc32c" codec requires bytes')
+        return BoundCrc32c(decoded)

@@ -1,0 +1,128 @@
+"""The `gzip` codec, and deflate with gzip or zlib framing for zarr v2.
+
+The quickest library present decodes: libdeflate through imagecodecs when the size is known, which inflates straight
+into the destination; zlib-ng, then the standard library, for everything else and to say what is wrong with bytes
+that libdeflate refuses.  All write the same format with modification time zero, so encoding is reproducible.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from fsstore._json import Json, integer
+from fsstore.codec.bound_chain import Array
+from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.size import encoded_bound, output_limit
+from fsstore.codec.stream import Inflater, inflate
+from fsstore.errors import StoreError
+
+__all__ = ["BoundDeflate", "Framing", "GzipCodec"]
+
+Framing = Literal["gzip", "zlib"]
+_WINDOW: dict[str, int] = {"gzip": 31, "zlib": 15}
+
+
+@cache
+def _library() -> Any:
+    """Return zlib-ng if it is installed, else zlib."""
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return zlib
+    return zlib_ng
+
+
+@cache
+def _inflater(framing: Framing) -> Inflater:
+    library = _library()
+    start = partial(library.decompressobj, _WINDOW[framing])
+    return Inflater(start, (library.error, zlib.error), "inflate", "Zlib", keeps_tail=True)
+
+
+@cache
+def _fast(framing: Framing) -> tuple[Callable[..., Any], tuple[type[Exception], ...]] | None:
+    """Return libdeflate's decoder and its errors, if imagecodecs brings it."""
+    try:
+        import imagecodecs
+
+        if not imagecodecs.DEFLATE.available:
+            return None
+        decode = imagecodecs.gzip_decode if framing == "gzip" else imagecodecs.deflate_decode
+    except (ImportError, AttributeError):
+        return None
+    return decode, (imagecodecs.DeflateError, ValueError)
+
+
+class BoundDeflate:
+    """Deflate with one framing, bound to bytes of one size or of any size."""
+
+    __slots__ = ("_fast", "_level", "_window", "decoded", "encoded", "framing")
+
+    def __init__(self, decoded: ByteSpec, framing: Framing, level: int) -> None:
+        self.decoded, self.framing, self._level = decoded, framing, level
+        self._window = _WINDOW[framing]
+        self._fast = _fast(framing) if decoded.size else None
+        self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
+
+    def encode(self, data: Any) -> bytes:
+        """Return `data` compressed."""
+        stream = _library().compressobj(self._level, zlib.DEFLATED, self._window)
+        return bytes(stream.compress(data) + stream.flush())
+
+    def decode(self, data: Any) -> Any:
+        """Return the bytes inflated."""
+        if self._fast is not None:
+            out = np.empty(self.decoded.size or 0, np.uint8)
+            if self.decode_into(data, out):
+                return out.data
+        return inflate(
+            data, _inflater(self.framing), self.decoded.size, output_limit(self.decoded, len(data))
+        )
+
+    def decode_into(self, data: Any, out: Array) -> bool:
+        """Inflate into `out`, which has the exact size; return False if that takes the patient way."""
+        if self._fast is None:
+            return False
+        decode, failures = self._fast
+        try:
+            return len(decode(data, out=out)) == len(out)
+        except failures:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class GzipCodec:
+    """Deflate with gzip framing.  `level` 0 stores, 9 compresses hardest."""
+
+    level: int
+
+    name: ClassVar[str] = "gzip"
+    kind: ClassVar[Kind] = "bytes_to_bytes"
+    members: ClassVar[Members] = {"level": Member(integer(0, 9), stored=True)}
+
+    @classmethod
+    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
+        """Return the codec of a stored configuration."""
+        return cls(**read_options(cls.members, configuration))
+
+    @classmethod
+    def complete(cls, options: Options, decoded: ByteSpec) -> Self:  # noqa: ARG003  one signature for all codecs
+        """Return the codec with level 6 unless another is asked for."""
+        return cls(options.get("level", 6))
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the configuration as stored."""
+        return {"level": self.level}
+
+    def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundDeflate:
+        """Return the codec for bytes like `decoded`."""
+        if not isinstance(decoded, ByteSpec):
+            raise StoreError('"gzip" codec requires bytes')
+        return BoundDeflate(decoded, "gzip", self.level)

@@ -1,0 +1,281 @@
+"""The numcodecs codecs that stored arrays may name: filters and compressors of zarr v2, `numcodecs.*` of v3.
+
+Only names on the list here are ever looked up.  Codecs that run code found in the data (pickle) are refused, others
+are unknown.  Compressors run through the bounded decoders of this package, everything else through numcodecs with the
+size of what goes in and comes out checked, so that neither a configuration nor data can ask for more memory than the
+chunk has.  Whatever numcodecs raises on damaged data becomes a `FailedPreconditionError`.
+
+A codec here works on flat data: arrays of one dimension, or bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import Json, quote, string
+from fsstore.codec.blosc import BoundBlosc
+from fsstore.codec.contract import BoundCodec, ByteSpec
+from fsstore.codec.deflate import BoundDeflate
+from fsstore.codec.json2 import BoundJson2
+from fsstore.codec.lz4 import BoundLz4
+from fsstore.codec.size import check_size
+from fsstore.codec.stream import bz2_stream, lzma_stream
+from fsstore.codec.vlen import BoundVlen
+from fsstore.codec.zstd import BoundZstd
+from fsstore.errors import (
+    FailedPreconditionError,
+    JsonError,
+    PermissionDeniedError,
+    StoreError,
+    UnimplementedError,
+)
+
+__all__ = ["ARRAY_CODECS", "BYTES_CODECS", "OBJECT_CODECS", "FlatSpec", "Numcodec", "auto_shuffle"]
+
+ARRAY_CODECS = frozenset(
+    {"astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"}
+)
+CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"})
+COMPRESSORS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
+BYTES_CODECS = CHECKSUMS | COMPRESSORS | {"shuffle"}
+OBJECT_CODECS = frozenset({"json2", "vlen-array", "vlen-bytes", "vlen-utf8"})
+_EXECUTES_CODE = frozenset({"pickle"})
+_MAX_DIGITS = 400
+_NEEDS_PACKAGE = frozenset({"msgpack", "msgpack2", "pcodec", "zfpy"})
+
+
+@dataclass(frozen=True, slots=True)
+class FlatSpec:
+    """Flat data on its way through filters: `count` elements of `dtype`, or bytes where that is None.
+
+    `shape` is that of the chunk as it lies in memory; `size` is the exact number of bytes where it is fixed.
+    """
+
+    dtype: np.dtype[Any] | None
+    count: int
+    shape: tuple[int, ...] = ()
+    reverse: bool = False
+    max_size: int | None = None
+
+    @property
+    def size(self) -> int | None:
+        """The number of bytes, or None when it is not fixed."""
+        if self.dtype is None or self.dtype.hasobject:
+            return None
+        return self.count * self.dtype.itemsize
+
+    @property
+    def as_bytes(self) -> ByteSpec:
+        """The same as bytes."""
+        return ByteSpec(self.size, 0 if self.dtype is None else self.dtype.itemsize, self.max_size)
+
+
+def _octets(count: int) -> FlatSpec:
+    return FlatSpec(np.dtype(np.uint8), count)
+
+
+def auto_shuffle(shuffle: int, itemsize: int) -> int:
+    """Return the shuffle of blosc that -1 stands for: bits for single bytes, else bytes."""
+    return shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1
+
+
+@dataclass(frozen=True)
+class Numcodec:
+    """One allowed codec with its options as stored.  `id` is the numcodecs name."""
+
+    id: str
+    options: Mapping[str, Json]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Numcodec:
+        """Return the codec of a JSON object with `id` and options.  Raises when it is not allowed or malformed."""
+        if not isinstance(value, Mapping):
+            raise JsonError(f"Expected object, but received: {value!r}")
+        options = {name: option for name, option in value.items() if name != "id"}
+        return cls(cls.check_name(value.get("id")), options)
+
+    @staticmethod
+    def check_name(name: Any) -> str:
+        """Return `name` if the codec is allowed, or raise the error that says why not."""
+        place = 'Error parsing object member "id"'
+        try:
+            name = string(name)
+        except JsonError as error:
+            raise error.within(place) from None
+        if name in _EXECUTES_CODE:
+            raise PermissionDeniedError(
+                f"{place}: codec {quote(name)} runs code that it finds in the data; refused"
+            )
+        if name in _NEEDS_PACKAGE:
+            raise UnimplementedError(f"{place}: codec {quote(name)} is not supported")
+        if name not in ARRAY_CODECS | BYTES_CODECS | OBJECT_CODECS:
+            raise JsonError(f"{place}: {quote(name)} is not registered")
+        return str(name)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON object as it was read."""
+        return {"id": self.id, **self.options}
+
+    def load(self) -> Any:
+        """Return the numcodecs object, or raise `JsonError` when it refuses the options."""
+        import numcodecs
+
+        digits = self.options.get("digits", 0)
+        if self.id == "quantize" and isinstance(digits, int) and abs(digits) > _MAX_DIGITS:
+            # numcodecs computes ten to that power
+            raise JsonError(f'Invalid options of codec "quantize": {digits} digits')
+        try:
+            return numcodecs.get_codec(self.to_json())
+        except Exception as error:  # noqa: BLE001  numcodecs raises anything on odd options
+            raise JsonError(f"Invalid options of codec {quote(self.id)}: {error}") from None
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return what encoding `decoded` gives."""
+        if self.id == "packbits":
+            return _octets(1 + math.ceil(decoded.count / 8))
+        if self.id in ARRAY_CODECS:
+            return FlatSpec(self._encoded_dtype(decoded), decoded.count)
+        size = decoded.size
+        if self.id in CHECKSUMS and size is not None:
+            return _octets(size + 4)
+        if self.id == "shuffle":
+            return decoded
+        limit = 2 * size + 4096 if size is not None and self.id in COMPRESSORS else None
+        return FlatSpec(None, 0, max_size=limit)
+
+    def _encoded_dtype(self, decoded: FlatSpec) -> np.dtype[Any]:
+        name = {"astype": "encode_dtype", "bitround": ""}.get(self.id, "astype")
+        value = self.options.get(name)
+        if self.id == "categorize" and value is None:
+            value = "u1"
+        if value is None:
+            value = self.options.get("dtype")
+        if value is None or self.id == "bitround":
+            if decoded.dtype is None:
+                raise StoreError(f"Codec {quote(self.id)} requires an array")
+            return decoded.dtype
+        return _fixed_dtype(value)
+
+    def decoded_dtype(self, decoded: FlatSpec) -> np.dtype[Any] | None:
+        """Return the dtype that decoding gives by the options, or what is wanted when they do not say."""
+        value = self.options.get("decode_dtype" if self.id == "astype" else "dtype")
+        if value is None or self.id in ("bitround", "packbits", "categorize"):
+            return decoded.dtype
+        return _fixed_dtype(value)
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for data like `decoded`."""
+        if self.id in COMPRESSORS:
+            return self._bind_compressor(decoded.as_bytes)
+        if self.id == "json2":
+            return BoundJson2(decoded.shape, self.options, reverse=decoded.reverse)
+        if self.id in ("vlen-utf8", "vlen-bytes"):
+            return BoundVlen(self.id, (decoded.count,))
+        if self.id == "vlen-array":
+            return BoundVlen(self.id, (decoded.count,), _fixed_dtype(self.options.get("dtype")).str)
+        return BoundNumcodec(self, decoded)
+
+    def _bind_compressor(self, decoded: ByteSpec) -> BoundCodec:
+        self.load()
+        try:
+            bound = _compressor(self.id, dict(self.options), decoded)
+            if self.options.get("cname") != "snappy":
+                bound.encode(bytes(8))  # the libraries look at levels and the like only when they compress
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  each library has errors of its own for odd options
+            raise JsonError(f"Invalid options of codec {quote(self.id)}: {error}") from None
+        return bound
+
+
+def _compressor(name: str, options: dict[str, Any], decoded: ByteSpec) -> BoundCodec:
+    match name:
+        case "zlib" | "gzip":
+            return BoundDeflate(decoded, "zlib" if name == "zlib" else "gzip", int(options.get("level", 1)))
+        case "zstd":
+            checksum = bool(options.get("checksum", False))
+            return BoundZstd(decoded, int(options.get("level", 0)), checksum=checksum)
+        case "bz2":
+            return bz2_stream(decoded, int(options.get("level", 1)))
+        case "lzma":
+            return lzma_stream(decoded, options)
+        case "lz4":
+            return BoundLz4(decoded, int(options.get("acceleration", 1)))
+        case _:
+            typesize = int(options.get("typesize") or decoded.itemsize or 1)
+            typesize = typesize if 0 < typesize < 256 else 1
+            shuffle = auto_shuffle(int(options.get("shuffle", 1)), typesize)
+            cname, clevel = str(options.get("cname", "lz4")), int(options.get("clevel", 5))
+            layout = (typesize, int(options.get("blocksize", 0)))
+            return BoundBlosc(decoded, cname, clevel, shuffle=shuffle, layout=layout)
+
+
+def _fixed_dtype(value: Any) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(value)
+    except (TypeError, ValueError) as error:
+        raise JsonError(f"Invalid data type {value!r}: {error}") from None
+    if not isinstance(value, str) or dtype.hasobject or dtype.itemsize == 0:
+        raise JsonError(f"Invalid data type {value!r} of a codec: elements must have a fixed size")
+    return dtype
+
+
+class BoundNumcodec:
+    """A numcodecs codec that is no compressor, with the sizes on both sides checked."""
+
+    __slots__ = ("_codec", "_encoded", "_spec", "encoded", "id")
+
+    def __init__(self, codec: Numcodec, decoded: FlatSpec) -> None:
+        self.id = codec.id
+        self._codec = codec.load()
+        self._encoded = codec.encoded(decoded)
+        dtype = codec.decoded_dtype(decoded) if codec.id in ARRAY_CODECS else decoded.dtype
+        if codec.id == "packbits":
+            dtype = np.dtype(bool)
+        self._spec = replace(decoded, dtype=dtype)
+        if self._spec.size != decoded.size and decoded.dtype is not None:
+            raise StoreError(f"Codec {quote(self.id)} does not fit data type {decoded.dtype}")
+        self.encoded = self._encoded.as_bytes
+
+    def encode(self, data: Any) -> Any:
+        """Return `data` encoded, a flat array or bytes."""
+        if self.id in ARRAY_CODECS and self._spec.dtype is not None:
+            data = as_array(data, self._spec.dtype)
+        try:
+            return self._codec.encode(data)
+        except Exception as error:
+            raise StoreError(f"Codec {quote(self.id)} cannot encode: {error}") from error
+
+    def decode(self, data: Any) -> Any:
+        """Return `data` decoded, a flat array or bytes of the size that is due."""
+        check_size(size_of(data), self._encoded.size)
+        if self._encoded.dtype is not None:
+            data = as_array(data, self._encoded.dtype)
+        try:
+            out = self._codec.decode(data)
+        except Exception as error:  # noqa: BLE001  numcodecs raises anything on damaged data
+            raise FailedPreconditionError(f"Invalid {self.id} data: {error}") from None
+        if self._spec.dtype is not None and self._spec.dtype.hasobject:
+            if not isinstance(out, np.ndarray) or out.size != self._spec.count:
+                raise FailedPreconditionError(f"Expected {self._spec.count} elements; at byte 0")
+            return out.reshape(-1)
+        check_size(size_of(out), self._spec.size)
+        return out
+
+
+def size_of(data: Any) -> int:
+    """Return the number of bytes of an array or buffer."""
+    return int(data.nbytes) if isinstance(data, np.ndarray) else memoryview(data).nbytes
+
+
+def as_array(data: Any, dtype: np.dtype[Any]) -> Any:
+    """Return flat data as an array of `dtype`; only the bytes count, unless elements are objects."""
+    if isinstance(data, np.ndarray):
+        flat = data.reshape(-1)
+        return flat if flat.dtype == dtype or dtype.hasobject or flat.dtype.hasobject else flat.view(dtype)
+    return np.frombuffer(data, dtype)

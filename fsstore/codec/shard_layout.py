@@ -1,0 +1,208 @@
+"""The layout of a shard: where its sub-chunks lie in the array and in the bytes.
+
+A shard is its sub-chunks in grid order and an index at the start or the end.  The index has one row of two unsigned
+64-bit numbers a sub-chunk: its offset from the start of the shard and its length, both all ones where it is missing.
+Everything here is arithmetic on arrays of rows; reading and writing parts of shards is done elsewhere with it.
+
+Shapes and positions are those of the array that the sharding codec sees: transposes before it have been applied.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fsstore import _runtime
+from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.codec.contract import Buffer, ChunkSpec
+from fsstore.codec.transpose import braces
+from fsstore.errors import DataLossError, StoreError
+
+__all__ = ["Entries", "ShardLayout", "fill_of"]
+
+Entries = npt.NDArray[np.uint64]
+_MISSING = 2**64 - 1
+_SHARE_FROM = 16
+
+
+def fill_of(chunk: ChunkSpec) -> Any:
+    """Return the value of missing elements as a scalar of the chunk's dtype: zero when none was chosen."""
+    if chunk.fill_value is None:
+        return np.zeros((), chunk.dtype)[()]
+    return chunk.fill_value
+
+
+class ShardLayout:
+    """How shards of one array are laid out.
+
+    `grid` counts the sub-chunks along each dimension, `count` all of them, `sub_shape` is their shape, `inner` the
+    chain that encodes them (its own `shard` is set when shards are nested), `index_size` the bytes of the index.
+    """
+
+    __slots__ = ("_index", "at_start", "chunk", "count", "grid", "index_size", "inner", "sub_shape")
+
+    def __init__(self, chunk: ChunkSpec, inner: BoundChain, index: BoundChain, *, at_start: bool) -> None:
+        self.chunk, self.inner, self._index, self.at_start = chunk, inner, index, at_start
+        self.sub_shape = inner.chunk.shape
+        self.grid = index.chunk.shape[:-1]
+        self.count = math.prod(self.grid)
+        self.index_size: int = index.encoded_size or 0
+
+    def index_span(self, shard_size: int) -> tuple[int, int]:
+        """Return where the index begins and ends in a shard of `shard_size` bytes."""
+        if shard_size < self.index_size:
+            raise DataLossError(
+                f"Existing shard has size of {shard_size} bytes, but expected at least {self.index_size} bytes"
+            )
+        return (0, self.index_size) if self.at_start else (shard_size - self.index_size, shard_size)
+
+    def decode_index(self, data: Buffer, shard_size: int | None = None) -> Entries:
+        """Return the rows of an encoded index, one per sub-chunk in grid order, all of them valid.
+
+        Rows are checked against the size of the shard where it is known.  Raises `DataLossError`.
+        """
+        entries = self._unpacked(data)
+        self._check(entries, range(self.count), shard_size)
+        return entries
+
+    def decode_rows(self, data: Buffer, numbers: Sequence[int], shard_size: int | None = None) -> Entries:
+        """Return some rows of an encoded index; only these are checked."""
+        entries: Entries = self._unpacked(data)[numbers]
+        self._check(entries, numbers, shard_size)
+        return entries
+
+    def _unpacked(self, data: Buffer) -> Entries:
+        try:
+            entries: Entries = self._index.decode(data).reshape(self.count, 2)
+        except StoreError as error:
+            raise DataLossError(f"Error decoding shard index: {error.message}") from error
+        return entries
+
+    def _check(self, entries: Entries, numbers: Sequence[int], shard_size: int | None) -> None:
+        offset, length = entries[:, 0], entries[:, 1]
+        end = offset + length  # wraps around where the row is nonsense
+        missing = (offset == _MISSING) & (length == _MISSING)
+        bad = ~missing & ((offset == _MISSING) | (end < offset) | (end > 2**63 - 1))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise DataLossError(
+                f"Invalid shard index entry {numbers[row]} with offset={offset[row]}, length={length[row]}"
+            )
+        outside = ~missing & (end > shard_size) if shard_size is not None else bad
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise DataLossError(
+                f"Shard index entry {numbers[row]} with byte range [{offset[row]}, {end[row]}) is invalid "
+                f"for shard of size {shard_size}"
+            )
+
+    def present(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Return which sub-chunks the rows say are there."""
+        return np.not_equal(entries[:, 0], np.uint64(_MISSING))
+
+    def encode_index(self, entries: Entries) -> Buffer:
+        """Return the encoded index of `count` rows."""
+        return self._index.encode(entries.reshape((*self.grid, 2)))
+
+    def split(self, shard: Buffer) -> list[memoryview | None]:
+        """Return views of the encoded sub-chunks of a whole shard in grid order, None for missing ones."""
+        view = memoryview(shard)
+        start, stop = self.index_span(len(view))
+        entries = self.decode_index(view[start:stop], len(view))
+        return [None if at == _MISSING else view[at : at + n] for at, n in entries.tolist()]
+
+    def assemble(self, parts: Sequence[Buffer | None]) -> bytes:
+        """Return the shard of encoded sub-chunks in grid order: contiguous, without gaps, None for missing ones."""
+        entries = np.full((self.count, 2), _MISSING, np.uint64)
+        rows = [row for row, part in enumerate(parts) if part is not None]
+        present = [part for part in parts if part is not None]
+        if len(parts) != self.count:
+            raise ValueError(f"a shard has {self.count} sub-chunks, not {len(parts)}")
+        lengths = np.fromiter((memoryview(part).nbytes for part in present), np.uint64, len(present))
+        first = self.index_size if self.at_start else 0
+        entries[rows, 0] = np.cumsum(lengths, dtype=np.uint64) - lengths + np.uint64(first)
+        entries[rows, 1] = lengths
+        index = self.encode_index(entries)
+        return b"".join([index, *present] if self.at_start else [*present, index])
+
+    def positions(self) -> Iterator[tuple[int, ...]]:
+        """Return the grid positions of the sub-chunks in the order of the index."""
+        return itertools.product(*map(range, self.grid))
+
+    def blocks(self, array: Array) -> Array:
+        """Return a view of a chunk-shaped array whose first dimensions are the grid and the last a sub-chunk."""
+        rank = len(self.grid)
+        split = array.reshape([size for pair in zip(self.grid, self.sub_shape, strict=True) for size in pair])
+        return split.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
+
+    def describe(self, position: Sequence[int]) -> str:
+        """Return how messages call the sub-chunk at a grid position."""
+        return f"shard entry {braces(tuple(position))}/{braces(self.grid)}"
+
+    def encode_parts(self, array: Array, *, elide: bool = True) -> list[Buffer | None]:
+        """Return the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value."""
+        blocks = np.ascontiguousarray(self.blocks(array), dtype=self.chunk.dtype)
+        flat = blocks.reshape((self.count, *self.sub_shape))
+        if not elide:
+            return [self.inner.encode_all(flat[row]) for row in range(self.count)]
+        keep = (~_is_fill(flat, fill_of(self.chunk))).tolist()
+
+        def encode(row: int) -> Buffer | None:
+            return self.inner.encode(flat[row]) if keep[row] else None
+
+        if self.inner.encoded_size is not None or self.count < _SHARE_FROM:
+            return [encode(row) for row in range(self.count)]
+        return _runtime.map_blocking(encode, range(self.count))  # compressing is work for every core
+
+    def decode_into(self, shard: Buffer, out: Array) -> None:
+        """Decode a whole shard into `out`, a chunk-shaped array; missing sub-chunks become the fill value."""
+        blocks = self.blocks(out)
+        if self._decode_flat(shard, blocks):
+            return
+        parts = self.split(shard)
+        if None in parts:
+            out[...] = fill_of(self.chunk)
+        decode = self.inner.decode
+        for position, part in zip(self.positions(), parts, strict=True):
+            if part is not None:
+                try:
+                    decode(part, blocks[position] if position else blocks)
+                except StoreError as error:
+                    raise error.within(f"Error reading {self.describe(position)}") from error.__cause__
+
+    def _decode_flat(self, shard: Buffer, blocks: Array) -> bool:
+        """Decode all sub-chunks at once where they are plain elements, complete and in order."""
+        flat, size = self.inner.flat_dtype, self.inner.encoded_size
+        if flat is None or size is None:
+            return False
+        length = memoryview(shard).nbytes
+        start, stop = self.index_span(length)
+        entries = self.decode_index(memoryview(shard)[start:stop], length)
+        first = int(entries[0, 0])
+        wanted = np.uint64(first) + np.arange(self.count, dtype=np.uint64) * np.uint64(size)
+        if first == _MISSING or (entries[:, 1] != size).any() or (entries[:, 0] != wanted).any():
+            return False
+        elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
+        np.copyto(blocks, elements.reshape(blocks.shape), casting="equiv")
+        return True
+
+
+def _is_fill(rows: Array, fill: Any) -> npt.NDArray[np.bool_]:
+    """Return for each row of `rows` whether all its elements are bitwise the fill value."""
+    count = len(rows)
+    if rows.dtype.hasobject:
+        return np.fromiter((all(item == fill for item in row.flat) for row in rows), np.bool_, count)
+    one = np.asarray(fill, rows.dtype).reshape(1).view(np.uint8)
+    octets = rows.reshape(count, -1).view(np.uint8)
+    step = one.size
+    width = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}.get(step)
+    if width is not None:
+        same: npt.NDArray[np.bool_] = (octets.view(width) == one.view(width)[0]).all(axis=1)
+        return same
+    same = (octets.reshape(count, -1, step) == one).all(axis=(1, 2))
+    return np.asarray(same, np.bool_)

@@ -1,0 +1,129 @@
+"""Decompression in bounded steps, for every library that offers incremental objects (zlib, bz2, lzma).
+
+A stream may consist of several members; the next is begun only while bytes are missing, so what follows a complete
+stream is ignored, as TensorStore ignores it.  No more than one byte beyond the expected size is ever produced.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fsstore.codec.contract import ByteSpec
+from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
+from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
+
+__all__ = ["BoundStream", "Inflater", "bz2_stream", "inflate", "lzma_stream"]
+
+_LZMA_MEMORY = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Inflater:
+    """How one library inflates: `start` makes the object for one member, `failures` are what it raises.
+
+    `label` is the name of the function in messages, `noun` that of the stream.  `keeps_tail` says that input left
+    over by a size limit is handed back (zlib) instead of kept inside (bz2, lzma).
+    """
+
+    start: Callable[[], Any]
+    failures: tuple[type[BaseException], ...]
+    label: str
+    noun: str
+    keeps_tail: bool = False
+
+
+def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> bytes:
+    """Return the bytes that `data` holds: exactly `size` if that is known, else at most `limit`."""
+    rest: bytes = data if isinstance(data, bytes) else bytes(data)
+    parts: list[bytes] = []
+    total, bound = 0, limit if size is None else size
+    while not parts or (rest and (size is None or total < size)):
+        try:
+            part, rest = _member(rest, inflater, bound - total + 1)
+        except inflater.failures as error:
+            if parts and size is None:
+                break
+            raise _failure(error, inflater, len(data), total) from None
+        parts.append(part)
+        total += len(part)
+        if total > bound:
+            raise too_large(limit) if size is None else too_long(size)
+    if size is not None and total < size:
+        raise too_short(size, total)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _member(data: bytes, inflater: Inflater, room: int) -> tuple[bytes, bytes]:
+    """Return what one member holds, at most `room` bytes of it, and the input after the member."""
+    stream = inflater.start()
+    part: bytes = stream.decompress(data, room)
+    if stream.eof or len(part) >= room:
+        return part, stream.unused_data
+    parts = [part]
+    room -= len(part)
+    while not stream.eof and room > 0:
+        part = stream.decompress(stream.unconsumed_tail if inflater.keeps_tail else b"", room)
+        if not part and not stream.eof:
+            raise FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {len(data)}")
+        parts.append(part)
+        room -= len(part)
+    return b"".join(parts), stream.unused_data
+
+
+def _failure(error: BaseException, inflater: Inflater, length: int, total: int) -> FailedPreconditionError:
+    if isinstance(error, EOFError):
+        return FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {length}")
+    reason = str(error).rpartition(": ")[2] or type(error).__name__
+    if "header check" in reason:
+        length = min(2, length)
+    return FailedPreconditionError(
+        f"{inflater.label}() failed: {reason}; at byte {length}; at uncompressed byte {total}"
+    )
+
+
+class BoundStream:
+    """A compressor of one library, bound to bytes of one size or of any size."""
+
+    __slots__ = ("_encode", "_inflater", "decoded", "encoded")
+
+    def __init__(self, decoded: ByteSpec, inflater: Inflater, encode: Callable[[Any], bytes]) -> None:
+        self.decoded, self._inflater, self._encode = decoded, inflater, encode
+        self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
+
+    def encode(self, data: Any) -> bytes:
+        """Return `data` compressed."""
+        return self._encode(data)
+
+    def decode(self, data: Any) -> bytes:
+        """Return the bytes inflated."""
+        return inflate(data, self._inflater, self.decoded.size, output_limit(self.decoded, len(data)))
+
+
+def bz2_stream(decoded: ByteSpec, level: int) -> BoundStream:
+    """Return bzip2 for bytes like `decoded`."""
+    inflater = Inflater(bz2.BZ2Decompressor, (OSError, EOFError), "BZ2_bzDecompress", "Bzip2")
+    return BoundStream(decoded, inflater, lambda data: bz2.compress(data, level))
+
+
+def lzma_stream(decoded: ByteSpec, options: Mapping[str, Any]) -> BoundStream:
+    """Return xz, lzma or raw lzma for bytes like `decoded`; `options` are those that numcodecs stores.
+
+    Decoding refuses streams that need more than 256 MiB for their dictionary.
+    """
+    form = options.get("format", lzma.FORMAT_XZ)
+    filters = options.get("filters")
+    memory = None if form == lzma.FORMAT_RAW else _LZMA_MEMORY
+    for entry in filters or ():
+        if int(entry.get("dict_size", 0)) > _LZMA_MEMORY:
+            raise ResourceExhaustedError(f"lzma dictionary of {entry['dict_size']} bytes refused")
+    container = form if form in (lzma.FORMAT_RAW, lzma.FORMAT_XZ, lzma.FORMAT_ALONE) else lzma.FORMAT_AUTO
+    start = partial(lzma.LZMADecompressor, container, memory, filters if form == lzma.FORMAT_RAW else None)
+    start()  # says what is wrong with the options
+    inflater = Inflater(start, (lzma.LZMAError, EOFError), "lzma_code", "Lzma")
+    check, preset = options.get("check", -1), options.get("preset")
+    return BoundStream(decoded, inflater, lambda data: lzma.compress(data, form, check, preset, filters))

@@ -1,0 +1,190 @@
+"""`array`: a NumPy array in memory as a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore import future as futures
+from fsstore._json import Fields, Json
+from fsstore.context import ContextResource
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
+from fsstore.dtypes import dtype
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.future import Future
+from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
+from fsstore.schema import Schema
+from fsstore.write_source import source_array
+
+__all__ = ["KIND", "InMemoryDriver"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayKind:
+    """The driver kind: nested lists in the member `array`."""
+
+    id: str = "array"
+    schemes: tuple[str, ...] = ()
+    role: Role = "standalone"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ("data_copy_concurrency",)
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """No members have defaults."""
+        return {}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take the nested lists."""
+        value = fields.require("array", lambda item: item)
+        return {"array": value.tolist() if isinstance(value, np.ndarray) else value}
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema with the shape of the nested lists merged in."""
+        if schema.dtype is None:
+            return schema
+        merged = schema.copy()
+        merged.update(rank=_nested(members["array"], schema.dtype).ndim)
+        return merged
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return the schema with the shape of the nested lists."""
+        del bases
+        if schema.dtype is None:
+            return schema
+        known = schema.copy()
+        values = _nested(members["array"], schema.dtype)
+        known.update(rank=values.ndim)
+        return known.over(IndexDomain(shape=values.shape))
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Return the array as a store."""
+        kind = opening.schema.dtype
+        if kind is None:
+            raise StoreError('Error opening "array" driver: dtype must be specified')
+        driver = InMemoryDriver(_nested(opening.members["array"], kind).copy(), kind, opening.resources)
+        transform = identity(driver.domain())
+        if opening.transform is not None:
+            transform = compose(opening.transform, transform)
+        return OpenArray(driver, transform)
+
+
+KIND = ArrayKind()
+
+
+def _nested(value: Any, kind: dtype) -> Array:
+    try:
+        return source_array(value, kind)  # type: ignore[no-any-return]  # an array
+    except (TypeError, ValueError) as error:
+        raise StoreError(f'Error parsing object member "array": {error}') from None
+
+
+class InMemoryDriver(ArrayDriver):
+    """An array as a store."""
+
+    def __init__(self, values: Array, kind: dtype, resources: Mapping[str, ContextResource]) -> None:
+        self.kind = KIND
+        self.dtype = kind
+        self._array = values
+        self._resources = resources
+        self.writable = values.flags.writeable
+
+    def domain(self) -> IndexDomain:
+        """Return the shape, with explicit bounds."""
+        return IndexDomain(shape=self._array.shape)
+
+    def members(self) -> Mapping[str, Any]:
+        """Return the elements as nested lists."""
+        return {"array": self._array.tolist()}
+
+    def seen(self, transform: IndexTransform) -> tuple[Mapping[str, Any], IndexTransform]:
+        """Return the elements of a view alone, without dimensions that only repeat, and where they stand in it."""
+        shape, index = self._index(transform)
+        values = self._array[tuple(index)] if index else self._array
+        values = np.broadcast_to(values, shape)
+        kept = [
+            axis for axis, size in enumerate(shape) if size != 1 and (values.strides[axis] or not values.size)
+        ]
+        values = values[tuple(slice(None) if axis in kept else 0 for axis in range(len(shape)))]
+        domain = compose(transform, identity(self.domain())).domain
+        output = [OutputIndexMap(offset=-domain.inclusive_min[axis], input_dimension=axis) for axis in kept]
+        return {"array": values.tolist()}, IndexTransform(domain=domain, output=output)
+
+    def resources(self) -> Mapping[str, ContextResource]:
+        """Return the context resources in use."""
+        return self._resources
+
+    def schema(self) -> Schema:
+        """Return shape, type and the order in memory."""
+        from fsstore.layout import ChunkLayout
+
+        order = tuple(np.argsort([-stride for stride in self._array.strides], kind="stable").tolist())
+        layout = ChunkLayout(inner_order=order, grid_origin=(0,) * self._array.ndim)
+        return Schema(dtype=self.dtype, domain=self.domain(), chunk_layout=layout)
+
+    def _index(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[Any]]:
+        from fsstore.chunk.plan import Constant, Indexed
+        from fsstore.chunk.request import plan_maps
+
+        located = compose(transform, identity(self.domain()))
+        shape = located.domain.shape
+        index: list[Any] = []
+        for output in plan_maps(located, self._array.shape):
+            if isinstance(output, Constant):
+                index.append(np.asarray(output.position))
+            elif isinstance(output, Indexed):
+                index.append(output.positions)
+            else:
+                along = [1] * len(shape)
+                along[output.axis] = shape[output.axis]
+                index.append((output.first + output.step * np.arange(shape[output.axis])).reshape(along))
+        return shape, index
+
+    def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
+        """Return a copy of a view."""
+        try:
+            shape, index = self._index(transform)
+        except StoreError as error:
+            return futures.failed(error)
+        values = self._array[tuple(index)] if index else self._array
+        memory: Any = order
+        return futures.ready(np.array(np.broadcast_to(values, shape), order=memory))
+
+    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Write to the array."""
+        try:
+            shape, index = self._index(transform)
+            spread = np.broadcast_to(values, shape)
+        except StoreError as error:
+            return futures.failed(error)
+        except ValueError as error:
+            return futures.failed(StoreError(str(error)))
+        self._array[tuple(np.broadcast_to(each, shape) for each in index)] = spread
+        return futures.ready(None)
+
+    async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
+        """Return the view with its bounds filled in."""
+        return compose(transform, identity(self.domain()))

@@ -1,0 +1,206 @@
+"""`auto`: the driver that finds out what stands in a store, and opens that.
+
+One step looks at one place: first as a file, by its first and last bytes, then as a directory, by the files in it, each
+time with one batch of requests.  An array format is opened and is the result; an adapter (an archive, a database, a
+reference set) is opened, and the next step looks inside.  Exactly one format has to fit.
+
+What formats look like stands in their own files, as `Detection` values; `kvstore.probe` asks for the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsstore import registry
+from fsstore._json import Fields, Json, loads, quote
+from fsstore.context import Context, bind_resource, parse_resource
+from fsstore.context_resources import KINDS
+from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role
+from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.kvstore.hierarchy import arrays_below
+from fsstore.kvstore.opened import OpenKv, open_adapter
+from fsstore.kvstore.probe import Found, find, looked_for
+from fsstore.kvstore.transactional import TransactionalDriver
+from fsstore.schema import Schema
+
+__all__ = ["KIND", "AutoKind", "enter"]
+
+_DEPTH = 8  # adapters inside each other
+
+
+@dataclass(frozen=True, slots=True)
+class AutoKind:
+    """The driver kind.  Members besides the store are context resources for the drivers that are found."""
+
+    id: str = "auto"
+    schemes: tuple[str, ...] = ("auto",)
+    role: Role = "store"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ()
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """No members have defaults."""
+        return {}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take context resources."""
+        out: dict[str, Any] = {}
+        for name, value in fields.rest().items():
+            if name not in KINDS:
+                fields.problem(f"Invalid context resource identifier: {quote(name)}")
+                continue
+            try:
+                out[name] = parse_resource(name, value)
+            except JsonError as error:
+                fields.problem(error.within(f"Error parsing object member {quote(name)}").message)
+        return out
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema: nothing is known yet."""
+        return schema
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return the schema: nothing else is known yet."""
+        return schema
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return nothing: there is no base."""
+        return None
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is: whether it is a file or a directory is to be found out."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Refuse anything after the colon."""
+        if rest:
+            raise StoreError("Path not supported")
+        return "", {}
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Return `auto:`."""
+        return "auto:"
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Detect the format and open the array."""
+        mode = opening.mode.effective()
+        if not mode.open:
+            raise StoreError("create mode not compatible with format auto-detection")
+        if opening.kvstore is None:
+            raise StoreError('Error opening "auto" driver: "kvstore" must be specified')
+        mode = replace(mode, create=False)
+        try:
+            return await _open(replace(opening, mode=mode))
+        except StoreError as error:
+            raise error.within('Error opening "auto" driver') from error
+
+
+KIND = AutoKind()
+
+
+async def _open(opening: Opening) -> OpenArray:
+    context = opening.context
+    if opening.members:
+        context = Context(dict(opening.members), context)
+    assert opening.kvstore is not None
+    kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction)
+    if found is None:
+        raise FailedPreconditionError(await _no_array(kvstore))
+    kind = _array_kind(found, kvstore)
+    path = kind.kvstore_path(found.place(kvstore))
+    resources = {
+        name: bind_resource(name, None, context) for name in kind.resources if "metadata" not in name
+    }
+    at = kvstore._replace(path=path, spec=kvstore.spec.replace(_path=path))
+    inner = replace(opening, members={}, resources=resources, context=context, kvstore=at)
+    try:
+        return await kind.open(inner)
+    except StoreError as error:
+        raise await _about_group(error, at) from error
+
+
+async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -> tuple[OpenKv, Found | None]:
+    """Return the store inside all adapters that detection finds, and the format of the array in it.
+
+    None stands for a directory without an array after at least one adapter, or for a group.
+    """
+    for _ in range(_DEPTH):
+        found = await find(kvstore)
+        if found is None or found.detection.role != "store":
+            return kvstore, found
+        kind = registry.kvstores.get(found.detection.name)
+        if kind is None:
+            raise UnimplementedError(
+                f"{kvstore.prefix.describe()} is {found.title}, which no adapter here reads"
+            )
+        driver = kvstore.driver
+        if isinstance(driver, TransactionalDriver):
+            kvstore = kvstore._replace(driver=driver.base)
+        place = found.place(kvstore)
+        below = kvstore._replace(path=place, spec=kvstore.spec.replace(_path=place))
+        kvstore = await open_adapter(kind, below, context)
+        if transaction is not None:
+            kvstore = kvstore.within(transaction)
+    raise FailedPreconditionError(
+        f"{kvstore.prefix.describe()} is still an archive or set after {_DEPTH} of them inside each other"
+    )
+
+
+def _array_kind(found: Found, kvstore: OpenKv) -> DriverKind:
+    detection = found.detection
+    kind: DriverKind | None = None
+    if detection.role == "array":
+        kind = registry.drivers.get(detection.name)
+    if kind is None:
+        what = kvstore.prefix.describe()
+        raise UnimplementedError(f"{what} is {found.title}, which has no driver here; {detection.tool}")
+    return kind
+
+
+async def _no_array(kvstore: OpenKv) -> str:
+    """Return the message for a place without an array: the arrays below it, or what was looked for."""
+    directory = kvstore.at(
+        kvstore.path + "/" if kvstore.path and not kvstore.path.endswith("/") else kvstore.path
+    )
+    listed = await _listed(directory)
+    if listed:
+        return f"Failed to detect format for {kvstore.prefix.describe()}; {listed}"
+    return f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
+
+
+async def _about_group(error: StoreError, kvstore: OpenKv) -> StoreError:
+    """Return the error of a driver; if it met a zarr v3 group, with the arrays in it."""
+    if not isinstance(error, FailedPreconditionError | JsonError):
+        return error
+    answer = await kvstore.prefix.read("zarr.json")
+    try:
+        document = loads(answer.value, lenient=True) if answer.state == "value" else None
+    except StoreError:
+        return error
+    if not isinstance(document, dict) or document.get("node_type") != "group":
+        return error
+    listed = await _listed(kvstore) or "there are no arrays in it"
+    head, colon, _ = error.message.partition(" Error parsing object member")
+    where = head if colon else f"{error.message}:"
+    return FailedPreconditionError(
+        f'{where} Error parsing object member "node_type": Expected "array", but received: "group"; {listed}'
+    )
+
+
+async def _listed(kvstore: OpenKv) -> str:
+    """Return which arrays are below a group, as a sentence, or nothing."""
+    try:
+        names = await arrays_below(kvstore.prefix, limit=50)
+    except StoreError:
+        return ""
+    if not names:
+        return ""
+    shown = ", ".join(quote(name) for name in names[:20])
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"open one of the arrays below it: {shown}{more}"

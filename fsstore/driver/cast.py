@@ -1,0 +1,183 @@
+"""`cast`: an array shown with another data type, converted as it is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore._json import Fields, Json
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
+from fsstore.driver.convert import Conversion, conversion
+from fsstore.dtypes import dtype, dtype_of
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.future import Future
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.schema import Schema
+from fsstore.url import decode_path
+
+__all__ = ["KIND", "CastDriver", "CastKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class CastKind:
+    """The driver kind.  The data type stands in the spec's own `dtype` member."""
+
+    id: str = "cast"
+    schemes: tuple[str, ...] = ("cast",)
+    role: Role = "adapter"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ()
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """No members have defaults."""
+        return {}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take no members."""
+        return {}
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema with the data type of a URL merged in."""
+        if "dtype" not in members:
+            return schema
+        merged = schema.copy()
+        merged.update(dtype=members["dtype"])
+        return merged
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return what the spec says of the array."""
+        known = bases[0] if bases else Schema()
+        return known.retyped(self.constrain(members, schema).dtype)
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Return the data type that a component names."""
+        name = decode_path(rest)
+        try:
+            kind = dtype_of(name)
+        except (StoreError, TypeError):
+            raise StoreError(f'Unsuppported data type: "{name}"') from None
+        return "", {"dtype": kind.name}
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Return `cast:<dtype>`."""
+        if members.get("dtype") is None:
+            raise StoreError("dtype must be specified")
+        return f"cast:{members['dtype']}"
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Wrap the open base."""
+        target = self.constrain(opening.members, opening.schema).dtype
+        if target is None:
+            raise StoreError('Error opening "cast" driver: dtype must be specified')
+        if opening.base is None:
+            raise StoreError('Error opening "cast" driver: "base" must be specified')
+        driver = CastDriver(opening.base.driver, target)
+        transform = opening.base.transform
+        if opening.transform is not None:
+            transform = compose(opening.transform, transform)
+        return OpenArray(driver, transform)
+
+
+KIND = CastKind()
+
+
+class CastDriver(ArrayDriver):
+    """An open base with its elements converted.  Readable or writable where the conversion exists."""
+
+    def __init__(self, inner: ArrayDriver, target: dtype) -> None:
+        self.kind = KIND
+        self.dtype = target
+        self._inner = inner
+        self._out: Conversion | None = conversion(inner.dtype, target)
+        self._in: Conversion | None = conversion(target, inner.dtype)
+        self.transaction = inner.transaction
+        self.readable = inner.readable and self._out is not None
+        self.writable = inner.writable and self._in is not None
+        if self._out is None and self._in is None:
+            raise StoreError(f"Cannot convert {inner.dtype.name} <-> {target.name}")
+
+    @property
+    def base(self) -> OpenArray:  # type: ignore[override]  # computed here, stored by drivers without a base
+        """The open base."""
+        from fsstore.index.transform import identity
+
+        return OpenArray(self._inner, identity(self._inner.domain()))
+
+    def domain(self) -> IndexDomain:
+        """Return the base's domain."""
+        return self._inner.domain()
+
+    def members(self) -> Mapping[str, Any]:
+        """Return no members: the data type is the spec's."""
+        return {"dtype": self.dtype.name}
+
+    def schema(self) -> Schema:
+        """Return the base's schema with the data type and the fill value converted."""
+        schema = self._inner.schema()
+        given: dict[str, Any] = {
+            "dtype": self.dtype,
+            "domain": schema.domain,
+            "chunk_layout": schema.chunk_layout,
+        }
+        if schema.dimension_units is not None:
+            given["dimension_units"] = schema.dimension_units
+        if schema.codec is not None:
+            given["codec"] = schema.codec
+        if schema.fill_value is not None and self._out is not None:
+            given["fill_value"] = self._out(np.asarray(schema.fill_value))
+        return Schema(**given)
+
+    def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
+        """Begin to read and convert a view."""
+        convert = self._out
+        if convert is None:
+            raise UnimplementedError(f"Cannot convert {self._inner.dtype.name} to {self.dtype.name}")
+        future = self._inner.read(transform, order)
+        if future.done() and futures.error_of(future) is None:
+            return futures.ready(convert(future.result()))
+
+        async def run() -> Array:
+            return await _runtime.offload(convert, await future, kind="compute")
+
+        return _runtime.start(run())
+
+    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to convert and write."""
+        if self._in is None:
+            raise UnimplementedError(f"Cannot convert {self.dtype.name} to {self._inner.dtype.name}")
+        return self._inner.write(transform, self._in(values))
+
+    async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
+        """Resolve the base."""
+        return await self._inner.resolve(transform, fix=fix)
+
+    async def resize(self, transform: IndexTransform, bounds: Any, options: Any) -> IndexTransform:
+        """Resize the base."""
+        return await self._inner.resize(transform, bounds, options)
+
+    async def statistics(
+        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
+    ) -> Statistics:
+        """Return the base's statistics."""
+        return await self._inner.statistics(transform, not_stored=not_stored, fully_stored=fully_stored)
+
+    def with_transaction(self, transaction: Any) -> ArrayDriver:
+        """Return the driver over the base bound to a transaction."""
+        return CastDriver(self._inner.with_transaction(transaction), self.dtype)

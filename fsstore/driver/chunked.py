@@ -1,0 +1,261 @@
+"""The driver of chunked arrays in a key-value store, whatever the format: kinds, options, opening.
+
+`zarr3` and `zarr` are this driver with their formats.  The metadata of an array is shared by all handles of a context
+(`metadata_entry`); input and output are `chunked_array`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsstore._json import Fields, Json, boolean, one_of, string
+from fsstore.driver.chunked_array import ChunkedDriver
+from fsstore.driver.chunked_options import ChunkedOptions
+from fsstore.driver.contract import OpenArray, Opening, Role
+from fsstore.driver.metadata_entry import MetadataEntry
+from fsstore.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    JsonError,
+    NotFoundError,
+    StoreError,
+    UrlError,
+)
+from fsstore.format.contract import ChunkedArray, Format
+from fsstore.format.n5 import N5
+from fsstore.format.zarr2 import Zarr2
+from fsstore.format.zarr3 import Zarr3
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.open_mode import OpenMode
+from fsstore.recheck import recheck
+from fsstore.schema import Schema
+from fsstore.url import decode_path, encode_path, reject_query
+
+__all__ = ["N5_KIND", "ZARR2", "ZARR3", "ChunkedKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedKind:
+    """The driver kind of a format."""
+
+    format: Format
+    role: Role = "store"
+    has_mode: bool = True
+    resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency", "metadata_cache_pool")
+
+    @property
+    def id(self) -> str:
+        """The `driver` member in JSON."""
+        return self.format.id
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The URL scheme."""
+        return (self.format.scheme,)
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """Members printed by `to_json(include_defaults=True)`."""
+        return {**ChunkedOptions.defaults(), "metadata": self.format.constraints({}) or {}}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take the kind's own JSON members."""
+        out: dict[str, Any] = {}
+        metadata = fields.take("metadata", self.format.constraints)
+        if self.format.id == "zarr" and "key_encoding" in fields:
+            legacy = fields.take("key_encoding", one_of(".", "/"))
+            metadata = {**(metadata or {}), "dimension_separator": legacy}
+        if metadata:
+            out["metadata"] = metadata
+        for name in self.format.options:
+            chosen = fields.take(name, string)
+            if chosen:
+                out[name] = chosen
+        for name in ("recheck_cached_metadata", "recheck_cached_data"):
+            value = fields.take(name, recheck)
+            if value is not None and value != ChunkedOptions.defaults()[name]:
+                out[name] = value
+        for name in ("fill_missing_data_reads", "store_data_equal_to_fill_value"):
+            value = fields.take(name, boolean)
+            if value is not None and value != ChunkedOptions.defaults()[name]:
+                out[name] = value
+        return out
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema with what the metadata constraints say merged in."""
+        return self.format.constrain_schema(members.get("metadata", {}), self._chosen(members), schema)
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return what schema and metadata constraints say; the upper bounds of a domain follow the stored array."""
+        known = self.format.implied_schema(members.get("metadata", {}), self._chosen(members), schema)
+        if schema.domain is None or known.domain is None:
+            return known
+        fixed = self.format.constrain_schema(
+            members.get("metadata", {}), self._chosen(members), Schema()
+        ).domain
+        bounds = [True] * known.domain.rank
+        if fixed is not None and fixed.rank == known.domain.rank:
+            bounds = list(fixed.implicit_upper_bounds)
+        domain = known.domain
+        return known.over(
+            IndexDomain(
+                inclusive_min=domain.inclusive_min,
+                exclusive_max=domain.exclusive_max,
+                implicit_lower_bounds=domain.implicit_lower_bounds,
+                implicit_upper_bounds=bounds,
+                labels=domain.labels,
+            )
+        )
+
+    def _chosen(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: members[name] for name in self.format.options if name in members}
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path with a slash at its end, unless it is empty."""
+        return path + "/" if path and not path.endswith("/") else path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Return the path below the key-value store's."""
+        reject_query(rest)
+        return decode_path(rest), {}
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Return `zarr3:`; a selected field or another document has no URL."""
+        for name in self.format.options:
+            if members.get(name):
+                what = "selected_field" if name == "field" else name
+                raise UrlError(f"{self.format.scheme} URL syntax not supported with {what} specified")
+        return f"{self.format.scheme}:{encode_path('')}"
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Open or create the array."""
+        try:
+            return await _open(self, opening)
+        except JsonError as error:
+            raise FailedPreconditionError(f'Error opening "{self.id}" driver: {error.message}') from error
+        except StoreError as error:
+            raise error.within(f'Error opening "{self.id}" driver') from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One opening of one array."""
+
+    kind: ChunkedKind
+    opening: Opening
+    entry: MetadataEntry
+
+    @property
+    def constraints(self) -> Mapping[str, Any]:
+        metadata: Mapping[str, Any] = self.opening.members.get("metadata", {})
+        return metadata
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return self.kind._chosen(self.opening.members)
+
+    @property
+    def schema(self) -> Schema:
+        return self.opening.schema
+
+    def create(self) -> ChunkedArray:
+        try:
+            return self.kind.format.create(self.constraints, self.chosen, self.schema)
+        except StoreError as error:
+            where = (
+                f'Error writing {self.entry.describe()}: Cannot create using specified "metadata" and schema'
+            )
+            raise error.within(where) from error
+
+    def check(self, array: ChunkedArray) -> None:
+        self.kind.format.check(array, self.constraints, self.chosen, self.schema)
+
+
+async def _open(kind: ChunkedKind, opening: Opening) -> OpenArray:
+    mode: OpenMode = opening.mode.effective()
+    mode.check(writable=opening.writable)
+    if opening.kvstore is None:
+        raise StoreError('"kvstore" must be specified')
+    options = ChunkedOptions.of(opening.members, opening.resources)
+    entry = MetadataEntry.shared(
+        kind.format, opening.kvstore, kind._chosen(opening.members), options.metadata_pool
+    )
+    job = _Job(kind, opening, entry)
+    array = await _find_or_create(job, mode, options)
+    driver = ChunkedDriver(kind, opening.kvstore, entry, array, options, mode)
+    domain = _labeled(driver.domain(), opening.schema)
+    transform = identity(domain)
+    if opening.transform is not None:
+        transform = compose(opening.transform, transform)
+    return OpenArray(driver, transform)
+
+
+def _labeled(domain: IndexDomain, schema: Schema) -> IndexDomain:
+    """Return the domain with the labels asked for, where the stored array has none."""
+    wanted = schema.domain
+    if wanted is None or any(domain.labels):
+        return domain
+    labeled: IndexDomain = domain.label[wanted.labels] if any(wanted.labels) else domain
+    return labeled
+
+
+async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) -> ChunkedArray:
+    entry = job.entry
+    if mode.assume_metadata:
+        return job.create()
+    if mode.assume_cached_metadata:
+        return entry.array or job.create()
+    if mode.delete_existing:
+        await entry.store.delete_range(KeyRange())
+        entry.forget()
+    elif mode.open:
+        found = await entry.read(fresh_after=options.metadata_fresh_after())
+        if found is not None:
+            job.check(found)
+            return found
+        if not mode.create:
+            raise NotFoundError(f"Metadata at {entry.describe()} does not exist")
+    array = job.create()
+    if await _store(job, array):
+        return array
+    if not mode.open:
+        raise AlreadyExistsError(f"Error writing {entry.describe()}")
+    found = await entry.read(fresh_after=float("inf"))
+    if found is None:
+        raise FailedPreconditionError(f"{entry.describe()} appeared and vanished while the array was created")
+    job.check(found)
+    return found
+
+
+async def _store(job: _Job, array: ChunkedArray) -> bool:
+    """Store the metadata of a new array; return False if there is one already."""
+    entry = job.entry
+    features = entry.store.driver.features
+    condition = NO_VALUE
+    if not features.create_only:
+        # Without an atomic create the best that can be done is to look first.
+        if (await entry.store.read(entry.key)).state == "value":
+            return False
+        condition = UNKNOWN
+    stamp = await entry.store.write(entry.key, job.kind.format.encode(array), condition)
+    if condition == NO_VALUE and stamp.generation == UNKNOWN:
+        return False
+    entry.keep(array, stamp.generation, stamp.time)
+    return True
+
+
+ZARR3 = ChunkedKind(Zarr3())
+ZARR2 = ChunkedKind(Zarr2())
+N5_KIND = ChunkedKind(N5())

@@ -1,0 +1,258 @@
+"""An open chunked array: reading, writing, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore.chunk.cache import ChunkCache
+from fsstore.chunk.joint import ReadQueue
+from fsstore.chunk.read import ReadRequest
+from fsstore.chunk.read import read as read_chunks
+from fsstore.chunk.request import plan_maps
+from fsstore.chunk.write import WriteRequest
+from fsstore.chunk.write import write as write_chunks
+from fsstore.codec_spec import CodecSpec
+from fsstore.context import ContextResource
+from fsstore.driver.chunked_options import ChunkedOptions
+from fsstore.driver.contract import Array, ArrayDriver, Statistics
+from fsstore.driver.metadata_entry import MetadataEntry
+from fsstore.driver.resize import Resize
+from fsstore.driver.stored import stored_share
+from fsstore.errors import StoreError
+from fsstore.format.contract import ChunkedArray
+from fsstore.future import Future
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
+from fsstore.kvstore.opened import OpenKv
+from fsstore.layout import ChunkLayout
+from fsstore.open_mode import OpenMode
+from fsstore.schema import Schema
+
+if TYPE_CHECKING:
+    from fsstore.driver.chunked import ChunkedKind
+
+__all__ = ["ChunkedDriver"]
+
+T = TypeVar("T")
+
+
+class ChunkedDriver(ArrayDriver):
+    """An open chunked array.  `array` is what was stored when it was opened or resolved."""
+
+    def __init__(
+        self,
+        kind: ChunkedKind,
+        kvstore: OpenKv,
+        entry: MetadataEntry,
+        array: ChunkedArray,
+        options: ChunkedOptions,
+        mode: OpenMode,
+    ) -> None:
+        self.kind: ChunkedKind = kind
+        self.kvstore: OpenKv = kvstore
+        self.entry, self.array, self.options, self.mode = entry, array, options, mode
+        self.dtype = array.dtype
+        self._untied: OpenKv | None = None
+        self._queue = ReadQueue()
+        self._bounded = _bounds(array, explicit=True)
+
+    # --- what it is
+
+    def _current(self) -> ChunkedArray:
+        """Return the metadata that all handles of the context see."""
+        if self.mode.assume_metadata:
+            return self.array
+        return self.entry.array or self.array
+
+    def domain(self) -> IndexDomain:
+        """Return the domain as of opening; upper bounds follow the stored array."""
+        return _bounds(self.array, explicit=False).domain
+
+    def members(self) -> Mapping[str, Any]:
+        """Return the JSON members in effect."""
+        array = self._current()
+        codec = {name: value for name, value in array.codec.items() if name != "driver"}
+        metadata = {**array.metadata, **codec}
+        return {"metadata": metadata, **array.extra, **self.options.to_json()}
+
+    def resources(self) -> Mapping[str, ContextResource]:
+        """Return the context resources in use."""
+        return self.options.resources
+
+    def schema(self) -> Schema:
+        """Return what the metadata say."""
+        array = self.array
+        layout = ChunkLayout(
+            inner_order=array.inner_order,
+            grid_origin=(0,) * array.rank,
+            write_chunk_shape=array.write_chunk,
+            read_chunk_shape=array.read_chunk,
+        )
+        given: dict[str, Any] = {
+            "dtype": array.dtype,
+            "domain": self.domain(),
+            "chunk_layout": layout,
+            "codec": CodecSpec(dict(array.codec)),
+        }
+        if array.fill_value is not None:
+            given["fill_value"] = array.fill_value
+        if array.units is not None:
+            given["dimension_units"] = array.units
+        return Schema(**given)
+
+    # --- input and output
+
+    def _located(self, transform: IndexTransform, array: ChunkedArray) -> IndexTransform:
+        bounds = self._bounded if array is self.array else _bounds(array, explicit=True)
+        return compose(transform, bounds)
+
+    def _cache(self) -> ChunkCache | None:
+        pool = self.options.pool
+        if not pool.total_bytes_limit:
+            return None
+        return ChunkCache(pool, (self.entry.store.path, id(self.entry)), self.options.data_fresh_after())
+
+    def _needs_recheck(self) -> bool:
+        trusted = self.mode.assume_metadata or self.mode.assume_cached_metadata
+        return not trusted and self.options.recheck_cached_metadata not in (False, "open")
+
+    async def _recheck(self) -> None:
+        await self.entry.reread(fresh_after=self.options.metadata_fresh_after())
+
+    def _after_recheck(self, begin: Callable[[], Future[T]]) -> Future[T]:
+        """Begin an operation once the metadata are known to be fresh enough."""
+
+        async def run() -> T:
+            await self._recheck()
+            return await begin()
+
+        if self.entry.store.driver.features.waits:
+            return _runtime.start(run())
+        error = futures.error_of(_runtime.start(self._recheck(), waits=False))
+        return begin() if error is None else futures.failed(error)
+
+    def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
+        """Begin to read a view."""
+        if self._needs_recheck():
+            return self._after_recheck(lambda: self._read(transform, order))
+        return self._read(transform, order)
+
+    def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
+        array = self._current()
+        try:
+            located = self._located(transform, array)
+            maps = plan_maps(located, array.shape)
+        except StoreError as error:
+            return futures.failed(error)
+        out = np.empty(located.domain.shape, array.model.dtype, order="F" if order == "F" else "C")
+        request = ReadRequest(
+            array.model,
+            self.entry.store,
+            maps,
+            out,
+            self.options.fill_missing_data_reads,
+            self.options.threads,
+            self._cache(),
+        )
+        return read_chunks(request, self._queue)
+
+    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write values that broadcast to the view.  Reads begun before see the data before."""
+        self._queue.flush()
+        if self._needs_recheck():
+            return self._after_recheck(lambda: self._write(transform, values))
+        return self._write(transform, values)
+
+    def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        array = self._current()
+        try:
+            located = self._located(transform, array)
+            shape = located.domain.shape
+            spread = _broadcast(values.astype(array.model.dtype, copy=False), shape)
+            request = WriteRequest(
+                array.model,
+                self.entry.store,
+                plan_maps(located, array.shape),
+                spread,
+                not self.options.store_data_equal_to_fill_value,
+                self.options.threads,
+                self._cache(),
+            )
+        except StoreError as error:
+            return futures.failed(error)
+        return write_chunks(request)
+
+    async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
+        """Return the view with implicit bounds brought up to date."""
+        if self._needs_recheck():
+            await self._recheck()
+        return compose(transform, _bounds(self._current(), explicit=fix))
+
+    async def resize(self, transform: IndexTransform, bounds: Any, options: Any) -> IndexTransform:
+        """Change the bounds of the array, given through a view."""
+        if self.mode.assume_metadata:
+            raise StoreError("Resize not supported because assume_metadata was specified")
+        job = Resize(self.entry, self._current, options, fixed=self.array.fixed)
+        array = await job.run(transform, bounds)
+        return compose(job.reset(transform), _bounds(array, explicit=False))
+
+    def with_transaction(self, transaction: Any) -> ChunkedDriver:
+        """Return the driver as a transaction sees it; None unbinds."""
+        untied = self._untied or self.kvstore
+        if transaction is None:
+            return ChunkedDriver(
+                self.kind, untied, self._entry_of(untied), self.array, self.options, self.mode
+            )
+        kvstore = untied.within(transaction)
+        bound = ChunkedDriver(
+            self.kind, kvstore, self._entry_of(kvstore), self.array, self.options, self.mode
+        )
+        bound.transaction, bound._untied = transaction, untied
+        return bound
+
+    def _entry_of(self, kvstore: OpenKv) -> MetadataEntry:
+        entry = MetadataEntry(self.entry.format, kvstore.prefix, self.array.extra)
+        entry.keep(self._current(), self.entry.generation, self.entry.time)
+        return entry
+
+    async def statistics(
+        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
+    ) -> Statistics:
+        """Return how much of a view is stored."""
+        array = self._current()
+        located = self._located(transform, array)
+        none, every = await stored_share(
+            array.model, self.entry.store, plan_maps(located, array.shape), located.domain.shape
+        )
+        return Statistics(none if not_stored else None, every if fully_stored else None)
+
+
+def _bounds(array: ChunkedArray, *, explicit: bool) -> IndexTransform:
+    """Return the identity over the array; upper bounds that can be resized are implicit unless asked otherwise."""
+    return _identity(array.shape, array.labels, array.rank if explicit else array.fixed)
+
+
+def _broadcast(values: Array, shape: tuple[int, ...]) -> Array:
+    if values.ndim > len(shape):
+        raise StoreError(f"Expected array of rank {len(shape)}, but received array of rank {values.ndim}")
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError:
+        raise StoreError(
+            f"Cannot broadcast array of shape {list(values.shape)} to target shape {list(shape)}"
+        ) from None
+
+
+@lru_cache(maxsize=256)
+def _identity(shape: tuple[int, ...], labels: tuple[str, ...], explicit: int) -> IndexTransform:
+    """Return the identity over an array's domain; the last `explicit` upper bounds are explicit."""
+    rank = len(shape)
+    implicit = [dimension < rank - explicit for dimension in range(rank)]
+    return identity(IndexDomain(shape=shape, implicit_upper_bounds=implicit, labels=labels or ("",) * rank))

@@ -1,0 +1,79 @@
+"""How a chunked array is used once it is open: caching, missing chunks, concurrency."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fsstore._json import Json
+from fsstore.cache_pool import CachePool
+from fsstore.context import ContextResource
+from fsstore.recheck import fresh_after
+
+__all__ = ["ChunkedOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedOptions:
+    """The options in effect, the resources behind them, and when the array was opened."""
+
+    recheck_cached_metadata: Any = "open"
+    recheck_cached_data: Any = True
+    fill_missing_data_reads: bool = True
+    store_data_equal_to_fill_value: bool = False
+    resources: Mapping[str, ContextResource] = field(default_factory=dict)
+    opened: float = 0.0
+
+    @classmethod
+    def defaults(cls) -> dict[str, Json]:
+        """Return the members with their default values."""
+        return {
+            "recheck_cached_metadata": "open",
+            "recheck_cached_data": True,
+            "fill_missing_data_reads": True,
+            "store_data_equal_to_fill_value": False,
+        }
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any], resources: Mapping[str, ContextResource]) -> ChunkedOptions:
+        """Return the options that spec members give."""
+        given = {name: members[name] for name in cls.defaults() if name in members}
+        return cls(**given, resources=resources, opened=time.time())
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the members that differ from the default."""
+        return {
+            name: getattr(self, name)
+            for name, value in self.defaults().items()
+            if getattr(self, name) != value
+        }
+
+    def _value(self, name: str) -> Any:
+        resource = self.resources.get(name)
+        return None if resource is None else resource.value
+
+    @property
+    def pool(self) -> CachePool:
+        """Where decoded chunks are kept."""
+        return self._value("cache_pool") or CachePool()
+
+    @property
+    def metadata_pool(self) -> CachePool:
+        """Where metadata are shared."""
+        return self._value("metadata_cache_pool") or self.pool
+
+    @property
+    def threads(self) -> int | None:
+        """How many workers decode, or None for one a core."""
+        concurrency = self._value("data_copy_concurrency")
+        return None if concurrency is None else concurrency.threads
+
+    def metadata_fresh_after(self) -> float:
+        """Return from which time on cached metadata need no recheck at open."""
+        return fresh_after(self.recheck_cached_metadata, self.opened)
+
+    def data_fresh_after(self) -> float:
+        """Return from which time on cached chunks need no recheck."""
+        return fresh_after(self.recheck_cached_data, self.opened)

@@ -1,0 +1,231 @@
+"""The contracts of array drivers: the static kind that parses and opens specs, and the opened driver.
+
+A kind says what is particular to a driver in a spec (JSON members, URL, constraints) and opens it.  An opened driver
+reads and writes through index transforms.  `Spec`, `open` and the `TensorStore` façade are written once over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from fsstore._json import Fields, Json
+from fsstore.context import Context, ContextResource
+from fsstore.dtypes import dtype
+from fsstore.errors import UnimplementedError
+from fsstore.future import Future
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.kvstore.opened import OpenKv
+from fsstore.schema import Schema
+
+__all__ = [
+    "Array",
+    "ArrayDriver",
+    "Bounds",
+    "DriverKind",
+    "OpenArray",
+    "Opening",
+    "ResizeOptions",
+    "Role",
+    "Statistics",
+]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Role: TypeAlias = Literal["store", "adapter", "standalone", "layered", "view"]
+
+
+class Statistics(NamedTuple):
+    """What is known of how much of a region is stored; None where it was not asked."""
+
+    not_stored: bool | None = None
+    fully_stored: bool | None = None
+
+
+class Bounds(NamedTuple):
+    """The bounds asked for, one entry a dimension of the view; None keeps a bound."""
+
+    inclusive_min: list[int | None]
+    exclusive_max: list[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeOptions:
+    """What a resize may do."""
+
+    resize_metadata_only: bool = False
+    resize_tied_bounds: bool = False
+    expand_only: bool = False
+    shrink_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Everything a kind needs to open an array.
+
+    `members` is what `DriverKind.members` returned; `kvstore` is opened; `base` is the opened array of an adapter;
+    `layers` are the specs of the layers of a composite, to be opened when they are needed.
+    """
+
+    members: Mapping[str, Any]
+    schema: Schema
+    mode: Any
+    context: Context
+    resources: Mapping[str, ContextResource] = field(default_factory=dict)
+    kvstore: OpenKv | None = None
+    base: OpenArray | None = None
+    layers: tuple[Any, ...] = ()
+    transform: IndexTransform | None = None
+    transaction: Any = None
+    writable: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OpenArray(NamedTuple):
+    """An opened driver and a view of it."""
+
+    driver: ArrayDriver
+    transform: IndexTransform
+
+
+class DriverKind(Protocol):
+    """A kind of array driver.  Implementations are plain frozen objects."""
+
+    @property
+    def id(self) -> str:
+        """The `driver` member in JSON."""
+        ...
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """URL schemes, the preferred one first."""
+        ...
+
+    @property
+    def role(self) -> Role:
+        """`store`: over a key-value store; `adapter`: over another array, with a type of its own;
+        `view`: over another array of the same type; `layered`: over several; `standalone`: alone."""
+        ...
+
+    @property
+    def has_mode(self) -> bool:
+        """Whether the open-mode members (`create`, ...) are understood."""
+        ...
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Names of the context resources it takes as members."""
+        ...
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """Members printed by `to_json(include_defaults=True)`."""
+        ...
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take the kind's own JSON members from `fields`, canonical, defaults left out."""
+        ...
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema with what the members say merged in."""
+        ...
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return everything a spec says of the array; `bases` are the schemas of the arrays below.
+
+        Raises `StoreError` where members and schema contradict each other.
+        """
+        ...
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return which view of an adapter's base, of domain `base`, a view of the adapter shows; None for all of it."""
+        ...
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path of the key-value store in the form the spec keeps."""
+        ...
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Return the path to append to the key-value store's, and the members, of a URL component after the colon."""
+        ...
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Return the URL component, or raise `UnimplementedError` if no URL can say it."""
+        ...
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Open or create the array."""
+        ...
+
+
+class ArrayDriver:
+    """An opened array.  Drivers override what they can do; the rest refuses clearly."""
+
+    kind: DriverKind
+    dtype: dtype
+    writable: bool = True
+    readable: bool = True
+    kvstore: OpenKv | None = None
+    base: OpenArray | None = None
+    layers: tuple[Any, ...] = ()
+
+    def domain(self) -> IndexDomain:
+        """Return the current domain of the whole array."""
+        raise NotImplementedError  # every driver has one
+
+    def members(self) -> Mapping[str, Any]:
+        """Return the JSON members in effect."""
+        return {}
+
+    def stated(self) -> Schema:
+        """Return the constraints that a spec of the open array repeats; members say the rest."""
+        return Schema(dtype=self.dtype)
+
+    def seen(self, transform: IndexTransform) -> tuple[Mapping[str, Any], IndexTransform]:
+        """Return members and transform that describe a view; most drivers describe all of the array."""
+        return self.members(), transform
+
+    def resources(self) -> Mapping[str, ContextResource]:
+        """Return the context resources in use, by member name."""
+        return {}
+
+    def schema(self) -> Schema:
+        """Return what is known of the whole array."""
+        raise NotImplementedError  # every driver has one
+
+    def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
+        """Begin to read a view; the result has the shape of the resolved domain."""
+        raise UnimplementedError("Source does not support reading.")
+
+    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write values that broadcast to the view."""
+        raise UnimplementedError("Destination does not support writing.")
+
+    def base_view(self, transform: IndexTransform) -> IndexTransform:
+        """Return which view of the base a view of the array shows."""
+        return transform
+
+    async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
+        """Return the view with implicit bounds brought up to date; `fix` makes them explicit."""
+        return transform
+
+    async def resize(self, transform: IndexTransform, bounds: Any, options: Any) -> IndexTransform:
+        """Change the bounds of the array, given through a view; return the view of the resized array."""
+        raise UnimplementedError("Resize not supported")
+
+    async def statistics(
+        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
+    ) -> Statistics:
+        """Return how much of a view is stored."""
+        raise UnimplementedError("Storage statistics not supported")
+
+    def with_transaction(self, transaction: Any) -> ArrayDriver:
+        """Return the driver bound to a transaction."""
+        raise UnimplementedError("Transactions are not supported by this driver")
+
+    transaction: Any = None
+    """The transaction the driver is bound to, or None."""

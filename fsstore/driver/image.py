@@ -1,0 +1,219 @@
+"""`jpeg`, `png`, `webp`, `bmp`, `avif`, `tiff`: an image file as a read-only array of rank 3: rows, columns, channels.
+
+The file is read and decoded when the array is opened.  Elements are `uint8`, as in TensorStore.  Decoding is done by
+imagecodecs, which the extra `images` installs.  Sizes in the headers of formats that compress well are checked before
+anything is decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore._json import Fields, Json, integer
+from fsstore.context import ContextResource
+from fsstore.driver.array import InMemoryDriver
+from fsstore.driver.contract import Array, OpenArray, Opening, Role
+from fsstore.dtypes import dtype_of
+from fsstore.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    NotFoundError,
+    ResourceExhaustedError,
+    StoreError,
+    UnimplementedError,
+)
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
+from fsstore.kvstore.opened import OpenKv
+from fsstore.recheck import recheck
+from fsstore.schema import Schema
+
+__all__ = ["AVIF", "BMP", "JPEG", "PNG", "TIFF", "WEBP", "ImageDriver", "ImageKind"]
+
+_LARGEST = 2**30  # bytes decoded
+
+
+@dataclass(frozen=True, slots=True)
+class ImageKind:
+    """The driver kind of an image format; `decoder` is its name in imagecodecs, `default_quality` that of writers."""
+
+    id: str
+    decoder: str
+    default_quality: int | None = None
+    role: Role = "store"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The URL scheme."""
+        return (self.id,)
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """Members printed with `include_defaults`."""
+        quality = {} if self.default_quality is None else {"quality": self.default_quality}
+        return {"recheck_cached_data": "open", **quality}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take the recheck option, the page of a TIFF file, and the quality that only writers use."""
+        bound = fields.take("recheck_cached_data", recheck, default="open")
+        out: dict[str, Any] = {} if bound == "open" else {"recheck_cached_data": bound}
+        if self.id == "tiff" and "page" in fields:
+            out["page"] = fields.take("page", integer(0, 2**31 - 1))
+        if self.default_quality is not None:
+            quality = fields.take("quality", integer(0, 100), default=self.default_quality)
+            out |= {} if quality == self.default_quality else {"quality": quality}
+        return out
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema of rank 3 and type uint8."""
+        merged = schema.copy()
+        merged.update(dtype="uint8", rank=3)
+        return merged
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return what the spec says of the array."""
+        del bases
+        return self.constrain(members, schema)
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is: the key of the file."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Refuse anything after the colon."""
+        if rest:
+            raise StoreError("Path not supported")
+        return "", {}
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Return the scheme; a page has no URL."""
+        if "page" in members:
+            raise UnimplementedError(f"{self.id} URL syntax not supported with page specified")
+        return f"{self.id}:"
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Read and decode the image."""
+        try:
+            return await self._open(opening)
+        except StoreError as error:
+            raise error.within(f'Error opening "{self.id}" driver') from error
+
+    async def _open(self, opening: Opening) -> OpenArray:
+        kvstore = opening.kvstore
+        if kvstore is None:
+            raise StoreError('"kvstore" must be specified')
+        answer = await kvstore.prefix.read()
+        where = f"Error reading {kvstore.prefix.describe()}"
+        if answer.state == "missing":
+            raise NotFoundError(where)
+        try:
+            page = opening.members.get("page")
+            pixels = await _runtime.offload(_decode, self, bytes(answer.value), page, kind="compute")
+        except StoreError as error:
+            raise error.within(where) from error
+        self.constrain(opening.members, opening.schema)
+        driver = ImageDriver(self, pixels, kvstore, opening.members, opening.resources)
+        transform = identity(driver.domain())
+        if opening.transform is not None:
+            transform = compose(opening.transform, transform)
+        return OpenArray(driver, transform)
+
+
+AVIF = ImageKind("avif", "avif", 80)
+BMP = ImageKind("bmp", "bmp")
+JPEG = ImageKind("jpeg", "jpeg8", 75)
+PNG = ImageKind("png", "png")
+TIFF = ImageKind("tiff", "tiff")
+WEBP = ImageKind("webp", "webp", 95)
+
+
+class ImageDriver(InMemoryDriver):
+    """A decoded image."""
+
+    def __init__(
+        self,
+        kind: ImageKind,
+        pixels: Array,
+        kvstore: OpenKv,
+        members: Mapping[str, Any],
+        resources: Mapping[str, ContextResource],
+    ) -> None:
+        super().__init__(pixels, dtype_of("uint8"), resources)
+        self.kind = kind
+        self.kvstore = kvstore
+        self._members = dict(members)
+        self.writable = False
+
+    def members(self) -> Mapping[str, Any]:
+        """Return the JSON members."""
+        return self._members
+
+    def seen(self, transform: IndexTransform) -> tuple[Mapping[str, Any], IndexTransform]:
+        """Return the members and the view."""
+        return self._members, transform
+
+    def schema(self) -> Schema:
+        """Return shape and type."""
+        return Schema(dtype=self.dtype, domain=self.domain())
+
+
+def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
+    try:
+        import imagecodecs
+    except ImportError:
+        raise UnimplementedError(
+            f'the "{kind.id}" driver needs imagecodecs: install the extra `images`'
+        ) from None
+    _check_size(kind.id, data)
+    decode = getattr(imagecodecs, f"{kind.decoder}_decode")
+    if kind.id == "tiff":
+        _check_page(imagecodecs, data, page)
+    try:
+        pixels = np.asarray(decode(data, page or 0) if kind.id == "tiff" else decode(data))
+    except (RuntimeError, ValueError, IndexError, MemoryError, imagecodecs.DelayedImportError) as error:
+        raise DataLossError(f"Invalid {kind.id} image: {error}") from error
+    if pixels.dtype != np.uint8:
+        raise UnimplementedError(f'"{kind.id}" driver only supports uint8 images, not {pixels.dtype}')
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, np.newaxis]
+    if pixels.ndim != 3:
+        raise FailedPreconditionError(f"the image has {pixels.ndim} dimensions")
+    pixels.flags.writeable = False
+    return pixels
+
+
+def _check_page(imagecodecs: Any, data: bytes, page: int | None) -> None:
+    """Refuse a file of several pages of which none is chosen."""
+    if page is not None:
+        return
+    try:
+        imagecodecs.tiff_decode(data, 1)
+    except (RuntimeError, ValueError, IndexError):
+        return
+    raise DataLossError("Multi-page TIFF image encountered without a specified page")
+
+
+def _check_size(name: str, data: bytes) -> None:
+    """Refuse images whose header promises more than is reasonable."""
+    width = height = 0
+    if name == "png" and len(data) >= 24:
+        width, height = struct.unpack_from(">2I", data, 16)
+    elif name == "bmp" and len(data) >= 26:
+        width, height = (abs(value) for value in struct.unpack_from("<2i", data, 18))
+    if width * height * 4 > _LARGEST:
+        raise ResourceExhaustedError(f"the image has {width} x {height} pixels, more than fit in 1 GiB")

@@ -1,0 +1,216 @@
+"""`json`: a JSON document, or a part of one, as a store of rank 0 whose element is the value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore._json import Fields, Json, dumps, loads, string
+from fsstore.context import ContextResource
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
+from fsstore.driver.json_pointer import check_pointer, find, replace
+from fsstore.dtypes import dtype_of
+from fsstore.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    JsonError,
+    NotFoundError,
+    StoreError,
+    UnimplementedError,
+)
+from fsstore.future import Future
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
+from fsstore.kvstore.opened import OpenKv
+from fsstore.recheck import recheck
+from fsstore.schema import Schema
+from fsstore.url import decode_path, encode_path
+
+__all__ = ["KIND", "JsonDriver", "JsonKind"]
+
+_ATTEMPTS = 1000
+
+
+def _pointer(value: Any) -> str:
+    try:
+        return check_pointer(string(value))
+    except JsonError:
+        raise
+    except StoreError as error:
+        raise JsonError(error.message) from None
+
+
+@dataclass(frozen=True, slots=True)
+class JsonKind:
+    """The driver kind."""
+
+    id: str = "json"
+    schemes: tuple[str, ...] = ("json",)
+    role: Role = "store"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """Members printed with `include_defaults`."""
+        return {"json_pointer": "", "recheck_cached_data": "open"}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take the pointer and the recheck option."""
+        pointer = fields.take("json_pointer", _pointer, default="")
+        bound = fields.take("recheck_cached_data", recheck, default="open")
+        out: dict[str, Any] = {"json_pointer": pointer} if pointer else {}
+        return out if bound == "open" else {**out, "recheck_cached_data": bound}
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema of rank 0 and type json."""
+        merged = schema.copy()
+        merged.update(dtype="json", domain=IndexDomain(rank=0))
+        return merged
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return what the spec says of the array."""
+        del bases
+        return self.constrain(members, schema)
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is: the key of the document."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Return the pointer that a component names."""
+        pointer = check_pointer(decode_path(rest))
+        return "", {"json_pointer": pointer} if pointer else {}
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Return `json:<pointer>`."""
+        return "json:" + encode_path(members.get("json_pointer", ""))
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Return the store; nothing is read yet."""
+        if opening.kvstore is None:
+            raise StoreError('Error opening "json" driver: "kvstore" must be specified')
+        driver = JsonDriver(opening.kvstore, opening.members, opening.resources)
+        transform = identity(driver.domain())
+        if opening.transform is not None:
+            transform = compose(opening.transform, transform)
+        return OpenArray(driver, transform)
+
+
+KIND = JsonKind()
+
+
+class JsonDriver(ArrayDriver):
+    """A document and a pointer into it."""
+
+    def __init__(
+        self, kvstore: OpenKv, members: Mapping[str, Any], resources: Mapping[str, ContextResource]
+    ) -> None:
+        self.kind = KIND
+        self.dtype = dtype_of("json")
+        self.kvstore = kvstore
+        self._store = kvstore.prefix
+        self._members = dict(members)
+        self._pointer: str = members.get("json_pointer", "")
+        self._resources = resources
+
+    def domain(self) -> IndexDomain:
+        """Return the domain of rank 0."""
+        return IndexDomain(rank=0)
+
+    def members(self) -> Mapping[str, Any]:
+        """Return the JSON members in effect."""
+        return self._members
+
+    def resources(self) -> Mapping[str, ContextResource]:
+        """Return the context resources in use."""
+        return self._resources
+
+    def schema(self) -> Schema:
+        """Return rank and type."""
+        return Schema(dtype=self.dtype, domain=self.domain())
+
+    @property
+    def _waits(self) -> bool:
+        return self._store.driver.features.waits
+
+    def _parse(self, data: Any) -> Any:
+        try:
+            return loads(data)
+        except DataLossError as error:
+            raise FailedPreconditionError(
+                f"Error reading {self._store.describe()}: {error.message}"
+            ) from None
+
+    def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
+        """Begin to read the value, broadcast to the view."""
+
+        async def run() -> Array:
+            answer = await self._store.read()
+            if answer.state == "missing":
+                raise NotFoundError(f"Error reading {self._store.describe()}")
+            value = find(self._parse(answer.value), self._pointer)
+            out = np.empty(transform.domain.shape, object)
+            for index in np.ndindex(out.shape):
+                out[index] = value
+            return out
+
+        return _runtime.start(run(), waits=self._waits)
+
+    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to replace the value: the document blindly, a part of it by read-modify-write."""
+        if values.shape:
+            raise StoreError(f"Expected array of rank 0, but received array of rank {values.ndim}")
+        part = _plain(values[()])
+        return _runtime.start(self._replace(part), waits=self._waits)
+
+    async def _replace(self, part: Any) -> None:
+        if not self._pointer:
+            await self._store.write("", dumps(part).encode())
+            return
+        if not self._store.driver.features.conditional_write:
+            raise UnimplementedError(
+                f"Writing a part of {self._store.describe()} needs conditional writes, which this store does not have"
+            )
+        for attempt in range(_ATTEMPTS):
+            answer = await self._store.read()
+            document = None if answer.state == "missing" else self._parse(answer.value)
+            changed = dumps(replace(document, self._pointer, part)).encode()
+            condition = NO_VALUE if answer.state == "missing" else answer.generation
+            if (await self._store.write("", changed, condition)).generation != UNKNOWN:
+                return
+            await _runtime.pause(min(0.1, 0.001 * attempt))
+        raise AbortedError(f"{self._store.describe()} was changed by other writers at every attempt")
+
+
+def _plain(value: Any) -> Any:
+    """Return a Python value as JSON; numbers that JSON has not become null."""
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        if not all(isinstance(name, str) for name in value):
+            raise TypeError("JSON object members must have string names")
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
+        raise OverflowError(f"{value} does not fit in 64 bits")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"Object {type(value).__name__!r} does not support conversion to JSON")

@@ -1,0 +1,107 @@
+"""The metadata of one stored array, shared by every handle of a context.
+
+Handles of one context see a resize through any of them at once.  The entry lives as long as a handle does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fsstore.cache_pool import CachePool
+from fsstore.context import ContextResource
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.format.contract import ChunkedArray, Format
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read
+from fsstore.kvstore.opened import OpenKv
+
+__all__ = ["MetadataEntry", "store_identity"]
+
+
+def store_identity(kvstore: OpenKv) -> str:
+    """Return a text that is equal for key-value stores that hold the same data."""
+    parts = []
+    for spec in kvstore.spec.walk():
+        if spec.live is not None:
+            parts.append(f"live {id(spec.live)}")
+            continue
+        memory = spec.resources.get("memory_key_value_store")
+        owner = id(memory.value) if isinstance(memory, ContextResource) else 0
+        parts.append(json.dumps([spec.kind.id, spec.path, spec.members, owner], sort_keys=True, default=repr))
+    return "\n".join([*parts, kvstore.path])
+
+
+class MetadataEntry:
+    """The current metadata of one array, and the generation of the document it was read from."""
+
+    __slots__ = ("__weakref__", "_options", "array", "format", "generation", "key", "store", "time")
+
+    def __init__(self, array_format: Format, store: KvPrefix, options: Mapping[str, Any]) -> None:
+        self.format = array_format
+        self.store = store
+        self.key: str = options.get("metadata_key") or array_format.document
+        self._options = dict(options)
+        self.array: ChunkedArray | None = None
+        self.generation = UNKNOWN
+        self.time = float("-inf")
+
+    @classmethod
+    def shared(
+        cls, array_format: Format, kvstore: OpenKv, options: Mapping[str, Any], pool: CachePool
+    ) -> MetadataEntry:
+        """Return the entry that the handles of a cache pool share; those in a transaction share their own."""
+        ledger = id(getattr(kvstore.driver, "ledger", None))
+        chosen = json.dumps(dict(options), sort_keys=True)
+        identity = (array_format.id, chosen, store_identity(kvstore), ledger)
+        made = cls(array_format, kvstore.prefix, options)
+        found: MetadataEntry = pool.share(identity, made)
+        return found
+
+    def describe(self) -> str:
+        """Return how messages call the document."""
+        return self.store.describe(self.key)
+
+    async def read(self, *, fresh_after: float) -> ChunkedArray | None:
+        """Return the metadata, read again unless known at `fresh_after` or later; None if there is no document."""
+        if self.array is not None and self.time >= fresh_after:
+            return self.array
+        known = self.generation if self.array is not None else UNKNOWN
+        answer = (await self.store.driver.read_many([Read(self.store.path + self.key, 0, None, known)]))[0]
+        if answer.state == "missing":
+            self.forget()
+            return None
+        if answer.state == "value":
+            try:
+                self.array = self.format.decode(bytes(answer.value), self._options)
+            except UnimplementedError:
+                raise
+            except StoreError as error:
+                raise error.within(f"Error reading {self.describe()}") from error
+        self.generation, self.time = answer.generation, answer.time
+        return self.array
+
+    async def reread(self, *, fresh_after: float) -> ChunkedArray:
+        """Return the metadata of an array that is open; it must still be there and be the same array."""
+        before = self.array
+        array = await self.read(fresh_after=fresh_after)
+        if array is None:
+            raise FailedPreconditionError(f"Metadata at {self.describe()} does not exist")
+        if before is not None and _fixed(array) != _fixed(before):
+            raise FailedPreconditionError(
+                f"Updated metadata at {self.describe()} is incompatible with existing metadata"
+            )
+        return array
+
+    def keep(self, array: ChunkedArray, generation: bytes, time: float) -> None:
+        """Remember what was just stored."""
+        self.array, self.generation, self.time = array, generation, time
+
+    def forget(self) -> None:
+        """Forget what was read."""
+        self.array, self.generation, self.time = None, UNKNOWN, float("-inf")
+
+
+def _fixed(array: ChunkedArray) -> dict[str, Any]:
+    """Return what cannot change while an array is open: everything but the shape and the attributes."""
+    return {name: value for name, value in array.metadata.items() if name not in ("shape", "attributes")}

@@ -1,0 +1,142 @@
+"""Reducing blocks of elements to one: the methods of `downsample`, on arrays.
+
+Along each dimension elements come in groups, all of one size but where an edge of the array cuts one.  Runs of groups
+of equal size are reduced together: the groups of a run become the last axis of one array.
+
+Means of integers are exact and round half to even.  Of an even number of elements the median is the lower of the two
+in the middle; of several most frequent ones the mode is the smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import groupby, product
+from typing import Any
+
+import numpy as np
+
+from fsstore.dtypes import dtype
+from fsstore.errors import StoreError
+
+__all__ = ["METHODS", "check_method", "reduce_blocks"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+METHODS = ("stride", "mean", "min", "max", "median", "mode")
+_TEXT = ("string", "ustring", "json")
+
+
+def check_method(method: str, kind: dtype) -> None:
+    """Raise `StoreError` where a method makes no sense for a data type."""
+    native = kind.numpy_dtype
+    numbers = native.kind in "biuf" or kind.name.startswith(("int", "uint", "float", "bfloat"))
+    fine = {
+        "stride": True,
+        "mode": True,
+        "mean": numbers or native.kind == "c",
+        "median": numbers,
+        "min": numbers,
+        "max": numbers,
+    }
+    if not fine[method] or (kind.name in ("char", "byte") and method not in ("stride", "mode")):
+        raise StoreError(f'Downsample method "{method}" does not support data type "{kind.name}"')
+
+
+def reduce_blocks(values: Array, groups: Sequence[Sequence[int]], method: str) -> Array:
+    """Return the array of reduced blocks; `groups` are the sizes of the groups along each dimension."""
+    out = np.empty(tuple(len(sizes) for sizes in groups), values.dtype)
+    reduce = _REDUCERS[method]
+    for runs in product(*(list(_runs(sizes)) for sizes in groups)):
+        place = tuple(slice(run[0], run[0] + run[1]) for run in runs)
+        source = tuple(slice(run[2], run[2] + run[1] * run[3]) for run in runs)
+        out[place] = reduce(_gathered(values[source], [run[3] for run in runs]))
+    return out
+
+
+def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """Return runs of groups of equal size: first group, number of groups, first element, size."""
+    runs, group, element = [], 0, 0
+    for size, members in groupby(sizes):
+        count = len(list(members))
+        runs.append((group, count, element, size))
+        group += count
+        element += count * size
+    return runs
+
+
+def _gathered(values: Array, sizes: Sequence[int]) -> Array:
+    rank = values.ndim
+    split = [
+        part for extent, size in zip(values.shape, sizes, strict=True) for part in (extent // size, size)
+    ]
+    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
+    apart = values.reshape(split).transpose(order)
+    return apart.reshape(*apart.shape[:rank], math.prod(sizes))
+
+
+def _mean(values: Array) -> Array:
+    kind, count = values.dtype, values.shape[-1]
+    if kind.kind in "fc" and kind.itemsize >= 4:
+        mean: Array = values.mean(axis=-1)
+        return mean
+    if kind.kind in "biu":
+        return _integer_mean(values, count).astype(kind)
+    if "int" in kind.name:
+        return _integer_mean(values.astype(np.int8), count).astype(kind)
+    wide: Array = values.astype(np.float32).mean(axis=-1)
+    return wide.astype(kind)
+
+
+def _integer_mean(values: Array, count: int) -> Array:
+    """Return the exact mean, half rounded to even; sums of 64-bit integers are kept in two halves."""
+    wide = values.astype(np.uint64 if values.dtype == np.uint64 else np.int64)
+    high = (wide >> wide.dtype.type(32)).astype(np.int64).sum(axis=-1)
+    low = (wide & wide.dtype.type(0xFFFFFFFF)).astype(np.int64).sum(axis=-1)
+    whole, rest = np.divmod(high, count)
+    fraction, remainder = np.divmod((rest << 32) + low, count)
+    up = (2 * remainder > count) | ((2 * remainder == count) & (fraction % 2 == 1))
+    # unsigned arithmetic wraps, as the halves of a mean near the end of the range need
+    mean = (whole.astype(np.uint64) << np.uint64(32)) + fraction.astype(np.uint64) + up.astype(np.uint64)
+    exact: Array = mean if values.dtype == np.uint64 else mean.view(np.int64)
+    return exact
+
+
+def _sorted(values: Array) -> Array:
+    if values.dtype.kind == "O":
+        from fsstore._json import dumps
+
+        keys = np.frompyfunc(lambda item: item if isinstance(item, str | bytes) else dumps(item), 1, 1)(
+            values
+        )
+        return np.take_along_axis(values, np.argsort(keys, axis=-1, kind="stable"), axis=-1)
+    return np.sort(values, axis=-1)
+
+
+def _median(values: Array) -> Array:
+    middle = (values.shape[-1] - 1) // 2
+    if values.dtype.kind == "V":
+        return _sorted(values)[..., middle]
+    picked: Array = np.partition(values, middle, axis=-1)[..., middle]
+    return picked
+
+
+def _mode(values: Array) -> Array:
+    ordered = _sorted(values)
+    length = np.ones(ordered.shape[:-1], np.int64)
+    best, most = ordered[..., 0].copy(), np.ones(ordered.shape[:-1], np.int64)
+    for position in range(1, ordered.shape[-1]):
+        same = np.asarray(ordered[..., position] == ordered[..., position - 1], bool)
+        length = np.where(same, length + 1, 1)
+        better = length > most
+        best[better] = ordered[..., position][better]
+        most = np.maximum(most, length)
+    return best
+
+
+_REDUCERS: dict[str, Callable[[Array], Array]] = {
+    "mean": _mean,
+    "min": lambda values: values.min(axis=-1),
+    "max": lambda values: values.max(axis=-1),
+    "median": _median,
+    "mode": _mode,
+}

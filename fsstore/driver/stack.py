@@ -1,0 +1,259 @@
+"""`stack`: arrays laid over each other in one index space, later ones on top.
+
+Layers that are open stores are used as they are; layers that are specs are opened when a request touches them.  The
+domain is the hull of the layers unless the schema gives another; reading where no layer is, is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore._json import Fields, Json
+from fsstore.context import ContextResource
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
+from fsstore.driver.layer_parts import LayerParts
+from fsstore.dtypes import dtype
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.future import Future
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
+from fsstore.schema import Schema
+
+if TYPE_CHECKING:
+    from fsstore.store import TensorStore
+
+__all__ = ["KIND", "StackDriver", "StackKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class StackKind:
+    """The driver kind: a list of specs in the member `layers`, which the spec itself holds."""
+
+    id: str = "stack"
+    schemes: tuple[str, ...] = ()
+    role: Role = "layered"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ("data_copy_concurrency",)
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """No members have defaults."""
+        return {}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take no members."""
+        del fields
+        return {}
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema."""
+        del members
+        return schema
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return the schema with the type of the layers, and the hull of their domains if it gives none."""
+        del members
+        kind = schema.dtype
+        hull: IndexDomain | None = None
+        for number, layer in enumerate(bases):
+            try:
+                kind = _same_type(kind, layer.dtype)
+            except StoreError as error:
+                raise error.within(f"Layer {number}") from None
+            hull = _with_layer(hull, layer.domain, number)
+        known = schema.copy()
+        if kind is not None:
+            known.update(dtype=kind)
+        domain = schema.domain or hull
+        if domain is not None:
+            known.update(rank=domain.rank)
+            known = known.over(domain.mark_bounds_implicit[False])
+        return known
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        del members
+        return transform
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Return the stack; layers that are specs stay closed until they are needed."""
+        known = self.known(opening.members, opening.schema, [layer.schema for layer in opening.layers])
+        for number, layer in enumerate(opening.layers):
+            if layer.domain is None:
+                raise StoreError(f"Layer {number}: Domain must be specified")
+        if known.dtype is None:
+            raise StoreError("dtype must be specified")
+        if known.domain is None:
+            raise StoreError("domain must be specified")
+        driver = StackDriver(tuple(opening.layers), known, opening.resources, opening.transaction)
+        transform = identity(driver.domain())
+        if opening.transform is not None:
+            transform = compose(opening.transform, transform)
+        return OpenArray(driver, transform)
+
+
+KIND = StackKind()
+
+
+def _same_type(kind: dtype | None, other: dtype | None) -> dtype | None:
+    if kind is not None and other is not None and kind != other:
+        raise StoreError(f"Layer dtype of {other.name} does not match existing dtype of {kind.name}")
+    return other if kind is None else kind
+
+
+def _with_layer(hull: IndexDomain | None, domain: IndexDomain | None, number: int) -> IndexDomain | None:
+    if hull is None or domain is None:
+        return hull or domain
+    if domain.rank != hull.rank:
+        raise StoreError(
+            f"Layer {number}: Layer domain {domain!r} of rank {domain.rank} does not match layer 0 rank of {hull.rank}"
+        )
+    try:
+        return hull.hull(domain)
+    except StoreError as error:
+        raise error.within(f"Layer {number}") from None
+
+
+class StackDriver(ArrayDriver):
+    """Open layers and specs of layers, over each other."""
+
+    def __init__(
+        self,
+        layers: tuple[Any, ...],
+        schema: Schema,
+        resources: Mapping[str, ContextResource],
+        transaction: Any = None,
+    ) -> None:
+        assert schema.dtype is not None
+        assert schema.domain is not None
+        self.kind = KIND
+        self.dtype: dtype = schema.dtype
+        self.layers, self.transaction = layers, transaction
+        self._schema, self._resources = schema, resources
+        self._domain: IndexDomain = schema.domain
+        self._parts = LayerParts([layer.domain for layer in layers], self._domain.rank)
+
+    def domain(self) -> IndexDomain:
+        """Return the domain, which never changes."""
+        return self._domain
+
+    def resources(self) -> Mapping[str, ContextResource]:
+        """Return the context resources in use."""
+        return self._resources
+
+    def schema(self) -> Schema:
+        """Return domain, type and units; nothing else is common to the layers."""
+        return self._schema
+
+    def stated(self) -> Schema:
+        """Return the constraints that a spec of the stack repeats."""
+        return self._schema.retyped(self.dtype)
+
+    def _pieces(self, transform: IndexTransform) -> list[tuple[int, tuple[slice, ...], IndexTransform]]:
+        """Return layer, place in the result, and view in the coordinates of the stack, of each part of a request."""
+        located = compose(transform, identity(self._domain))
+        low = located.domain.inclusive_min
+        out = []
+        for layer, box in self._parts.of(located):
+            sides = tuple(
+                slice(begin + side.start, begin + side.stop) for begin, side in zip(low, box, strict=True)
+            )
+            out.append((layer, box, located[sides] if sides else located))
+        return out
+
+    async def _opened(self, layer: int) -> TensorStore:
+        from fsstore.opening import open as open_store
+        from fsstore.store import TensorStore
+
+        found = self.layers[layer]
+        if isinstance(found, TensorStore):
+            return found
+        try:
+            return await open_store(
+                found, transaction=self.transaction, read=True if not self.writable else None
+            )
+        except StoreError as error:
+            raise error.within(f"While opening layer {layer}") from error
+
+    def _waits(self) -> bool:
+        from fsstore.opening import _waits as spec_waits
+        from fsstore.store import TensorStore
+
+        return any(
+            layer._waits() if isinstance(layer, TensorStore) else spec_waits(layer) for layer in self.layers
+        )
+
+    def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
+        """Begin to read a view, each part from its layer."""
+        try:
+            pieces = self._pieces(transform)
+        except StoreError as error:
+            return futures.failed(error)
+        shape = compose(transform, identity(self._domain)).domain.shape
+        out = np.empty(shape, self.dtype.numpy_dtype, order="F" if order == "F" else "C")
+
+        async def run() -> Array:
+            async def one(layer: int, box: tuple[slice, ...], view: IndexTransform) -> None:
+                store = await self._opened(layer)
+                out[box] = await store[view].read()
+
+            await _runtime.gather(one(*piece) for piece in pieces)
+            return out
+
+        return _runtime.start(run())
+
+    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write a view, each part to its layer; nothing is written where a part has none."""
+        try:
+            pieces = self._pieces(transform)
+            shape = compose(transform, identity(self._domain)).domain.shape
+            spread = np.broadcast_to(values, shape)
+        except StoreError as error:
+            return futures.failed(error)
+        except ValueError as error:
+            return futures.failed(StoreError(str(error)))
+
+        async def run() -> None:
+            async def one(layer: int, box: tuple[slice, ...], view: IndexTransform) -> None:
+                store = await self._opened(layer)
+                await store[view].write(spread[box])
+
+            await _runtime.gather(one(*piece) for piece in pieces)
+
+        return _runtime.start(run())
+
+    async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
+        """Return the view: the domain of a stack is fixed."""
+        del fix
+        return compose(transform, identity(self._domain))
+
+    def with_transaction(self, transaction: Any) -> StackDriver:
+        """Return the stack with its layers bound to a transaction."""
+        from fsstore.store import TensorStore
+
+        layers = tuple(
+            layer.with_transaction(transaction) if isinstance(layer, TensorStore) else layer
+            for layer in self.layers
+        )
+        return StackDriver(layers, self._schema, self._resources, transaction)

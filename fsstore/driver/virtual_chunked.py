@@ -1,0 +1,334 @@
+"""`virtual_chunked`: an array whose chunks functions of the caller read and write.
+
+A request is cut into chunks of a grid; each chunk is asked for once, as a whole, clipped to the domain.  Functions are
+called on worker threads and may return coroutines, which run on the caller's event loop.  Chunks are not cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore._json import Fields, Json
+from fsstore.chunk_shape import choose_one_grid
+from fsstore.context import Context, ContextResource
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
+from fsstore.driver.layer_parts import coordinates, cuts
+from fsstore.dtypes import dtype
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.future import Future
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
+from fsstore.layout import ChunkLayout
+from fsstore.schema import Schema
+from fsstore.virtual import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
+
+__all__ = ["VirtualChunkedDriver", "opened_functions"]
+
+_CONSTRAINTS = frozenset(("rank", "dtype", "domain", "shape", "chunk_layout", "dimension_units", "schema"))
+Function = Callable[[IndexDomain, Array, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualChunkedKind:
+    """The driver kind.  Functions have no JSON: such stores are made by `virtual_chunked` only."""
+
+    id: str = "virtual_chunked"
+    schemes: tuple[str, ...] = ()
+    role: Role = "standalone"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ("data_copy_concurrency",)
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """No members have defaults."""
+        return {}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Refuse: functions have no JSON."""
+        raise _no_json()
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema."""
+        del members
+        return schema
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return the schema."""
+        del members, bases
+        return schema
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return nothing: there is no base."""
+        del members, transform, base
+        return None
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Refuse: functions have no JSON."""
+        raise _no_json()
+
+
+KIND = VirtualChunkedKind()
+
+
+def _no_json() -> UnimplementedError:
+    return UnimplementedError('"virtual_chunked" stores have no JSON form: functions cannot be written down')
+
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """The functions of the caller, and the loop for their coroutines."""
+
+    read: Function | None
+    write: Function | None
+    loop: asyncio.AbstractEventLoop | None
+
+    async def call(self, function: Function, domain: IndexDomain, values: Array, told: Any) -> None:
+        """Call a function on a worker thread and wait for what it returns."""
+        answer = await _runtime.offload(function, domain, values, told)
+        if inspect.isawaitable(answer) and not isinstance(answer, Future):
+            if self.loop is None:
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                raise StoreError("no event loop specified and thread does not have a default event loop")
+            answer = Future(answer, loop=self.loop)
+        if isinstance(answer, Future):
+            await answer
+
+
+class VirtualChunkedDriver(ArrayDriver):
+    """Functions as an array."""
+
+    def __init__(
+        self, functions: _Functions, schema: Schema, resources: Mapping[str, ContextResource]
+    ) -> None:
+        assert schema.dtype is not None
+        assert schema.domain is not None
+        self.kind = KIND
+        self.dtype: dtype = schema.dtype
+        self.readable, self.writable = functions.read is not None, functions.write is not None
+        self._functions, self._resources = functions, resources
+        self._domain: IndexDomain = schema.domain
+        self._schema = schema
+        layout = schema.chunk_layout
+        self._origin = tuple(at or 0 for at in layout.grid_origin or ())
+        self._chunk = tuple(size or 1 for size in layout.write_chunk.shape or ())
+        self._order = tuple(layout.inner_order or ())
+
+    def domain(self) -> IndexDomain:
+        """Return the domain, which never changes."""
+        return self._domain
+
+    def seen(self, transform: IndexTransform) -> tuple[Mapping[str, Any], IndexTransform]:
+        """Refuse: functions have no JSON."""
+        raise _no_json()
+
+    def resources(self) -> Mapping[str, ContextResource]:
+        """Return the context resources in use."""
+        return self._resources
+
+    def schema(self) -> Schema:
+        """Return domain, type, chunk grid and units."""
+        return self._schema
+
+    @cached_property
+    def _writing(self) -> asyncio.Lock:
+        """Held while a chunk is read, changed and written again."""
+        return asyncio.Lock()
+
+    def _cell(self, numbers: Sequence[int]) -> IndexDomain:
+        """Return the domain of a chunk, clipped to the array."""
+        low, high = [], []
+        for dimension, number in enumerate(numbers):
+            begin = self._origin[dimension] + number * self._chunk[dimension]
+            low.append(max(begin, self._domain.inclusive_min[dimension]))
+            high.append(min(begin + self._chunk[dimension], self._domain.exclusive_max[dimension]))
+        return IndexDomain(inclusive_min=low, exclusive_max=high, labels=self._domain.labels)
+
+    def _new_chunk(self, cell: IndexDomain) -> Array:
+        """Return memory for a chunk, in the order of the layout."""
+        shape = tuple(cell.shape[axis] for axis in self._order)
+        chunk: Array = np.empty(shape, self.dtype.numpy_dtype).transpose(np.argsort(self._order))
+        return chunk
+
+    def _pieces(
+        self, located: IndexTransform
+    ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], list[Array]]]:
+        """Yield chunk numbers, box of the result, and coordinates, of each part of a request."""
+        where = [coordinates(located, dimension) for dimension in range(located.output_rank)]
+        cells = [
+            (place - origin) // size
+            for place, origin, size in zip(where, self._origin, self._chunk, strict=True)
+        ]
+        shape = located.domain.shape
+        if 0 in shape:
+            return
+        for sides in product(*(list(pairwise(cuts(cells, axis, size))) for axis, size in enumerate(shape))):
+            box = tuple(slice(*side) for side in sides)
+            corner = tuple(begin for begin, _ in sides)
+            parts = [_of(place, box) for place in where]
+            yield tuple(_first(cell, corner) for cell in cells), box, parts
+
+    def _located(self, transform: IndexTransform) -> IndexTransform:
+        return compose(transform, identity(self._domain))
+
+    async def _read_chunk(self, cell: IndexDomain) -> Array:
+        chunk = self._new_chunk(cell)
+        assert self._functions.read is not None
+        await self._functions.call(self._functions.read, cell, chunk, VirtualChunkedReadParameters())
+        return chunk
+
+    def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
+        """Begin to read a view."""
+        try:
+            located = self._located(transform)
+        except StoreError as error:
+            return futures.failed(error)
+        out = np.empty(located.domain.shape, self.dtype.numpy_dtype, order="F" if order == "F" else "C")
+
+        async def one(numbers: tuple[int, ...], parts: list[tuple[tuple[slice, ...], list[Array]]]) -> None:
+            cell = self._cell(numbers)
+            chunk = await self._read_chunk(cell)
+            for box, where in parts:
+                out[box] = chunk[_inside(where, cell)]
+
+        async def run() -> Array:
+            chunks = self._by_chunk(located)
+            await _runtime.gather(one(numbers, parts) for numbers, parts in chunks.items())
+            return out
+
+        return _runtime.start(run())
+
+    def _by_chunk(
+        self, located: IndexTransform
+    ) -> dict[tuple[int, ...], list[tuple[tuple[slice, ...], list[Array]]]]:
+        chunks: dict[tuple[int, ...], list[tuple[tuple[slice, ...], list[Array]]]] = {}
+        for numbers, box, where in self._pieces(located):
+            chunks.setdefault(numbers, []).append((box, where))
+        return chunks
+
+    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write a view; chunks written in part are read before."""
+        try:
+            located = self._located(transform)
+            spread = np.broadcast_to(values, located.domain.shape)
+        except StoreError as error:
+            return futures.failed(error)
+        except ValueError as error:
+            return futures.failed(StoreError(str(error)))
+
+        async def one(numbers: tuple[int, ...], parts: list[tuple[tuple[slice, ...], list[Array]]]) -> None:
+            cell = self._cell(numbers)
+            touched = np.zeros(cell.shape, bool)
+            for _, where in parts:
+                touched[_inside(where, cell)] = True
+            async with self._writing:
+                if touched.all():
+                    chunk = self._new_chunk(cell)
+                elif self._functions.read is None:
+                    raise StoreError("Write-only virtual chunked view requires chunk-aligned writes")
+                else:
+                    chunk = await self._read_chunk(cell)
+                for box, where in parts:
+                    chunk[_inside(where, cell)] = spread[box]
+                assert self._functions.write is not None
+                await self._functions.call(
+                    self._functions.write, cell, chunk, VirtualChunkedWriteParameters()
+                )
+
+        async def run() -> None:
+            chunks = self._by_chunk(located)
+            await _runtime.gather(one(numbers, parts) for numbers, parts in chunks.items())
+
+        return _runtime.start(run())
+
+    async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
+        """Return the view: the domain is fixed."""
+        del fix
+        return self._located(transform)
+
+
+def _of(place: Array, box: tuple[slice, ...]) -> Array:
+    return place[
+        tuple(side if size > 1 else slice(0, 1) for side, size in zip(box, place.shape, strict=True))
+    ]
+
+
+def _first(cell: Array, corner: Sequence[int]) -> int:
+    return int(cell[tuple(at if size > 1 else 0 for at, size in zip(corner, cell.shape, strict=True))])
+
+
+def _inside(where: Sequence[Array], cell: IndexDomain) -> tuple[Any, ...]:
+    return tuple(place - low for place, low in zip(where, cell.inclusive_min, strict=True))
+
+
+def opened_functions(
+    read: Function | None,
+    write: Function | None,
+    loop: asyncio.AbstractEventLoop | None,
+    *,
+    context: Context,
+    constraints: Mapping[str, Any],
+) -> OpenArray:
+    """Return functions as an open array."""
+    unknown = sorted(set(constraints) - _CONSTRAINTS)
+    if unknown:
+        raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
+    if read is None and write is None:
+        raise StoreError("Must specify `read_function`, `write_function`, or both")
+    schema = _completed(Schema(**{name: value for name, value in constraints.items() if value is not None}))
+    functions = _Functions(read, write, loop or asyncio._get_running_loop())
+    resources = {"data_copy_concurrency": context["data_copy_concurrency"]}
+    driver = VirtualChunkedDriver(functions, schema, resources)
+    return OpenArray(driver, identity(driver.domain()))
+
+
+def _completed(schema: Schema) -> Schema:
+    """Return the schema with the chunk grid chosen."""
+    if schema.dtype is None:
+        raise StoreError("dtype must be specified")
+    if schema.rank is None:
+        raise StoreError("rank must be specified")
+    if schema.fill_value is not None:
+        raise StoreError("fill_value not supported")
+    if schema.codec is not None:
+        raise StoreError("codec not supported")
+    schema = schema.over(schema.domain or IndexDomain(schema.rank))
+    assert schema.domain is not None
+    origin = [0 if not dim.finite else dim.inclusive_min for dim in schema.domain]
+    given = schema.chunk_layout.grid_origin
+    if given is not None:
+        origin = [own if at is None else at for own, at in zip(origin, given, strict=True)]
+    try:
+        shape = choose_one_grid(schema.chunk_layout._value, schema.domain.shape)
+    except StoreError as error:
+        raise error.within("Failed to compute chunk grid") from None
+    order = schema.chunk_layout.inner_order or tuple(range(len(shape)))
+    layout = ChunkLayout(grid_origin=origin, chunk_shape=shape, inner_order=order)
+    return Schema(
+        dtype=schema.dtype, domain=schema.domain, chunk_layout=layout, dimension_units=schema.dimension_units
+    )

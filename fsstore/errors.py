@@ -1,0 +1,194 @@
+"""Everything fsstore raises on purpose.
+
+One family, rooted in `ValueError` as TensorStore's errors are, so that code written for TensorStore
+catches it.  `str(error)` starts with the status code TensorStore would print (`NOT_FOUND: ...`); plain
+invalid arguments print none.
+
+    StoreError (ValueError)            INVALID_ARGUMENT, no prefix
+     ├─ JsonError                      a document or spec is malformed: `problems` lists every one
+     ├─ UrlError                       a URL is malformed: the text with a caret
+     ├─ InvalidIndexError              (IndexError) an indexing expression makes no sense
+     ├─ OutOfRangeError                OUT_OF_RANGE
+     │   └─ OutOfRangeIndexError       (IndexError) the same, raised by an indexing expression
+     ├─ NotFoundError                  NOT_FOUND (FileNotFoundError)
+     ├─ AlreadyExistsError             ALREADY_EXISTS (FileExistsError)
+     ├─ FailedPreconditionError        FAILED_PRECONDITION
+     ├─ DataLossError                  DATA_LOSS: stored bytes are damaged
+     ├─ AbortedError                   ABORTED: a condition failed at commit
+     ├─ TransactionCancelledError      CANCELLED
+     ├─ DeadlineExceededError          DEADLINE_EXCEEDED (TimeoutError)
+     ├─ PermissionDeniedError          PERMISSION_DENIED (PermissionError)
+     ├─ UnavailableError               UNAVAILABLE: worth trying again
+     ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a size limit refused the input
+     └─ UnimplementedError             (NotImplementedError), no prefix
+
+Outer layers say where they were with `error.within("Error reading ...")`, which returns the same class
+with the place in front.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import ClassVar, Self
+
+__all__ = [
+    "AbortedError",
+    "AlreadyExistsError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InvalidIndexError",
+    "JsonError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "OutOfRangeIndexError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "StoreError",
+    "TransactionCancelledError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UrlError",
+]
+
+
+class StoreError(ValueError):
+    """An argument, a spec or a stored document is invalid.  The root of all errors of fsstore.
+
+    `message` is the text without the status code.
+    """
+
+    prefix: ClassVar[str] = ""
+    transient: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        """Return the status code, if the class has one, and the message."""
+        return self.prefix + self.message
+
+    def within(self, place: str) -> Self:
+        """Return the same error with `place` and a colon put before its message; cause and traceback stay."""
+        return self._with_message(f"{place}: {self.message}")
+
+    def _with_message(self, message: str) -> Self:
+        other = copy.copy(self)
+        other.message = message
+        other.args = (message,)
+        other.__cause__, other.__context__ = self.__cause__, self.__context__
+        other.__suppress_context__ = self.__suppress_context__
+        return other.with_traceback(self.__traceback__)
+
+
+class JsonError(StoreError):
+    """A JSON value does not have the form it must have.
+
+    `problems` holds one located sentence each; all problems of a document are reported at once.
+    """
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+    def within(self, place: str) -> Self:
+        """Put `place` before each of the problems."""
+        located = tuple(f"{place}: {problem}" for problem in self.problems)
+        other = self._with_message("; ".join(located))
+        other.problems = located
+        return other
+
+
+class UrlError(StoreError):
+    """A URL pipeline is malformed.  `url` is the whole text, `position` where the trouble starts."""
+
+    def __init__(self, message: str, url: str = "", position: int | None = None, length: int = 1) -> None:
+        self.url, self.position, self.length = url, position, length
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        """Return the message and, where the place is known, the URL with carets below the culprit."""
+        if self.position is None:
+            return self.message
+        return f"{self.message}\n  {self.url}\n  {' ' * self.position}{'^' * max(1, self.length)}"
+
+
+class InvalidIndexError(StoreError, IndexError):
+    """An indexing expression is malformed.  Raised by `[...]` on stores, specs, transforms and domains."""
+
+
+class OutOfRangeError(StoreError):
+    """An index or byte range lies outside what exists."""
+
+    prefix = "OUT_OF_RANGE: "
+
+
+class OutOfRangeIndexError(OutOfRangeError, IndexError):
+    """An indexing expression reaches outside a domain."""
+
+
+class NotFoundError(StoreError, FileNotFoundError):
+    """The array, key, bucket or version does not exist.  Create it, or check the URL."""
+
+    prefix = "NOT_FOUND: "
+
+
+class AlreadyExistsError(StoreError, FileExistsError):
+    """Creation found something in its place.  Pass `open=True` or `delete_existing=True`."""
+
+    prefix = "ALREADY_EXISTS: "
+
+
+class FailedPreconditionError(StoreError):
+    """What is stored does not agree with what was asked for, or the state forbids the operation."""
+
+    prefix = "FAILED_PRECONDITION: "
+
+
+class DataLossError(StoreError):
+    """Stored bytes are damaged: a checksum differs, a part is cut off.  Restore them from elsewhere."""
+
+    prefix = "DATA_LOSS: "
+
+
+class AbortedError(StoreError):
+    """Another writer was faster.  Read again, then try again."""
+
+    prefix = "ABORTED: "
+
+
+class TransactionCancelledError(StoreError):
+    """The transaction was aborted."""
+
+    prefix = "CANCELLED: "
+
+
+class DeadlineExceededError(StoreError, TimeoutError):
+    """A lock or a server did not answer in time."""
+
+    prefix = "DEADLINE_EXCEEDED: "
+
+
+class PermissionDeniedError(StoreError, PermissionError):
+    """The system or the policy of a reference set forbids the access."""
+
+    prefix = "PERMISSION_DENIED: "
+
+
+class UnavailableError(StoreError):
+    """A server failed in a way that may pass; the retries up to the deadline did not help."""
+
+    prefix = "UNAVAILABLE: "
+    transient = True
+
+
+class ResourceExhaustedError(StoreError):
+    """Input would need more memory or time than its declared sizes allow, and was refused before that."""
+
+    prefix = "RESOURCE_EXHAUSTED: "
+
+
+class UnimplementedError(StoreError, NotImplementedError):
+    """The driver or store does not support the operation."""

@@ -1,0 +1,1 @@
+"""The reverse direction: stores and arrays of fsstore shown to others as fsspec filesystems."""

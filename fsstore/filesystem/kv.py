@@ -1,0 +1,116 @@
+"""`KvFileSystem`: any key-value store as a plain fsspec filesystem.
+
+Paths are keys, directories are what keys have in common.  The store is opened on first use, because a filesystem may be
+made inside a running event loop; its operations run where stores run (`_runtime`), and are awaited on whichever loop
+fsspec uses, its own or the caller's.  Reads of many keys are one batch.
+
+What a store refuses (writing to an archive) raises fsstore's errors, which are also Python's: a missing key is a
+`FileNotFoundError`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fsspec.asyn import sync
+
+from fsstore import _runtime
+from fsstore.filesystem.kv_read import KvReading, found_value
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
+from fsstore.kvstore.key_range import KeyRange
+
+__all__ = ["KvFileSystem"]
+
+
+class KvFileSystem(KvReading):
+    """The keys of a store as a filesystem.
+
+    `fo` is a pipeline URL, kvstore spec, `KvStore` or live object; in a chain (`ocdbt::s3://bucket/db`) fsspec gives
+    the path, `target_protocol` and `target_options` of the next protocol.
+    """
+
+    protocol: ClassVar[Any] = "kvstore"
+
+    # --- writing
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        await self._run(self._store(path, value, create=mode == "create"))
+
+    async def _store(self, path: str, value: Any, *, create: bool) -> None:
+        place = await self._locate(path)
+        stamp = await place.store.write(place.key, bytes(value), NO_VALUE if create else UNKNOWN)
+        if create and stamp.generation == UNKNOWN:
+            raise FileExistsError(path)
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        await self._run(self._delete(path))
+
+    async def _delete(self, path: str) -> None:
+        place = await self._locate(path)
+        await place.store.write(place.key, None)
+
+    async def _rm(self, path: Any, recursive: bool = False, batch_size: int | None = None, **_: Any) -> None:
+        paths = await self._expand_path(path, recursive=False)
+        for each in paths:
+            await self._run(self._remove(each, recursive=recursive))
+
+    async def _remove(self, path: str, *, recursive: bool) -> None:
+        place = await self._locate(path)
+        if recursive:
+            await place.store.delete_range(KeyRange.prefix(f"{place.key}/" if place.key else ""))
+        if place.key:
+            await place.store.write(place.key, None)
+
+    async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **kwargs: Any) -> None:
+        value = await _runtime.start(_runtime.offload(_contents, lpath))
+        if value is not None:
+            await self._pipe_file(rpath, value, mode=mode)
+
+    async def _get_file(self, rpath: str, lpath: str, **_: Any) -> None:
+        value = None if await self._isdir(rpath) else await self._cat_file(rpath)
+        await _runtime.start(_runtime.offload(_keep, lpath, value))
+
+    async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        if not await self._isdir(path1):
+            await self._pipe_file(path2, await self._cat_file(path1))
+
+    async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """Do nothing: directories are there when keys are."""
+
+    async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Do nothing: directories are there when keys are."""
+
+    # --- files
+
+    def _open(self, path: str, mode: str = "rb", block_size: Any = None, **kwargs: Any) -> Any:
+        from fsstore.filesystem.kv_file import KvFile
+
+        if "x" in mode and self.exists(path):  # created atomically when closed; said early where it is known
+            raise FileExistsError(path)
+        return KvFile(self, path, mode, block_size or "default", **kwargs)
+
+    def ukey(self, path: str) -> str:
+        """Return a text that changes with the contents of a file."""
+        return str(sync(self.loop, self._ukey, path))
+
+    async def _ukey(self, path: str) -> str:
+        async def generation() -> bytes:
+            place = await self._locate(path)
+            answer = await place.store.read(place.key, 0, 0)
+            found_value(answer, path)
+            return answer.generation
+
+        return (await self._run(generation())).hex() or str(await self._info(path))
+
+
+def _contents(path: str) -> bytes | None:
+    return None if Path(path).is_dir() else Path(path).read_bytes()
+
+
+def _keep(path: str, value: bytes | None) -> None:
+    if value is None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(value)

@@ -1,0 +1,100 @@
+"""The place of a filesystem: its store, opened on first use, and where its operations run.
+
+A filesystem may be made inside a running event loop, so making one opens nothing.  Operations run where stores run
+(`_runtime`), and are awaited on whichever loop fsspec uses, its own or the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from fsspec.asyn import AsyncFileSystem
+
+from fsstore import _runtime
+from fsstore.context import Context
+from fsstore.filesystem.place import Target, open_target
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.opened import OpenKv
+
+__all__ = ["KvPlace", "Place"]
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """A path taken apart: the store, the key in it, and what stands before keys in names of this filesystem."""
+
+    store: KvPrefix
+    key: str
+    lead: str = ""
+
+
+class KvPlace(AsyncFileSystem):  # type: ignore[misc]  # fsspec is untyped
+    """A filesystem that knows its store.
+
+    `fo` is a pipeline URL, kvstore spec, `KvStore` or live object; in a chain (`ocdbt::s3://bucket/db`) fsspec gives
+    the path, `target_protocol` and `target_options` of the next protocol.
+    """
+
+    protocol: ClassVar[Any] = "kvstore"
+    root_marker = ""
+    async_impl = True
+    cachable = True
+
+    def __init__(
+        self,
+        fo: Any = "",
+        target_protocol: str | None = None,
+        target_options: Mapping[str, Any] | None = None,
+        **storage_options: Any,
+    ) -> None:
+        super().__init__(**storage_options)
+        self._target = Target(fo, target_protocol, dict(target_options or {}))
+        self._context = Context()
+        self._opened: asyncio.Future[OpenKv] | None = None
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        text = str(path)
+        names = (cls.protocol,) if isinstance(cls.protocol, str) else cls.protocol
+        for name in names:
+            text = text.removeprefix(f"{name}://")
+        return text.strip("/")
+
+    # --- the store behind
+
+    async def _make(self) -> OpenKv:
+        """Open the store whose keys are shown."""
+        opened = await open_target(self._target, self._context)
+        path = opened.path
+        return opened.at(path if not path or path.endswith("/") else path + "/")
+
+    async def open_place(self, path: str) -> OpenKv:
+        """Return the store and `path` in it; runs on fsstore's own event loop."""
+        if self._opened is None:
+            self._opened = asyncio.ensure_future(self._make())
+        try:
+            opened = await asyncio.shield(self._opened)
+        except BaseException:
+            self._opened = None
+            raise
+        return opened.at(opened.path + path)
+
+    async def _locate(self, path: str) -> Place:
+        opened = await self.open_place("")
+        return Place(opened.prefix, self._strip_protocol(path))
+
+    async def _run(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Run an operation of stores on their event loop, and wait for it on this one."""
+        return await _runtime.start(operation)
+
+    @property
+    def kvstore(self) -> Any:
+        """The store behind, as a `KvStore`."""
+        from fsstore.kvstore.store import KvStore
+
+        return KvStore.of(_runtime.call(self.open_place("")))

@@ -1,0 +1,181 @@
+"""Reading and listing of a filesystem over a store.  Reads of many keys are one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fsstore import _runtime
+from fsstore.errors import OutOfRangeError
+from fsstore.filesystem.kv_place import KvPlace, Place
+from fsstore.filesystem.listing import Listing, children
+from fsstore.kvstore.contract import Read, ReadResult
+
+__all__ = ["KvReading", "found_value"]
+
+
+class KvReading(KvPlace):
+    """What does not change the store."""
+
+    # --- reading
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        return await self._run(self._value(path, start, end))
+
+    async def _value(self, path: str, start: int | None, end: int | None) -> bytes:
+        place = await self._locate(path)
+        low, high = start or 0, end
+        if low < 0 or (high is not None and high < 0):
+            return found_value(await place.store.read(place.key), path)[start:end]
+        if high is not None and high <= low:
+            found_value(await place.store.read(place.key, 0, 0), path)
+            return b""
+        try:
+            return found_value(await place.store.read(place.key, low, high), path)
+        except OutOfRangeError:  # filesystems answer with what there is
+            return found_value(await place.store.read(place.key), path)[low:high]
+
+    async def _cat(
+        self,
+        path: Any,
+        recursive: bool = False,
+        on_error: str = "raise",
+        batch_size: int | None = None,
+        **_: Any,
+    ) -> Any:
+        paths = await self._expand_path(path, recursive=recursive)
+        answers = await self._run(self._values(paths))
+        outcomes = [_outcome(answer, each) for answer, each in zip(answers, paths, strict=True)]
+        if (
+            len(paths) == 1
+            and isinstance(path, str)
+            and paths[0] == self._strip_protocol(path)
+            and not recursive
+        ):
+            return _checked(outcomes[0], on_error)
+        found = {each: _checked(outcome, on_error) for each, outcome in zip(paths, outcomes, strict=True)}
+        return {
+            each: value
+            for each, value in found.items()
+            if not (on_error == "omit" and isinstance(value, Exception))
+        }
+
+    async def _values(self, paths: Sequence[str]) -> list[ReadResult]:
+        places = [await self._locate(path) for path in paths]
+        return await _read_places(places, [(0, None)] * len(places))
+
+    async def _cat_ranges(
+        self,
+        paths: Any,
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **_: Any,
+    ) -> list[Any]:
+        count = len(paths)
+        first = list(starts) if isinstance(starts, list | tuple) else [starts] * count
+        last = list(ends) if isinstance(ends, list | tuple) else [ends] * count
+        outcomes = await self._run(self._ranges(list(paths), first, last))
+        return [_checked(outcome, on_error) for outcome in outcomes]
+
+    async def _ranges(
+        self, paths: list[str], starts: list[int | None], ends: list[int | None]
+    ) -> list[bytes | Exception]:
+        spans = [(start or 0, end) for start, end in zip(starts, ends, strict=True)]
+        if all(low >= 0 and (high is None or high > low) for low, high in spans):
+            places = [await self._locate(path) for path in paths]
+            try:
+                answers = await _read_places(places, spans)
+                return [_outcome(answer, path) for answer, path in zip(answers, paths, strict=True)]
+            except OutOfRangeError:
+                pass
+        return await _runtime.gather(
+            self._attempt(path, start, end) for path, start, end in zip(paths, starts, ends, strict=True)
+        )
+
+    async def _attempt(self, path: str, start: int | None, end: int | None) -> bytes | Exception:
+        try:
+            return await self._value(path, start, end)
+        except Exception as error:  # noqa: BLE001  # the caller chooses what becomes of it
+            return error
+
+    # --- what there is
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        return await self._run(self._about(path))
+
+    async def _about(self, path: str) -> dict[str, Any]:
+        place = await self._locate(path)
+        found = await Listing(place.store).info(place.key)
+        if found is None:
+            raise FileNotFoundError(path)
+        return {**found, "name": place.lead + found["name"]}
+
+    async def _exists(self, path: str, **_: Any) -> bool:
+        try:
+            await self._info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        found = await self._run(self._listed(path))
+        return found if detail else [entry["name"] for entry in found]
+
+    async def _listed(self, path: str) -> list[dict[str, Any]]:
+        place = await self._locate(path)
+        listing = Listing(place.store)
+        found = await children(listing, place.key)
+        if not found:
+            alone = await listing.info(place.key)
+            if alone is None:
+                raise FileNotFoundError(path)
+            found = [alone] if alone["type"] == "file" else []
+        return [{**entry, "name": place.lead + entry["name"]} for entry in found]
+
+    async def _find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, **kwargs: Any
+    ) -> Any:
+        if maxdepth is not None or withdirs:
+            return await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, **kwargs)
+        found = await self._run(self._all(path))
+        return found if kwargs.get("detail") else sorted(found)
+
+    async def _all(self, path: str) -> dict[str, dict[str, Any]]:
+        place = await self._locate(path)
+        entries = await Listing(place.store).below(place.key)
+        return {
+            place.lead + entry["name"]: {**entry, "name": place.lead + entry["name"]} for entry in entries
+        }
+
+
+async def _read_places(places: Sequence[Place], spans: Sequence[tuple[int, int | None]]) -> list[ReadResult]:
+    """Return the values at places, one batch a store."""
+    by_store: dict[int, list[int]] = {}
+    for number, place in enumerate(places):
+        by_store.setdefault(id(place.store.driver), []).append(number)
+    answers: list[Any] = [None] * len(places)
+    for numbers in by_store.values():
+        reads = [Read(places[number].store.path + places[number].key, *spans[number]) for number in numbers]
+        found = await places[numbers[0]].store.driver.read_many(reads)
+        for number, answer in zip(numbers, found, strict=True):
+            answers[number] = answer
+    return answers
+
+
+def found_value(answer: ReadResult, path: str) -> bytes:
+    """Return the value of an answer, or raise `FileNotFoundError`."""
+    if answer.state == "missing":
+        raise FileNotFoundError(path)
+    return bytes(answer.value)
+
+
+def _outcome(answer: ReadResult, path: str) -> bytes | Exception:
+    return FileNotFoundError(path) if answer.state == "missing" else bytes(answer.value)
+
+
+def _checked(outcome: bytes | Exception, on_error: str) -> bytes | Exception:
+    if isinstance(outcome, Exception) and on_error == "raise":
+        raise outcome
+    return outcome

@@ -1,0 +1,102 @@
+"""Directories of a store that has only keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsstore.kvstore.contract import Entry, KvPrefix
+from fsstore.kvstore.key_range import KeyRange, key_bytes, prefix_end
+
+__all__ = ["Listing", "children"]
+
+
+def _file(key: str, size: int | None) -> dict[str, Any]:
+    return {"name": key, "size": size, "type": "file"}
+
+
+def _directory(key: str) -> dict[str, Any]:
+    return {"name": key, "size": 0, "type": "directory"}
+
+
+class Listing:
+    """Files and directories of a store, as fsspec describes them."""
+
+    def __init__(self, store: KvPrefix) -> None:
+        self.store = store
+
+    async def info(self, key: str) -> dict[str, Any] | None:
+        """Return the description of a key or directory, or None; a size is found out by reading where it must be."""
+        if key:
+            answer = await self.store.read(key, 0, 0)
+            if answer.state != "missing":
+                return _file(key, await self._size(key))
+        if await self.is_directory(key):
+            return _directory(key)
+        return None
+
+    async def _size(self, key: str) -> int:
+        if self.store.driver.features.listable:
+            async for batch in self.store.scan(KeyRange(key, key_bytes(key) + b"\0")):
+                sizes = [entry.size for entry in batch if entry.key == key and entry.size is not None]
+                if sizes:
+                    return sizes[0]
+        return len((await self.store.read(key)).value)
+
+    async def is_directory(self, key: str) -> bool:
+        """Return whether there are keys below; the root is a directory always."""
+        if not key:
+            return True
+        if not self.store.driver.features.listable:
+            return False
+        async for batch in self.store.scan(KeyRange.prefix(f"{key}/")):
+            if batch:
+                return True
+        return False
+
+    async def below(self, key: str) -> list[dict[str, Any]]:
+        """Return all files below a directory, in order; a file is below itself."""
+        found = [
+            entry
+            async for batch in self.store.scan(KeyRange.prefix(f"{key}/" if key else ""))
+            for entry in batch
+            if not entry.key.endswith("/")
+        ]
+        listed = [_file(entry.key, entry.size) for entry in sorted(found)]
+        if key and not listed:
+            alone = await self.info(key)
+            return [alone] if alone is not None and alone["type"] == "file" else []
+        return listed
+
+
+async def children(listing: Listing, key: str) -> list[dict[str, Any]]:
+    """Return the files and directories in a directory, in order.
+
+    A store that lists in order is asked to go on after each directory that is found.
+    """
+    prefix = f"{key}/" if key else ""
+    everything = KeyRange.prefix(prefix)
+    found: dict[str, dict[str, Any]] = {}
+    skips = listing.store.driver.features.sorted_scan
+    begin = everything.inclusive_min
+    while True:
+        jump = b""
+        async for batch in listing.store.scan(KeyRange(begin, everything.exclusive_max)):
+            jump = _note(batch, prefix, found)
+            if jump and skips:
+                break
+        if not (jump and skips):
+            return [found[name] for name in sorted(found)]
+        begin = jump
+
+
+def _note(batch: list[Entry], prefix: str, found: dict[str, dict[str, Any]]) -> bytes:
+    """Note what a batch says; return the key after the directory that the last entry is in, or nothing."""
+    last = ""
+    for entry in batch:
+        name, slash, _ = entry.key[len(prefix) :].partition("/")
+        last = prefix + name + slash if slash else ""
+        if slash and name:
+            found[prefix + name] = _directory(prefix + name)
+        elif name:
+            found.setdefault(prefix + name, _file(entry.key, entry.size))
+    return prefix_end(key_bytes(last)) if last else b""

@@ -1,0 +1,86 @@
+"""From what fsspec hands a filesystem to an open store: chains, protocols, options, pipelines, live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsstore import _runtime
+from fsstore.context import Context
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.opened import OpenKv, open_kv
+from fsstore.kvstore.spec import KvSpec
+from fsstore.kvstore.spec_parse import kv_kind, kv_spec
+from fsstore.kvstore.store import KvStore
+
+__all__ = ["Target", "live_kv", "open_target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The place a filesystem is over.
+
+    `place` is a pipeline URL, a kvstore spec, a `KvStore` or live object; or, with a `protocol`, a path of that fsspec
+    protocol, whose filesystem takes `options`.
+    """
+
+    place: Any = ""
+    protocol: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def live_kv(prefix: KvPrefix) -> OpenKv:
+    """Return an open store for a driver that exists only in this process."""
+    kind = kv_kind("memory")
+    assert kind is not None
+    return OpenKv(
+        prefix.driver, prefix.path, KvSpec.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
+    )
+
+
+async def open_target(target: Target, context: Context) -> OpenKv:
+    """Open the store a filesystem is over; its path may be a file or a directory."""
+    place = target.place
+    if isinstance(place, KvStore):
+        return place._open
+    if target.protocol is None and isinstance(place, str) and "://" not in place:
+        target = Target(place, "file", target.options)
+    if target.protocol is None:
+        if isinstance(place, str) and "|" not in place and (target.options or "::" in place):
+            return await _of_filesystem(place, None, target.options)
+        return await open_kv(kv_spec(place), context)
+    path = str(place)
+    if target.protocol in ("file", "local") and not target.options:
+        local = path.removeprefix("local://").removeprefix("file://")
+        absolute = _absolute(local) + ("/" if local.endswith("/") and local != "/" else "")
+        return await open_kv(kv_spec({"driver": "file", "path": absolute}), context)
+    return await _of_filesystem(path, target.protocol, target.options)
+
+
+async def _of_filesystem(path: str, protocol: str | None, options: Mapping[str, Any]) -> OpenKv:
+    """Open a path of an fsspec filesystem; making that may block, so it happens on a pool thread."""
+    filesystem, inner = await _runtime.offload(_filesystem, path, protocol, dict(options))
+    opened = getattr(filesystem, "open_place", None)
+    if opened is not None:
+        found: OpenKv = await opened(inner)
+        return found
+    from fsstore.kvstore.live import filesystem_prefix
+
+    return live_kv(await _runtime.offload(filesystem_prefix, filesystem, inner))
+
+
+def _filesystem(path: str, protocol: str | None, options: dict[str, Any]) -> tuple[Any, str]:
+    import fsspec
+    from fsspec.core import url_to_fs
+
+    if protocol is None or "::" in path:
+        filesystem, inner = url_to_fs(path, **options)
+        return filesystem, str(inner)
+    filesystem = fsspec.filesystem(protocol, **options)
+    return filesystem, str(filesystem._strip_protocol(path))
+
+
+def _absolute(path: str) -> str:
+    return str(Path.cwd() / path)

@@ -1,0 +1,85 @@
+"""The fsspec protocols over one store: `ocdbt::`, `auto::`, `zarr::`, `zarr2::`, `zarr3::`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from fsstore.driver.auto import enter
+from fsstore.errors import StoreError
+from fsstore.filesystem.kv import KvFileSystem
+from fsstore.filesystem.place import open_target
+from fsstore.kvstore.opened import OpenKv, open_adapter
+from fsstore.kvstore.spec_parse import kv_kind
+from fsstore.kvstore.view import open_view
+
+__all__ = ["AutoFileSystem", "OcdbtFileSystem", "Zarr2FileSystem", "Zarr3FileSystem", "ZarrFileSystem"]
+
+
+def _as_directory(opened: OpenKv) -> OpenKv:
+    return opened if not opened.path or opened.path.endswith("/") else opened.at(opened.path + "/")
+
+
+class OcdbtFileSystem(KvFileSystem):
+    """The keys of an OCDBT database, which is created by the first write."""
+
+    protocol: ClassVar[Any] = "ocdbt"
+
+    async def _make(self) -> OpenKv:
+        kind = kv_kind("ocdbt")
+        if kind is None:
+            raise StoreError("the ocdbt key-value store is not registered")
+        base = await open_target(self._target, self._context)
+        return await open_adapter(kind, base, self._context)
+
+
+class AutoFileSystem(KvFileSystem):
+    """The keys of the innermost store that detection finds: inside archives, databases and reference sets."""
+
+    protocol: ClassVar[Any] = "auto"
+
+    async def _make(self) -> OpenKv:
+        base = await open_target(self._target, self._context)
+        try:
+            opened, found = await enter(base, self._context)
+        except StoreError:
+            return _as_directory(base)  # a file of a format without an adapter stands in its directory
+        return opened if found is not None and found.is_file else _as_directory(opened)
+
+
+class Zarr3FileSystem(KvFileSystem):
+    """Any array or hierarchy as the keys of a zarr v3 store; `explode_shards` shows shards as their sub-chunks."""
+
+    protocol: ClassVar[Any] = "zarr3"
+    zarr_format: ClassVar[int] = 3
+
+    def __init__(
+        self,
+        fo: Any = "",
+        target_protocol: str | None = None,
+        target_options: Mapping[str, Any] | None = None,
+        *,
+        explode_shards: bool = False,
+        **storage_options: Any,
+    ) -> None:
+        super().__init__(fo, target_protocol, target_options, **storage_options)
+        self._explode = explode_shards
+
+    async def _make(self) -> OpenKv:
+        base = await open_target(self._target, self._context)
+        return await open_view(
+            base, self._context, zarr_format=self.zarr_format, explode_shards=self._explode
+        )
+
+
+class Zarr2FileSystem(Zarr3FileSystem):
+    """Any array or hierarchy as the keys of a zarr v2 store."""
+
+    protocol: ClassVar[Any] = "zarr2"
+    zarr_format: ClassVar[int] = 2
+
+
+class ZarrFileSystem(Zarr2FileSystem):
+    """The same by the name of the driver."""
+
+    protocol: ClassVar[Any] = "zarr"

@@ -1,0 +1,101 @@
+"""The contract of an array format: pure functions between stored documents, constraints and `ChunkedArray`.
+
+`ChunkedArray` says what is stored, once: engine, schema and printed metadata are read off it.  A format decodes it from
+its metadata document, creates it from a schema and metadata constraints, changes its shape, and writes the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from fsstore._json import Json
+from fsstore.chunk.model import ChunkModel
+from fsstore.dtypes import dtype
+from fsstore.schema import Schema
+from fsstore.units import Unit
+
+__all__ = ["ChunkedArray", "Format"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedArray:
+    """A stored array.
+
+    `metadata` is the document as stored, `codec` its members that say how chunks are encoded, with every default
+    filled in as it is printed, `extra` how the format found it (a selected field, say).
+    The last `fixed` dimensions belong to the elements and cannot be resized.
+    """
+
+    shape: tuple[int, ...]
+    dtype: dtype
+    model: ChunkModel
+    metadata: Mapping[str, Json]
+    codec: Mapping[str, Json]
+    write_chunk: tuple[int, ...]
+    read_chunk: tuple[int, ...]
+    inner_order: tuple[int, ...]
+    labels: tuple[str, ...] = ()
+    units: tuple[Unit | None, ...] | None = None
+    fill_value: Any = None
+    fixed: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+
+class Format(Protocol):
+    """A format of chunked arrays.  Stateless."""
+
+    id: ClassVar[str]
+    """The JSON driver."""
+    scheme: ClassVar[str]
+    """The URL scheme."""
+    document: ClassVar[str]
+    """The key of the metadata document."""
+    options: ClassVar[tuple[str, ...]]
+    """Spec members of its own (`field`), strings or booleans, that choose how the document is understood."""
+
+    def constraints(self, json: Any) -> dict[str, Json]:
+        """Return the `metadata` member of a spec, checked and in canonical form."""
+        ...
+
+    def constrain_schema(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> Schema:
+        """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
+        ...
+
+    def implied_schema(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> Schema:
+        """Return `schema` with all that follows from the constraints: layout, codec, fill value and units too."""
+        ...
+
+    def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
+        """Return the array that a stored metadata document describes."""
+        ...
+
+    def encode(self, array: ChunkedArray) -> bytes:
+        """Return the metadata document to store."""
+        ...
+
+    def create(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> ChunkedArray:
+        """Return a new array that satisfies the schema and the constraints."""
+        ...
+
+    def check(
+        self, array: ChunkedArray, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> None:
+        """Raise if a stored array does not satisfy the constraints or the schema."""
+        ...
+
+    def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
+        """Return the array with another shape."""
+        ...

@@ -1,0 +1,227 @@
+"""Fill values in metadata: JSON to scalars and back, bit for bit.
+
+zarr v3 writes floating-point values that JSON cannot say as `"NaN"`, `"Infinity"`, `"-Infinity"`, or, for a NaN of
+other bits, as the bits in hexadecimal.  zarr v2 has numeric strings and base64 instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import Json, array_of, boolean, expected, integer, show, string
+from fsstore.errors import JsonError
+
+__all__ = ["fill_from_v2", "fill_from_v3", "fill_to_v2", "fill_to_v3"]
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_ML_INTEGERS = {"int2": (-2, 1), "int4": (-8, 7), "uint2": (0, 3), "uint4": (0, 15)}
+
+
+def _is_float(native: np.dtype[Any]) -> bool:
+    return native.kind == "f" or (native.kind == "V" and native.fields is None and "float" in native.name)
+
+
+def _integer_range(native: np.dtype[Any]) -> tuple[int, int] | None:
+    if native.kind in "iu":
+        info = np.iinfo(native)
+        return int(info.min), int(info.max)
+    return _ML_INTEGERS.get(native.name)
+
+
+def _scalar(value: Any, native: np.dtype[Any]) -> Any:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(value).astype(native)[()]
+
+
+def _hex_bits(text: str, native: np.dtype[Any]) -> Any:
+    digits = text[2:]
+    try:
+        bits = int(digits, 16)
+    except ValueError:
+        bits = -1
+    if not text.lower().startswith("0x") or bits < 0 or len(digits) > 2 * native.itemsize or "_" in digits:
+        raise expected('"Infinity", "-Infinity", "NaN", or hex string', text)
+    return np.frombuffer(bits.to_bytes(native.itemsize, "little"), native.newbyteorder("<")).astype(native)[0]
+
+
+def _float_v3(value: Any, native: np.dtype[Any]) -> Any:
+    if isinstance(value, str):
+        return _scalar(_SPECIAL[value], native) if value in _SPECIAL else _hex_bits(value, native)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise expected("64-bit floating-point number", value)
+    return _scalar(float(value), native)
+
+
+def _float_v2(value: Any, native: np.dtype[Any]) -> Any:
+    if isinstance(value, str):
+        try:
+            number = _SPECIAL[value] if value in _SPECIAL else float(value)
+        except ValueError:
+            number = math.nan
+        if value not in _SPECIAL and (math.isnan(number) or math.isinf(number)):
+            raise JsonError(f"Invalid floating-point value: {show(value)}")
+        return _scalar(number, native)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise expected("64-bit floating-point number", value)
+    return _scalar(float(value), native)
+
+
+def _complex(value: Any, native: np.dtype[Any], part: Callable[[Any, np.dtype[Any]], Any]) -> Any:
+    half = np.dtype(f"f{native.itemsize // 2}")
+    real, imaginary = array_of(lambda item: part(item, half), length=2)(value)
+    out = np.empty((), native)
+    out.real, out.imag = real, imaginary
+    return out[()]
+
+
+def _time(value: Any, native: np.dtype[Any]) -> Any:
+    if value == "NaT":
+        return np.array("NaT", native)[()]
+    return np.array(integer()(value), "i8").view(native)[()]
+
+
+def _bytes(value: Any, native: np.dtype[Any]) -> Any:
+    text = string(value)
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise JsonError(f"Invalid base64-encoded value: {show(text)}") from None
+    if len(data) != native.itemsize:
+        if native.kind == "S" and len(data) < native.itemsize:
+            data = data.ljust(native.itemsize, b"\0")
+        else:
+            raise JsonError(f"Expected {native.itemsize} base64-encoded bytes, but received: {len(data)}")
+    return np.frombuffer(data, native)[0]
+
+
+def fill_from_v3(value: Any, native: np.dtype[Any], name: str = "") -> Any:
+    """Return the fill value of a zarr v3 array as a scalar of `native`; `name` is the data type's."""
+    limits = _integer_range(native)
+    if limits is not None:
+        return _scalar(integer(*limits)(value), native)
+    if native.kind == "b":
+        return np.bool_(boolean(value))
+    if _is_float(native):
+        return _float_v3(value, native)
+    if native.kind == "c":
+        return _complex(value, native, _float_v3)
+    if native.kind in "Mm":
+        return _time(value, native)
+    if native.kind == "U":
+        return np.array(string(value), native)[()]
+    if native.kind == "O":
+        return string(value) if name == "string" else base64.b64decode(string(value))
+    return _opaque_v3(value, native)
+
+
+def _opaque_v3(value: Any, native: np.dtype[Any]) -> Any:
+    if isinstance(value, dict) and native.fields is not None:
+        out = np.zeros((), native)
+        for name in native.names or ():
+            out[name] = fill_from_v3(value.get(name, 0), native.fields[name][0])
+        return out[()]
+    if isinstance(value, list):
+        return np.frombuffer(bytes(array_of(integer(0, 255), length=native.itemsize)(value)), native)[0]
+    if value in (0, "", "0x0"):
+        return np.zeros((), native)[()]
+    return _bytes(value, native)
+
+
+def _float_to_v3(value: Any, native: np.dtype[Any]) -> Json:
+    number = float(value)
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    if not math.isnan(number):
+        return number
+    data = np.asarray(value, native).tobytes()
+    if data == _scalar(math.nan, native).tobytes():
+        return "NaN"
+    bits = int.from_bytes(data, "little" if native.newbyteorder("=").isnative else "big")
+    return f"0x{bits:0{2 * native.itemsize}x}"
+
+
+def fill_to_v3(value: Any, native: np.dtype[Any], name: str = "") -> Json:
+    """Return a fill value as zarr v3 metadata has it; `name` is the data type's."""
+    if _integer_range(native) is not None:
+        return int(value)
+    if native.kind == "b":
+        return bool(value)
+    if _is_float(native):
+        return _float_to_v3(value, native)
+    if native.kind == "c":
+        half = np.dtype(f"f{native.itemsize // 2}")
+        return [_float_to_v3(value.real, half), _float_to_v3(value.imag, half)]
+    if native.kind in "Mm":
+        return int(np.asarray(value).view("i8"))
+    if native.kind == "U" or isinstance(value, str):
+        return str(value)
+    if native.kind == "O":
+        return base64.b64encode(value).decode()
+    if native.fields is not None and name != "structured":  # of these zarr-python wants the bytes
+        return {name: fill_to_v3(value[name], native.fields[name][0]) for name in native.names or ()}
+    return base64.b64encode(np.asarray(value, native).tobytes()).decode()
+
+
+def fill_from_v2(value: Any, native: np.dtype[Any]) -> Any:
+    """Return the fill value of a zarr v2 array as a scalar of `native`, or None for null."""
+    if value is None:
+        return None
+    if native.kind in "iu":
+        return _scalar(integer(*_integer_range(native) or (0, 0))(value), native)
+    if native.name in _ML_INTEGERS:
+        return _scalar(integer()(value), native)
+    if native.kind == "b":
+        return np.bool_(boolean(value))
+    if _is_float(native):
+        return _float_v2(value, native)
+    if native.kind == "c":
+        return _bytes(value, native) if isinstance(value, str) else _complex(value, native, _float_v2)
+    return _other_from_v2(value, native)
+
+
+def _other_from_v2(value: Any, native: np.dtype[Any]) -> Any:
+    if native.kind in "Mm":
+        return _time(value, native)
+    if native.kind == "U":
+        return np.array(str(value) if isinstance(value, int) else string(value), native)[()]
+    if native.kind == "O":
+        return value
+    if value in (0, "0") and not isinstance(value, bool):
+        return np.zeros((), native)[()]
+    return _bytes(value, native)
+
+
+def _float_to_v2(value: Any) -> Json:
+    number = float(value)
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    return number
+
+
+def fill_to_v2(value: Any, native: np.dtype[Any]) -> Json:
+    """Return a fill value as zarr v2 metadata has it."""
+    if value is None:
+        return None
+    if native.kind in "iu" or native.name in _ML_INTEGERS:
+        return int(value)
+    if native.kind == "b":
+        return bool(value)
+    if _is_float(native):
+        return _float_to_v2(value)
+    if native.kind == "c":
+        return [_float_to_v2(value.real), _float_to_v2(value.imag)]
+    if native.kind in "Mm":
+        return int(np.asarray(value).view("i8"))
+    if native.kind == "U":
+        return str(value)
+    if native.kind == "O":
+        return value  # type: ignore[no-any-return]  # JSON, a string or a number
+    return base64.b64encode(np.asarray(value, native).tobytes()).decode()

@@ -1,0 +1,172 @@
+"""What all formats check of a schema: against a stored array, and while one is created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import Json, quote, show
+from fsstore.constraint import Vector, braced
+from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.format.contract import ChunkedArray
+from fsstore.index import IndexDomain
+from fsstore.layout import ChunkLayout
+from fsstore.layout_grid import GridValue
+from fsstore.layout_value import LayoutValue
+from fsstore.schema import Schema
+
+__all__ = ["SchemaWords", "check_schema", "expect_member", "merged_domain", "new_shape", "plain_fill"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaWords:
+    """What a format calls things in messages."""
+
+    dtype: str
+    rank: str
+    domain: str = "Mismatch between metadata and schema"
+    error: type[StoreError] = FailedPreconditionError
+
+
+def _stored_layout(array: ChunkedArray) -> ChunkLayout:
+    return ChunkLayout(
+        inner_order=array.inner_order,
+        grid_origin=(0,) * array.rank,
+        write_chunk_shape=array.write_chunk,
+        read_chunk_shape=array.read_chunk,
+    )
+
+
+def check_schema(array: ChunkedArray, schema: Schema, words: SchemaWords) -> None:
+    """Raise `StoreError` if a stored array does not satisfy the hard constraints of a schema."""
+    wanted = schema.dtype
+    if wanted is not None and wanted != array.dtype:
+        raise FailedPreconditionError(
+            f"{words.dtype} from metadata ({array.dtype.name}) does not match dtype in schema ({wanted.name})"
+        )
+    if schema.rank is not None and schema.rank != array.rank:
+        raise FailedPreconditionError(words.rank.format(schema=schema.rank, stored=array.rank))
+    if schema.domain is not None:
+        stored = IndexDomain(
+            shape=array.shape,
+            implicit_upper_bounds=[d < array.rank - array.fixed for d in range(array.rank)],
+            labels=array.labels or ("",) * array.rank,
+        )
+        try:
+            Schema(domain=stored).update(domain=schema.domain)
+        except StoreError as error:
+            raise words.error(f"{words.domain}: {error.message}") from None
+    layout = schema.chunk_layout._value
+    if layout.rank >= 0:
+        _stored_layout(array)._value.merged(_required(layout))
+    _check_fill(array, schema, words)
+    _check_units(array, schema)
+
+
+def _required(layout: LayoutValue) -> LayoutValue:
+    """Return the constraints that a stored array must satisfy: hard shapes, order and origin."""
+    order = layout.inner_order if layout.inner_order is not None and layout.inner_order[1] else None
+    return LayoutValue(
+        layout.rank,
+        inner_order=order,
+        grid_origin=_hard_only(layout.grid_origin),
+        write_chunk=GridValue(layout.rank, shape=_hard_only(layout.write_chunk.shape)),
+        read_chunk=GridValue(layout.rank, shape=_hard_only(layout.read_chunk.shape)),
+    )
+
+
+def _hard_only(vector: Vector[int]) -> Vector[int]:
+    return (
+        None
+        if vector is None
+        else tuple(bound if bound is not None and bound[1] else None for bound in vector)
+    )
+
+
+def _check_fill(array: ChunkedArray, schema: Schema, words: SchemaWords) -> None:
+    wanted = schema.fill_value
+    if wanted is None:
+        return
+    stored = array.fill_value
+    cast = None if stored is None else np.asarray(wanted).astype(stored.dtype)
+    if stored is None or cast is None or np.broadcast_to(cast, stored.shape).tobytes() != stored.tobytes():
+        raise words.error(
+            f"Invalid fill_value: schema requires fill value of {_shown(wanted)}, but metadata specifies fill value"
+            f" of {_shown(stored)}"
+        )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return show(np.asarray(value).tolist()) if np.asarray(value).dtype.kind in "biufU" else str(value)
+
+
+def _check_units(array: ChunkedArray, schema: Schema) -> None:
+    wanted = schema.dimension_units
+    if wanted is None or not any(unit is not None for unit in wanted):
+        return
+    stored = array.units or (None,) * array.rank
+    clash = any(unit is not None and other != unit for unit, other in zip(wanted, stored, strict=True))
+    if clash:
+        raise FailedPreconditionError(
+            "dimension_units from metadata does not match dimension_units in schema: Cannot merge dimension units"
+            f" {_units_text(stored)} and {_units_text(wanted)}"
+        )
+
+
+def _units_text(units: Any) -> str:
+    return "[" + ", ".join("null" if unit is None else quote(str(unit)) for unit in units) + "]"
+
+
+def expect_member(name: str, wanted: Json, stored: Json) -> None:
+    """Raise unless a metadata member is as a constraint wants it."""
+    if wanted != stored:
+        raise FailedPreconditionError(
+            f"Expected {quote(name)} of {show(wanted)} but received: {show(stored)}"
+        )
+
+
+def expect_attributes(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Raise unless every attribute wanted is stored with the same value."""
+    for name, value in wanted.items():
+        if name not in stored:
+            raise FailedPreconditionError(
+                f'Mismatch in "attributes": Expected {quote(name)} of {show(value)} but received: <discarded>'
+            )
+        if stored[name] != value:
+            raise FailedPreconditionError(
+                f'Mismatch in "attributes": Expected {quote(name)} of {show(value)} but received: {show(stored[name])}'
+            )
+
+
+def new_shape(schema: Schema) -> tuple[int, ...]:
+    """Return the shape of an array to create; its domain must be finite and start at zero."""
+    domain = schema.domain
+    if domain is None or any(not dim.finite for dim in domain):
+        raise StoreError("domain must be specified")
+    if any(domain.inclusive_min):
+        raise StoreError(f"domain must start at the origin, but is {domain!r}")
+    shape: tuple[int, ...] = domain.shape
+    return shape
+
+
+def plain_fill(schema: Schema, native: np.dtype[Any]) -> Any:
+    """Return the schema's fill value as a scalar of the stored type; None if it has none."""
+    wanted = schema.fill_value
+    if wanted is None:
+        return None
+    array = np.asarray(wanted)
+    if array.ndim:
+        raise StoreError(f"Invalid fill_value: expected a scalar, but received shape {braced(array.shape)}")
+    return array.astype(native)[()]
+
+
+def merged_domain(schema: Schema, shape: tuple[int, ...]) -> Schema:
+    """Return the schema with a shape of the metadata merged in; its upper bounds may be implicit."""
+    merged = schema.copy()
+    merged.update(domain=IndexDomain(shape=shape, implicit_upper_bounds=[True] * len(shape)))
+    return merged

@@ -1,0 +1,199 @@
+"""zarr v2: `.zarray` to a `ChunkedArray`, and back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fsstore._json import Fields, Json, Parser, array_of, dumps, integer, loads, one_of, quote
+from fsstore.chunk.grid import RegularAxis
+from fsstore.chunk.keys import KeyEncoding
+from fsstore.chunk.model import ChunkModel
+from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
+from fsstore.codec.contract import ChunkSpec
+from fsstore.detection import Detection
+from fsstore.errors import FailedPreconditionError, JsonError
+from fsstore.format.contract import ChunkedArray
+from fsstore.format.fill_value import fill_from_v2, fill_to_v2
+from fsstore.format.zarr2_create import create_metadata
+from fsstore.format.zarr2_dtype import Field, dtype_json, parse_dtype, select_field
+from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
+from fsstore.schema import Schema
+
+__all__ = ["DETECT", "Zarr2"]
+
+_MAX_EXTENT = 2**62 - 2
+
+
+def _compressor(value: Any) -> Json:
+    found = parse_compressor(value)
+    return None if found is None else found.to_json()
+
+
+def _filters(value: Any) -> Json:
+    return [each.to_json() for each in parse_filters(value)] or None
+
+
+def _dtype(value: Any) -> Json:
+    return dtype_json(parse_dtype(value))
+
+
+_MEMBERS: Mapping[str, Parser[Any]] = {
+    "zarr_format": integer(2, 2),
+    "shape": array_of(integer(0, _MAX_EXTENT)),
+    "chunks": array_of(integer(1, _MAX_EXTENT)),
+    "dtype": _dtype,
+    "compressor": _compressor,
+    "order": one_of("C", "F"),
+    "filters": _filters,
+}
+
+
+def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
+    fields = Fields(value)
+    out: dict[str, Any] = {}
+    for name, parser in _MEMBERS.items():
+        if stored or name in fields:
+            out[name] = fields.require(name, parser)
+    if stored or "fill_value" in fields:
+        out["fill_value"] = fields.require("fill_value", lambda item: _fill(item, out.get("dtype")))
+    separator = fields.take("dimension_separator", one_of(".", "/"))
+    if separator is not None:
+        out["dimension_separator"] = separator
+    shape, chunks = out.get("shape"), out.get("chunks")
+    if shape is not None and chunks is not None and len(shape) != len(chunks):
+        fields.problem(f'"shape" has rank {len(shape)}, but "chunks" has rank {len(chunks)}')
+    unknown = fields.rest() if stored else {}
+    fields.finish()
+    return {**unknown, **out}
+
+
+def _fill(value: Any, dtype: Any) -> Json:
+    if dtype is None:
+        raise JsonError('must be specified in conjunction with "dtype"')
+    native = parse_dtype(dtype)
+    return fill_to_v2(fill_from_v2(value, native), native)
+
+
+DETECT = Detection("zarr2", "array", files=(".zarray",))
+"""How an array is recognised."""
+
+
+class Zarr2:
+    """The format.  Stateless; `Format` says what each method does."""
+
+    id: ClassVar[str] = "zarr"
+    scheme: ClassVar[str] = "zarr2"
+    document: ClassVar[str] = ".zarray"
+    options: ClassVar[tuple[str, ...]] = ("field", "metadata_key")
+
+    def constraints(self, json: Any) -> dict[str, Json]:
+        """Return the `metadata` member of a spec, checked and in canonical form."""
+        return _parse(json, stored=False)
+
+    def constrain_schema(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> Schema:
+        """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
+        return constrain_schema(constraints, options, schema)
+
+    def implied_schema(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> Schema:
+        """Return `schema` with everything that follows from the constraints merged in."""
+        return implied_schema(constraints, options, schema)
+
+    def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
+        """Return the array that a stored document describes."""
+        value = loads(data)
+        try:
+            metadata = _parse(value, stored=True)
+        except JsonError as error:
+            raise FailedPreconditionError(error.message) from None
+        return build(metadata, options)
+
+    def encode(self, array: ChunkedArray) -> bytes:
+        """Return the document to store."""
+        return dumps(dict(array.metadata)).encode()
+
+    def create(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> ChunkedArray:
+        """Return a new array that satisfies the schema and the constraints."""
+        return build(create_metadata(constraints, options, schema), options)
+
+    def check(
+        self, array: ChunkedArray, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> None:
+        """Raise if a stored array does not satisfy the constraints or the schema."""
+        check_constraints(array, constraints, schema)
+
+    def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
+        """Return the array with another shape."""
+        stored = list(shape[: array.rank - array.fixed])
+        return build({**array.metadata, "shape": stored}, array.extra)
+
+
+def _named(field: Field) -> dict[str, str]:
+    return {} if field.name is None else {"field": field.name}
+
+
+def _object_fill(fill: Any, name: str) -> Any:
+    """Return what missing elements of variable length are: null and 0 stand for nothing."""
+    if name == "json":
+        return fill
+    if name == "ustring":
+        return fill if isinstance(fill, str) else ""
+    return _from_base64(fill) if isinstance(fill, str) else b""
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise FailedPreconditionError(f"Invalid base64-encoded value: {quote(text)}") from None
+
+
+def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
+    """Return the array that a complete, checked document describes."""
+    native = parse_dtype(metadata["dtype"])
+    fill = fill_from_v2(metadata["fill_value"], native)
+    field = select_field(native, options.get("field"), metadata.get("filters"))
+    if native.kind == "O":
+        fill = _object_fill(fill, field.dtype.name)
+    chunks = tuple(metadata["chunks"])
+    pipeline = V2Pipeline.from_json(metadata["compressor"], metadata.get("filters"), metadata["order"])
+    chain = pipeline.bind(ChunkSpec(native, chunks, fill))
+    sizes = chunks + field.shape
+    rank, trailing = len(chunks), len(field.shape)
+    order = tuple(range(rank)) if metadata["order"] == "C" else tuple(range(rank))[::-1]
+    part = fill if field.name is None or fill is None else fill[field.name]
+    chosen = {**{name: value for name, value in options.items() if value}, **_named(field)}
+    return ChunkedArray(
+        shape=tuple(metadata["shape"]) + field.shape,
+        dtype=field.dtype,
+        model=ChunkModel(
+            dtype=field.native,
+            axes=tuple(RegularAxis(max(1, size)) for size in sizes),
+            keys=KeyEncoding("", metadata.get("dimension_separator", "."), "0"),
+            chain=chain,
+            fill_value=part,
+            key_rank=rank,
+            component=field.name,
+        ),
+        metadata=metadata,
+        codec={
+            "driver": "zarr",
+            "compressor": metadata["compressor"],
+            "filters": metadata.get("filters"),
+        },
+        write_chunk=sizes,
+        read_chunk=sizes,
+        inner_order=(*order, *range(rank, rank + trailing)),
+        fill_value=None if part is None or field.native.kind == "O" else np.asarray(part, field.native),
+        fixed=trailing,
+        extra=chosen,
+    )

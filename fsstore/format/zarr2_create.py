@@ -1,0 +1,130 @@
+"""Creating zarr v2 metadata from a schema and metadata constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import Json, dumps
+from fsstore.chunk_shape import choose_one_grid
+from fsstore.codec.compressor_v2 import DEFAULT_COMPRESSOR, merge_specs
+from fsstore.errors import StoreError
+from fsstore.format.fill_value import fill_to_v2
+from fsstore.format.schema_check import new_shape, plain_fill
+from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, select_field, stored_dtype
+from fsstore.format.zarr2_match import constrain_schema
+from fsstore.layout import ChunkLayout
+from fsstore.layout_value import LayoutValue
+from fsstore.schema import Schema
+
+__all__ = ["create_metadata"]
+
+
+def create_metadata(
+    constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema
+) -> dict[str, Any]:
+    """Return the document of a new array."""
+    if "dtype" not in constraints and schema.dtype is not None:
+        constraints = {**constraints, "dtype": dtype_json(stored_dtype(schema.dtype))}
+    merged = constrain_schema(constraints, options, schema)
+    units = merged.dimension_units
+    if units is not None and any(unit is not None for unit in units):
+        raise StoreError("Dimension units not supported by zarr driver")
+    native = _native(constraints, merged)
+    trailing = select_field(native, options.get("field") or (native.names or (None,))[0]).shape
+    domain = new_shape(merged)
+    rank = len(domain) - len(trailing)
+    if domain[rank:] != trailing:
+        raise StoreError(f"domain must end in the dimensions {list(trailing)} of the data type")
+    shape = domain[:rank]
+    chunks, order = _chunks(constraints, merged, shape, trailing)
+    codec = _codec(constraints, schema)
+    if native.kind == "O" and not codec["filters"]:
+        codec["filters"] = [{"id": _OBJECT_FILTERS[_object_name(merged)]}]
+    return {
+        "zarr_format": 2,
+        "shape": list(shape),
+        "chunks": list(chunks),
+        "dtype": dtype_json(native),
+        "compressor": codec["compressor"],
+        "filters": codec["filters"],
+        "order": order,
+        "fill_value": _fill(constraints, schema, native),
+        "dimension_separator": constraints.get("dimension_separator", "."),
+    }
+
+
+_OBJECT_FILTERS = {"ustring": "vlen-utf8", "string": "vlen-bytes", "json": "json2"}
+
+
+def _object_name(merged: Schema) -> str:
+    return "ustring" if merged.dtype is None else merged.dtype.name
+
+
+def _native(constraints: Mapping[str, Any], merged: Schema) -> np.dtype[Any]:
+    if "dtype" in constraints:
+        return parse_dtype(constraints["dtype"])
+    if merged.dtype is None:
+        raise StoreError('"dtype" must be specified')
+    return stored_dtype(merged.dtype)
+
+
+def _chunks(
+    constraints: Mapping[str, Any], merged: Schema, shape: tuple[int, ...], trailing: tuple[int, ...]
+) -> tuple[tuple[int, ...], str]:
+    rank, whole = len(shape), len(shape) + len(trailing)
+    layout = ChunkLayout(rank=whole, grid_origin=(0,) * whole)
+    if trailing:
+        layout.update(chunk_shape=[None] * rank + list(trailing))
+    if "chunks" in constraints:
+        layout.update(chunk_shape=[*constraints["chunks"], *trailing])
+    inner = tuple(range(rank, whole))
+    if "order" in constraints:
+        order = tuple(range(rank)) if constraints["order"] == "C" else tuple(range(rank))[::-1]
+        layout.update(inner_order=order + inner)
+    value = layout._value.merged(merged.chunk_layout._value)
+    chunks = choose_one_grid(value, shape + trailing)
+    codec_chunk = value.codec_chunk.shape or ()
+    if any(bound is not None and bound[1] for bound in codec_chunk):
+        raise StoreError("codec_chunk_shape not supported")
+    return chunks[:rank], _order(value, rank, inner)
+
+
+def _order(layout: LayoutValue, rank: int, inner: tuple[int, ...]) -> str:
+    if layout.inner_order is None:
+        return "C"
+    wanted, is_hard = layout.inner_order
+    for name, order in (("C", tuple(range(rank))), ("F", tuple(range(rank))[::-1])):
+        if wanted == order + inner:
+            return name
+    if is_hard:
+        raise StoreError(f'Invalid "inner_order" constraint: {{{", ".join(map(str, wanted))}}}')
+    return "C"
+
+
+def _codec(constraints: Mapping[str, Any], schema: Schema) -> dict[str, Json]:
+    given = {name: constraints[name] for name in ("compressor", "filters") if name in constraints}
+    spec: Any = {"driver": "zarr", **given}
+    if schema.codec is not None:
+        wanted = schema.codec.to_json()
+        if wanted.get("driver") != "zarr":
+            raise StoreError(f"Cannot merge codec spec {dumps(spec)} with {dumps(wanted)}")
+        spec = merge_specs(spec, wanted)
+    return {
+        "compressor": spec.get("compressor", DEFAULT_COMPRESSOR.to_json()),
+        "filters": spec.get("filters"),
+    }
+
+
+def _fill(constraints: Mapping[str, Any], schema: Schema, native: np.dtype[Any]) -> Json:
+    if "fill_value" in constraints:
+        return constraints["fill_value"]  # type: ignore[no-any-return]  # canonical JSON
+    if schema.fill_value is None:
+        return None
+    if native.fields is not None:
+        raise StoreError("Cannot specify fill_value through schema for structured zarr data type")
+    if native.kind == "O":
+        return str(schema.fill_value)
+    return fill_to_v2(plain_fill(schema, native), native)

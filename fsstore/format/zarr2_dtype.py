@@ -1,0 +1,136 @@
+"""Data types of zarr v2: NumPy's type strings, the bare names TensorStore adds, and lists of fields."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import Json, array_of, expected, integer, quote, show
+from fsstore.dtypes import dtype, dtype_of
+from fsstore.errors import JsonError, StoreError
+
+__all__ = ["Field", "parse_dtype", "select_field", "stored_dtype"]
+
+_SCALAR = re.compile(r"([<>|])([biufc])([0-9]+)|([<>|])([SVUO])([0-9]*)|([<>])([mM])8\[([0-9]*[A-Za-zμ]+)\]")
+_BARE = (
+    *("bfloat16", "int2", "int4", "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"),
+)
+_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
+_MAX_SIZE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The part of a stored element that an array shows: its name (None: all of it), type and sub-array shape."""
+
+    name: str | None
+    dtype: dtype
+    native: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+
+def parse_dtype(value: Any) -> np.dtype[Any]:
+    """Return the stored element type of a `dtype` member, in its stored byte order."""
+    if isinstance(value, str):
+        return _scalar(value)
+    if not isinstance(value, list):
+        raise expected("string or array", value)
+    fields = array_of(_field)(value)
+    names = [field[0] for field in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise JsonError(f"Field name {quote(name)} occurs more than once")
+    if not fields:
+        raise JsonError("Expected at least one field")
+    return np.dtype(fields)
+
+
+def _scalar(text: str) -> np.dtype[Any]:
+    if text in _BARE:
+        return dtype_of(text).numpy_dtype
+    found = _SCALAR.fullmatch(text)
+    if found is None:
+        raise JsonError(f"Unsupported zarr dtype: {quote(text)}")
+    if found[2] and (int(found[3]) not in _SIZES[found[2]] or (found[1] == "|" and int(found[3]) > 1)):
+        raise JsonError(f"Unsupported zarr dtype: {quote(text)}")
+    if found[5] in ("S", "V", "U") and not (found[6] and 0 < int(found[6]) * 4 <= _MAX_SIZE):
+        raise JsonError(f"Unsupported zarr dtype: {quote(text)}")
+    try:
+        return np.dtype(text)
+    except TypeError:
+        raise JsonError(f"Unsupported zarr dtype: {quote(text)}") from None
+
+
+def _field(value: Any) -> Any:
+    if not isinstance(value, list) or len(value) not in (2, 3):
+        raise expected("array of size 2 or 3", value)
+    name, kind = value[0], value[1]
+    if not isinstance(name, str) or not name:
+        raise expected("non-empty string", name)
+    if not isinstance(kind, str):
+        raise JsonError(f"Nested structures are not supported: {show(kind)}")
+    element = _scalar(kind)
+    if element.kind == "O":
+        raise JsonError(f"Unsupported zarr dtype: {quote(kind)}")
+    if len(value) == 2:
+        return name, element
+    shape = value[2]
+    sizes = array_of(integer(0, _MAX_SIZE))([shape] if isinstance(shape, int) else shape)
+    return name, element, tuple(sizes)
+
+
+def dtype_json(native: np.dtype[Any]) -> Json:
+    """Return the `dtype` member of a stored element type."""
+    if native.kind == "O":
+        return "|O"
+    if native.fields is None:
+        named = dtype_of(native.newbyteorder("="))
+        return named.name if named.name in _BARE else native.str
+    out: list[Json] = []
+    for name in native.names or ():
+        part = native.fields[name][0]
+        base, shape = part.subdtype if part.subdtype is not None else (part, ())
+        out.append([name, base.str, list(shape)] if shape else [name, base.str])
+    return out
+
+
+def object_dtype(filters: Any) -> dtype | None:
+    """Return the dtype of an array of objects: what the first of its filters encodes; None if there is none."""
+    first = filters[0]["id"] if filters else None
+    names = {"vlen-utf8": "ustring", "categorize": "ustring", "vlen-bytes": "string"}
+    return None if first is None else dtype_of(names.get(first, "json"))
+
+
+def select_field(native: np.dtype[Any], name: str | None, filters: Any = None) -> Field:
+    """Return the field of a stored type that an array shows; `filters` say what objects are."""
+    if native.kind == "O":
+        return Field(None, object_dtype(filters) or dtype_of("ustring"), native)
+    if native.fields is None:
+        if name:
+            raise StoreError(f"Cannot specify a field: the zarr dtype is {show(dtype_json(native))}")
+        return Field(None, dtype_of(native.newbyteorder("=")), native.newbyteorder("="))
+    names = list(native.names or ())
+    if not name:
+        if len(names) > 1:
+            raise StoreError(f'Must specify a "field" that is one of: {show(names)}')
+        name = names[0]
+    if name not in names:
+        raise StoreError(f"Requested field {quote(name)} is not one of: {show(names)}")
+    part = native.fields[name][0]
+    base, shape = part.subdtype if part.subdtype is not None else (part, ())
+    base = base.newbyteorder("=")
+    return Field(name, dtype_of(base), base, tuple(shape))
+
+
+def stored_dtype(kind: dtype) -> np.dtype[Any]:
+    """Return how zarr v2 stores a dtype: little-endian; raises `StoreError` if it cannot."""
+    if kind.name in _BARE:
+        return kind.numpy_dtype
+    if kind.name == "json":
+        raise StoreError(f"Data type not supported: {kind.name}")
+    native = kind.numpy_dtype
+    return native if native.kind == "O" else native.newbyteorder("<")

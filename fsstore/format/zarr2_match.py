@@ -1,0 +1,106 @@
+"""Metadata constraints of zarr v2 against schemas and stored arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import dumps
+from fsstore.codec.compressor_v2 import merge_specs
+from fsstore.codec_spec import CodecSpec
+from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.format.contract import ChunkedArray
+from fsstore.format.fill_value import fill_from_v2
+from fsstore.format.schema_check import SchemaWords, check_schema, expect_member
+from fsstore.format.zarr2_dtype import parse_dtype, select_field
+from fsstore.index import IndexDomain
+from fsstore.layout import ChunkLayout
+from fsstore.schema import Schema
+
+__all__ = ["check_constraints", "constrain_schema", "implied_schema"]
+
+_WORDS = SchemaWords(
+    "dtype",
+    "Rank is {stored}, but schema specifies rank of {schema}",
+    "domain from metadata does not match domain in schema",
+    StoreError,
+)
+
+
+def constrain_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema) -> Schema:
+    """Return the schema with the data type and the shape of the constraints merged in.
+
+    While the data type is open a shape says nothing: the fields of the type may add dimensions.
+    """
+    if "dtype" not in constraints:
+        return schema
+    merged = schema.copy()
+    native = parse_dtype(constraints["dtype"])
+    try:
+        field = select_field(native, options.get("field"), constraints.get("filters"))
+    except StoreError as error:
+        raise FailedPreconditionError(error.message) from None
+    if native.kind != "O" or constraints.get("filters"):
+        merged.update(dtype=field.dtype)
+    trailing = field.shape
+    if "shape" in constraints:
+        rank = len(constraints["shape"])
+        domain = IndexDomain(
+            shape=[*constraints["shape"], *trailing],
+            implicit_upper_bounds=[True] * rank + [False] * len(trailing),
+        )
+        merged.update(domain=domain)
+    elif "chunks" in constraints:
+        merged.update(rank=len(constraints["chunks"]) + len(trailing))
+    return merged
+
+
+def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema) -> Schema:
+    """Return the schema with everything that follows from the constraints: layout, codec and fill value too."""
+    native = parse_dtype(constraints["dtype"]) if "dtype" in constraints else None
+    merged = constrain_schema(constraints, options, schema)
+    merged = schema.copy() if merged is schema else merged
+    codec = {name: constraints[name] for name in ("compressor", "filters") if name in constraints}
+    merged.update(codec=CodecSpec({"driver": "zarr", **codec}))
+    if native is not None and native.fields is None and native.kind in "biufc":
+        fill = fill_from_v2(constraints.get("fill_value"), native)
+        if fill is not None:
+            merged.update(fill_value=np.asarray(fill, native.newbyteorder("=")))
+    if merged.rank is not None:
+        trailing = () if native is None else select_field(native, options.get("field")).shape
+        merged.update(chunk_layout=_layout(constraints, merged.rank, trailing))
+    return merged
+
+
+def _layout(constraints: Mapping[str, Any], rank: int, trailing: tuple[int, ...]) -> ChunkLayout:
+    layout = ChunkLayout(grid_origin=(0,) * rank)
+    stored = rank - len(trailing)
+    chunks = constraints.get("chunks") or [None] * stored
+    chunks = [*chunks, *[None] * (stored - len(chunks))]
+    if "chunks" in constraints or trailing:
+        layout.update(chunk_shape=[*chunks, *trailing])
+    if "order" in constraints:
+        order = tuple(range(stored)) if constraints["order"] == "C" else tuple(range(stored))[::-1]
+        layout.update(inner_order=(*order, *range(stored, rank)))
+    return layout
+
+
+def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schema: Schema) -> None:
+    """Raise if a stored array does not satisfy the constraints or the schema."""
+    check_schema(array, schema, _WORDS)
+    units = schema.dimension_units
+    if units is not None and any(unit is not None for unit in units):
+        raise StoreError("Dimension units not supported by zarr driver")
+    if schema.codec is not None:
+        try:
+            merge_specs(dict(array.codec), schema.codec.to_json())
+        except StoreError as error:
+            raise StoreError(
+                "codec from metadata does not match codec in schema: Cannot merge codec spec"
+                f" {dumps(dict(array.codec))} with {dumps(schema.codec.to_json())}: {error.message}"
+            ) from None
+    stored = {"dimension_separator": ".", **array.metadata}
+    for name, value in constraints.items():
+        expect_member(name, value, stored.get(name))

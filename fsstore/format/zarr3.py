@@ -1,0 +1,187 @@
+"""zarr v3: `zarr.json` to a `ChunkedArray`, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fsstore._json import Json, dumps
+from fsstore.chunk.grid import Axis, RegularAxis, VariableAxis
+from fsstore.chunk.keys import KeyEncoding
+from fsstore.chunk.model import ChunkModel
+from fsstore.codec.bound_chain import BoundChain
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_resolve import wished_order, wished_read_shape
+from fsstore.codec.chain_spec import ChainSpec
+from fsstore.codec.contract import ChunkSpec
+from fsstore.detection import Detection
+from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.format.contract import ChunkedArray
+from fsstore.format.fill_value import fill_from_v3
+from fsstore.format.zarr3_create import create_metadata
+from fsstore.format.zarr3_document import load_document, parse_document, stored_units
+from fsstore.format.zarr3_dtype import parse_data_type
+from fsstore.format.zarr3_match import check_constraints, constrain_schema, implied_schema
+from fsstore.schema import Schema
+
+__all__ = ["DETECT", "Zarr3"]
+
+
+DETECT = Detection("zarr3", "array", files=("zarr.json",))
+"""How an array is recognised."""
+
+_MAX_LISTED = 1 << 22
+_MAX_COVERED = 2**62 - 2
+
+
+class Zarr3:
+    """The format.  Stateless; `Format` says what each method does."""
+
+    id: ClassVar[str] = "zarr3"
+    scheme: ClassVar[str] = "zarr3"
+    document: ClassVar[str] = "zarr.json"
+    options: ClassVar[tuple[str, ...]] = ()
+
+    def constraints(self, json: Any) -> dict[str, Json]:
+        """Return the `metadata` member of a spec, checked and in canonical form."""
+        return parse_document(json, stored=False)
+
+    def constrain_schema(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> Schema:
+        """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
+        return constrain_schema(constraints, schema)
+
+    def implied_schema(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> Schema:
+        """Return `schema` with everything that follows from the constraints merged in."""
+        return implied_schema(constraints, schema)
+
+    def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
+        """Return the array that a stored document describes."""
+        return _decoded(data)
+
+    def encode(self, array: ChunkedArray) -> bytes:
+        """Return the document to store."""
+        return dumps(dict(array.metadata), allow_nan=True).encode()
+
+    def create(
+        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> ChunkedArray:
+        """Return a new array that satisfies the schema and the constraints."""
+        return build(create_metadata(constraints, schema))
+
+    def check(
+        self, array: ChunkedArray, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
+    ) -> None:
+        """Raise if a stored array does not satisfy the constraints or the schema."""
+        check_constraints(array, constraints, schema)
+
+    def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
+        """Return the array with another shape."""
+        return build({**array.metadata, "shape": list(shape)})
+
+
+@lru_cache(maxsize=64)
+def _decoded(data: bytes) -> ChunkedArray:
+    """Return the array of a document; arrays opened again, or made alike, are described once."""
+    return build(parse_document(load_document(data), stored=True))
+
+
+def _axes(grid: Mapping[str, Any], shape: Sequence[int]) -> tuple[tuple[Axis, ...], tuple[int, ...]]:
+    """Return the chunk boundaries, and the shape of the first chunk."""
+    configuration = grid["configuration"]
+    if grid["name"] == "regular":
+        sizes = tuple(configuration["chunk_shape"])
+        return tuple(RegularAxis(size) for size in sizes), sizes
+    axes: list[Axis] = []
+    for extent, sizes in zip(shape, configuration["chunk_shapes"], strict=True):
+        if isinstance(sizes, int):
+            axes.append(RegularAxis(sizes))
+            continue
+        axes.append(VariableAxis(_listed(sizes, extent)))
+    return tuple(axes), tuple(axis.size(0) for axis in axes)
+
+
+def _listed(sizes: Sequence[Any], extent: int) -> list[int]:
+    """Return the sizes of the chunks along a dimension, with runs written out."""
+    runs = [(size, 1) if isinstance(size, int) else size for size in sizes]
+    count = sum(repeats for _, repeats in runs)
+    covered = sum(size * repeats for size, repeats in runs)
+    if not count or covered < extent:
+        raise FailedPreconditionError(f"Chunk sizes of {covered} in all do not cover the extent {extent}")
+    if count > _MAX_LISTED or covered > _MAX_COVERED:
+        raise FailedPreconditionError(f"A dimension of {count} chunks of listed sizes is not supported")
+    return [size for size, repeats in runs for _ in range(repeats)]
+
+
+def build(metadata: dict[str, Any]) -> ChunkedArray:
+    """Return the array that a complete, checked document describes."""
+    shape = tuple(metadata["shape"])
+    rank = len(shape)
+    kind = parse_data_type(metadata["data_type"])
+    fill = fill_from_v3(metadata["fill_value"], kind.native, kind.name)
+    axes, write_chunk = _axes(metadata["chunk_grid"], shape)
+    chain = CodecChain.from_json(metadata["codecs"])
+    spec = ChunkSpec(kind.native, write_chunk, fill)
+    regular = metadata["chunk_grid"]["name"] == "regular"
+
+    @lru_cache(maxsize=256)
+    def bind(chunk_shape: tuple[int, ...]) -> BoundChain:
+        return chain.bind(ChunkSpec(kind.native, chunk_shape, fill))
+
+    wish = ChainSpec.from_json(metadata["codecs"])
+    try:
+        bound = chain.bind(spec)
+    except StoreError as error:
+        raise error.within('Error parsing object member "codecs"') from None
+    names = metadata.get("dimension_names") or [None] * rank
+    return ChunkedArray(
+        shape=shape,
+        dtype=kind.dtype,
+        model=ChunkModel(
+            dtype=kind.native,
+            axes=axes,
+            keys=_keys(metadata["chunk_key_encoding"]),
+            chain=bound,
+            fill_value=fill,
+            bind=None if regular else bind,
+        ),
+        metadata=metadata,
+        codec={"driver": "zarr3", "codecs": _shown_codecs(metadata["codecs"])},
+        write_chunk=write_chunk,
+        read_chunk=wished_read_shape(wish, rank) or write_chunk,
+        inner_order=wished_order(wish, rank),
+        labels=_labels(names),
+        units=stored_units(metadata, rank),
+        fill_value=np.asarray(fill, kind.native),
+    )
+
+
+def _keys(encoding: Mapping[str, Any]) -> KeyEncoding:
+    default = "/" if encoding["name"] == "default" else "."
+    return KeyEncoding.zarr3(encoding["name"], encoding.get("configuration", {}).get("separator", default))
+
+
+def _shown_codecs(codecs: Any) -> Json:
+    """Return a stored chain with the default that files leave out: where the index of a shard is."""
+    shown: list[Json] = []
+    for codec in codecs:
+        configuration = codec.get("configuration", {})
+        if codec["name"] == "sharding_indexed":
+            inner = _shown_codecs(configuration["codecs"])
+            configuration = {"index_location": "end", **configuration, "codecs": inner}
+            codec = {**codec, "configuration": configuration}  # noqa: PLW2901  # the codec as shown
+        shown.append(codec)
+    return shown
+
+
+def _labels(names: Sequence[str | None]) -> tuple[str, ...]:
+    """Return dimension labels; names that occur twice cannot be labels, and leave all dimensions unlabeled."""
+    labels = tuple(name or "" for name in names)
+    named = [label for label in labels if label]
+    return labels if len(set(named)) == len(named) else ("",) * len(labels)

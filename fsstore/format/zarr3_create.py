@@ -1,0 +1,167 @@
+"""Creating zarr v3 metadata from a schema and metadata constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import Json, dumps
+from fsstore.chunk_shape import choose_read_write_grids
+from fsstore.codec.chain_resolve import resolve, wished_read_shape
+from fsstore.codec.chain_spec import ChainSpec, CodecOptions
+from fsstore.codec.contract import ChunkSpec
+from fsstore.errors import StoreError
+from fsstore.format.fill_value import fill_from_v3, fill_to_v3
+from fsstore.format.schema_check import new_shape, plain_fill
+from fsstore.format.zarr3_dtype import DataType, parse_data_type, stored_type
+from fsstore.format.zarr3_match import constrain_schema, with_units
+from fsstore.layout import ChunkLayout
+from fsstore.layout_value import LayoutValue
+from fsstore.schema import Schema
+
+__all__ = ["create_metadata"]
+
+
+def create_metadata(constraints: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Return the document of a new array."""
+    merged = with_units(constraints, constrain_schema(constraints, schema))
+    if merged.dtype is None:
+        raise StoreError("dtype must be specified")
+    kind = (
+        parse_data_type(constraints["data_type"]) if "data_type" in constraints else stored_type(merged.dtype)
+    )
+    shape = new_shape(merged)
+    fill = _fill(constraints, schema, kind)
+    chain = _wished_chain(constraints, schema)
+    layout = _layout(constraints, schema, chain, len(shape))
+    if "chunk_grid" in constraints and constraints["chunk_grid"]["name"] == "rectilinear":
+        write, read, grid = _rectilinear(constraints["chunk_grid"], chain, len(shape))
+    else:
+        read, write = choose_read_write_grids(layout, shape)
+        grid = {"name": "regular", "configuration": {"chunk_shape": list(write)}}
+    order = layout.inner_order[0] if layout.inner_order is not None else None
+    codecs = resolve(
+        _with_variable_length(chain, kind),
+        ChunkSpec(kind.native, write, fill),
+        read_shape=read,
+        inner_order=order,
+        complete="codecs" in constraints,
+    )
+    out: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": kind.json,
+        "chunk_grid": grid,
+        "chunk_key_encoding": constraints.get("chunk_key_encoding", {"name": "default"}),
+        "codecs": codecs.to_json(),
+        "fill_value": fill_to_v3(fill, kind.native, kind.name),
+        **_attributes(constraints, merged, len(shape)),
+    }
+    names = _names(constraints, merged)
+    if any(name is not None for name in names):
+        out["dimension_names"] = names
+    known = set(out) | {"codecs", "attributes", "dimension_names", "storage_transformers"}
+    return {**out, **{name: value for name, value in constraints.items() if name not in known}}
+
+
+def _fill(constraints: Mapping[str, Any], schema: Schema, kind: DataType) -> Any:
+    name = kind.name
+    if "fill_value" in constraints:
+        return fill_from_v3(constraints["fill_value"], kind.native, name)
+    if kind.native.kind == "O":
+        wanted: Any = schema.fill_value
+        return wanted if isinstance(wanted, str | bytes) else ("" if name == "string" else b"")
+    fill = plain_fill(schema, kind.native)
+    return np.zeros((), kind.native)[()] if fill is None else fill
+
+
+def _with_variable_length(chain: ChainSpec | None, kind: DataType) -> ChainSpec | None:
+    """Return the chain with the codec that variable-length elements need, where none is given."""
+    if kind.native.kind != "O" or (chain is not None and chain.pack is not None):
+        return chain
+    name = "vlen-utf8" if kind.json == "string" else "vlen-bytes"
+    pack = CodecOptions(name, "array_to_bytes")
+    if chain is None:
+        return ChainSpec((pack,))
+    return ChainSpec((*chain.arrays, pack, *chain.stages))
+
+
+def _wished_chain(constraints: Mapping[str, Any], schema: Schema) -> ChainSpec | None:
+    given = ChainSpec.from_json(constraints["codecs"]) if "codecs" in constraints else None
+    if schema.codec is None:
+        return given
+    wanted = schema.codec.to_json()
+    if wanted.get("driver") != "zarr3":
+        raise StoreError(f'Cannot merge codec spec {{"driver":"zarr3"}} with {dumps(wanted)}')
+    if "codecs" not in wanted:
+        return given
+    other = ChainSpec.from_json(wanted["codecs"])
+    return other if given is None else given.merge(other)
+
+
+def _layout(
+    constraints: Mapping[str, Any], schema: Schema, chain: ChainSpec | None, rank: int
+) -> LayoutValue:
+    """Return the layout constraints of the schema with what grid and codecs of the metadata fix."""
+    layout = ChunkLayout(rank=rank, grid_origin=(0,) * rank)
+    if "chunk_grid" in constraints and constraints["chunk_grid"]["name"] == "regular":
+        layout.update(write_chunk_shape=constraints["chunk_grid"]["configuration"]["chunk_shape"])
+    read = None if chain is None else wished_read_shape(chain, rank)
+    if read is not None:
+        layout.update(read_chunk_shape=read)
+    elif (
+        "codecs" in constraints
+        and "chunk_grid" in constraints
+        and chain is not None
+        and not chain.shard_levels
+    ):
+        layout.update(read_chunk_shape=constraints["chunk_grid"]["configuration"].get("chunk_shape"))
+    value = layout._value.merged(schema.chunk_layout._value)
+    if any(bound is not None and bound[1] for bound in value.codec_chunk.shape or ()):
+        raise StoreError("codec_chunk_shape not supported")
+    return value
+
+
+def _rectilinear(
+    grid: Mapping[str, Any], chain: ChainSpec | None, rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...], Json]:
+    shapes = grid["configuration"]["chunk_shapes"]
+    if len(shapes) != rank:
+        raise StoreError(f"chunk_grid has rank {len(shapes)}, but the array has rank {rank}")
+    if chain is not None and chain.shard_levels:
+        raise StoreError("sharding_indexed needs a regular chunk grid")
+    first = tuple(_first(sizes) for sizes in shapes)
+    return first, first, dict(grid)
+
+
+def _first(sizes: Any) -> int:
+    while isinstance(sizes, list):
+        if not sizes:
+            raise StoreError("chunk_grid lists no chunks for a dimension")
+        sizes = sizes[0]
+    return int(sizes)
+
+
+def _names(constraints: Mapping[str, Any], schema: Schema) -> list[str | None]:
+    given: Sequence[str | None] | None = constraints.get("dimension_names")
+    labels = schema.domain.labels if schema.domain is not None else ()
+    if given is None:
+        return [label or None for label in labels] if any(labels) else []
+    if not any(labels):
+        return list(given)
+    return [label or name for name, label in zip(given, labels, strict=True)]
+
+
+def _attributes(constraints: Mapping[str, Any], schema: Schema, rank: int) -> dict[str, Any]:
+    attributes = dict(constraints.get("attributes") or {})
+    units = schema.dimension_units
+    if units is not None and any(unit is not None for unit in units):
+        if len(units) != rank:
+            raise StoreError(f"dimension_units has length {len(units)}, but the array has rank {rank}")
+        attributes["dimension_units"] = [None if unit is None else unit.text() for unit in units]
+    else:
+        attributes.pop("dimension_units", None)
+    return {"attributes": attributes} if attributes else {}

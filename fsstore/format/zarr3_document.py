@@ -1,0 +1,226 @@
+"""The members of `zarr.json`: complete as stored, partial as constraints of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsstore._json import (
+    Fields,
+    Json,
+    Parser,
+    array_of,
+    integer,
+    loads,
+    obj,
+    one_of,
+    optional,
+    quote,
+    string,
+)
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec
+from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
+from fsstore.format.fill_value import fill_from_v3, fill_to_v3
+from fsstore.format.zarr3_dtype import parse_data_type
+from fsstore.units import Unit
+
+__all__ = ["load_document", "parse_document", "stored_units"]
+
+_MAX_EXTENT = 2**62 - 2
+_SEPARATOR = one_of(".", "/")
+
+
+def load_document(data: bytes) -> Any:
+    """Return the JSON of a stored document.  Attributes may hold NaN and infinities, other members may not."""
+    try:
+        return loads(data)
+    except DataLossError as strict:
+        try:
+            value = loads(data, lenient=True)
+        except DataLossError:
+            raise strict from None
+        if not isinstance(value, dict) or "attributes" not in value or "twice" in strict.message:
+            raise
+        from fsstore._json import dumps
+
+        try:
+            dumps({name: member for name, member in value.items() if name != "attributes"})
+        except ValueError:
+            raise strict from None
+        return value
+
+
+def _grid(value: Any) -> dict[str, Json]:
+    fields = Fields(value)
+    name = fields.require("name", one_of("regular", "rectilinear"))
+    parse = _regular if name == "regular" else _rectilinear
+    configuration = fields.require("configuration", parse)
+    fields.finish()
+    return {"name": name, "configuration": configuration}
+
+
+def _regular(value: Any) -> dict[str, Json]:
+    fields = Fields(value)
+    shape = fields.require("chunk_shape", array_of(integer(1, _MAX_EXTENT)))
+    fields.finish()
+    return {"chunk_shape": shape}
+
+
+def _run(value: Any) -> Json:
+    if isinstance(value, list):
+        return array_of(integer(1, _MAX_EXTENT), length=2)(value)
+    return integer(1, _MAX_EXTENT)(value)
+
+
+def _sizes(value: Any) -> Json:
+    return array_of(_run)(value) if isinstance(value, list) else integer(1, _MAX_EXTENT)(value)
+
+
+def _rectilinear(value: Any) -> dict[str, Json]:
+    fields = Fields(value)
+    kind = fields.take("kind", one_of("inline"), default="inline")
+    shapes = fields.require("chunk_shapes", array_of(_sizes))
+    fields.finish()
+    return {"kind": kind, "chunk_shapes": shapes}
+
+
+def _key_encoding(value: Any) -> dict[str, Json]:
+    fields = Fields(value)
+    name = fields.require("name", one_of("default", "v2"))
+    configuration = fields.take("configuration", _key_configuration)
+    fields.finish()
+    default = {"separator": "/" if name == "default" else "."}
+    if not configuration or configuration == default:
+        return {"name": name}
+    return {"name": name, "configuration": configuration}
+
+
+def _key_configuration(value: Any) -> dict[str, Json]:
+    fields = Fields(value)
+    separator = fields.take("separator", optional(_SEPARATOR))
+    fields.finish()
+    return {} if separator is None else {"separator": separator}
+
+
+def _no_transformers(value: Any) -> None:
+    if array_of(obj)(value):
+        raise JsonError("No storage transformers supported")
+
+
+def _stored_codecs(value: Any) -> Json:
+    return CodecChain.from_json(value).to_json()
+
+
+def _wished_codecs(value: Any) -> Json:
+    return ChainSpec.from_json(value).to_json()
+
+
+def _attributes(value: Any) -> dict[str, Json]:
+    attributes = obj(value)
+    if "dimension_units" in attributes:
+        try:
+            attributes["dimension_units"] = _unit_list(attributes["dimension_units"])
+        except JsonError as error:
+            raise error.within('Error parsing object member "dimension_units"') from None
+    return attributes
+
+
+def _unit_list(value: Any) -> list[Json]:
+    def unit(item: Any) -> str | None:
+        if item is None:
+            return None
+        try:
+            return Unit(string(item)).text()
+        except StoreError as error:
+            raise JsonError(error.message) from None
+
+    return list(array_of(unit)(value))
+
+
+def _data_type(value: Any) -> Json:
+    return parse_data_type(value).json
+
+
+_REQUIRED: Mapping[str, Parser[Any]] = {
+    "zarr_format": integer(3, 3),
+    "node_type": one_of("array"),
+    "shape": array_of(integer(0, _MAX_EXTENT)),
+    "data_type": _data_type,
+    "chunk_grid": _grid,
+    "chunk_key_encoding": _key_encoding,
+}
+
+
+def parse_document(value: Any, *, stored: bool) -> dict[str, Any]:
+    """Return the members of a document in canonical form.
+
+    A `stored` one must be complete; a spec's may leave out anything, and then any non-empty one names the node type.
+    Raises `FailedPreconditionError` (stored) or `JsonError` with every problem.
+    """
+    try:
+        return _parse(value, stored=stored)
+    except JsonError as error:
+        if stored:
+            raise FailedPreconditionError(error.message) from None
+        raise
+
+
+def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
+    fields = Fields(value)
+    take: Callable[[str, Parser[Any]], Any] = fields.require if stored else fields.take
+    out = {name: take(name, parser) for name, parser in _REQUIRED.items()}
+    codecs = _stored_codecs if stored else _wished_codecs
+    fill_given = "fill_value" in fields
+    out["codecs"] = take("codecs", codecs)
+    out["fill_value"] = take("fill_value", lambda item: _fill(item, out["data_type"]))
+    out["attributes"] = fields.take("attributes", _attributes) or None
+    out["dimension_names"] = fields.take("dimension_names", array_of(optional(string)))
+    fields.take("storage_transformers", _no_transformers)
+    fields.take("consolidated_metadata", lambda item: item)
+    unknown = {name: _ignorable(fields, name, member) for name, member in fields.rest().items()}
+    _check_ranks(fields, out)
+    fields.finish()
+    given = {name: member for name, member in out.items() if member is not None}
+    if fill_given:
+        given["fill_value"] = out["fill_value"]
+    if stored and not any(name is not None for name in given.get("dimension_names", ())):
+        given.pop("dimension_names", None)
+    if not stored and given:
+        given["node_type"] = "array"
+    return {**given, **unknown}
+
+
+def _ignorable(fields: Fields, name: str, member: Any) -> Any:
+    if not isinstance(member, dict) or member.get("must_understand") is not False:
+        fields.problem(f'Unsupported metadata field {quote(name)} is not marked {{"must_understand": false}}')
+    return member
+
+
+def _fill(value: Any, data_type: Any) -> Json:
+    if data_type is None:
+        raise JsonError('must be specified in conjunction with "data_type"')
+    kind = parse_data_type(data_type)
+    return fill_to_v3(fill_from_v3(value, kind.native, kind.name), kind.native, kind.name)
+
+
+def _check_ranks(fields: Fields, out: Mapping[str, Any]) -> None:
+    ranks = {name: len(out[name]) for name in ("shape", "dimension_names") if out.get(name) is not None}
+    if out.get("chunk_grid"):
+        configuration = out["chunk_grid"]["configuration"]
+        ranks["chunk_grid"] = len(configuration.get("chunk_shape", configuration.get("chunk_shapes", ())))
+    units = (out.get("attributes") or {}).get("dimension_units")
+    if units is not None:
+        ranks["dimension_units"] = len(units)
+    if len(set(ranks.values())) > 1:
+        told = ", ".join(f"{quote(name)} has rank {rank}" for name, rank in ranks.items())
+        fields.problem(f"Members disagree on the rank: {told}")
+
+
+def stored_units(metadata: Mapping[str, Any], rank: int) -> tuple[Unit | None, ...] | None:
+    """Return the units of the dimensions, or None when no dimension has one."""
+    units = (metadata.get("attributes") or {}).get("dimension_units")
+    if units is None or len(units) != rank:
+        return None
+    found = tuple(None if unit is None else Unit(unit) for unit in units)
+    return found if any(unit is not None for unit in found) else None

@@ -1,0 +1,157 @@
+"""Metadata constraints of zarr v3 against schemas and stored arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import Json, dumps
+from fsstore.codec.chain_resolve import wished_order
+from fsstore.codec.chain_spec import ChainSpec
+from fsstore.codec_spec import CodecSpec
+from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.format.contract import ChunkedArray
+from fsstore.format.fill_value import fill_from_v3
+from fsstore.format.schema_check import SchemaWords, check_schema, expect_attributes, expect_member
+from fsstore.format.zarr3_dtype import parse_data_type
+from fsstore.index import IndexDomain
+from fsstore.layout import ChunkLayout
+from fsstore.schema import Schema
+
+__all__ = ["check_constraints", "constrain_schema", "implied_schema", "with_units"]
+
+_WORDS = SchemaWords(
+    "data_type", "Rank specified by schema ({schema}) does not match rank specified by metadata ({stored})"
+)
+
+
+def constrain_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
+    """Return the schema with the data type, the shape, the names and the units of the constraints merged in."""
+    if not constraints:
+        return schema
+    merged = schema.copy()
+    if "data_type" in constraints:
+        kind = parse_data_type(constraints["data_type"])
+        merged.update(dtype=kind.dtype)
+        if "fill_value" in constraints and kind.native.kind not in "OMmU" and kind.native.fields is None:
+            merged.update(
+                fill_value=np.asarray(fill_from_v3(constraints["fill_value"], kind.native), kind.native)
+            )
+    names = constraints.get("dimension_names")
+    labels = [name or "" for name in names] if names is not None else None
+    if labels is not None and len(set(filter(None, labels))) != len([name for name in labels if name]):
+        labels = None
+    if "shape" in constraints:
+        shape = constraints["shape"]
+        domain = IndexDomain(
+            shape=shape, implicit_upper_bounds=[True] * len(shape), labels=labels or [""] * len(shape)
+        )
+        merged.update(domain=domain)
+    elif names is not None:
+        rank = len(names)
+        domain = IndexDomain(
+            inclusive_min=[0] * rank, implicit_upper_bounds=[True] * rank, labels=labels or [""] * rank
+        )
+        merged.update(domain=domain)
+    return merged
+
+
+def with_units(constraints: Mapping[str, Any], schema: Schema) -> Schema:
+    """Return the schema with the units of the attributes merged in."""
+    units = (constraints.get("attributes") or {}).get("dimension_units")
+    if units is None:
+        return schema
+    merged = schema.copy()
+    merged.update(dimension_units=units)
+    return merged
+
+
+def implied_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
+    """Return the schema with everything that follows from the constraints: units, layout and codec too."""
+    merged = with_units(constraints, constrain_schema(constraints, schema))
+    merged = schema.copy() if merged is schema else merged
+    merged.update(codec=_implied_codec(constraints, schema))
+    grid = constraints.get("chunk_grid") or {}
+    shape = grid["configuration"]["chunk_shape"] if grid.get("name") == "regular" else None
+    if shape is not None:
+        merged.update(rank=len(shape))
+    if merged.rank is None:
+        return merged
+    layout = ChunkLayout(grid_origin=(0,) * merged.rank)
+    chain = ChainSpec.from_json(constraints["codecs"]) if "codecs" in constraints else None
+    plain = chain is not None and chain.pack is not None and not chain.shard_levels
+    if chain is not None and plain:
+        layout.update(inner_order=wished_order(chain, merged.rank))
+    if shape is not None:
+        layout.update(write_chunk_shape=shape, read_chunk_shape=shape if plain else None)
+    merged.update(chunk_layout=layout)
+    return merged
+
+
+def _implied_codec(constraints: Mapping[str, Any], schema: Schema) -> CodecSpec:
+    if "codecs" not in constraints:
+        return CodecSpec({"driver": "zarr3"})
+    chain = ChainSpec.from_json(constraints["codecs"])
+    wanted = {} if schema.codec is None else schema.codec.to_json()
+    if "codecs" in wanted:
+        chain = chain.merge(ChainSpec.from_json(wanted["codecs"]))
+    return CodecSpec({"driver": "zarr3", "codecs": chain.to_json()})
+
+
+def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schema: Schema) -> None:
+    """Raise if a stored array does not satisfy the constraints or the schema."""
+    check_schema(array, schema, _WORDS)
+    _check_codec(array, schema)
+    metadata = array.metadata
+    for name in ("shape", "chunk_grid", "chunk_key_encoding", "fill_value"):
+        if name in constraints:
+            expect_member(name, constraints[name], metadata.get(name))
+    if "data_type" in constraints:
+        expect_member("data_type", dumps(constraints["data_type"]), dumps(metadata["data_type"]))
+    if "codecs" in constraints:
+        _merge_codecs(
+            metadata["codecs"], constraints["codecs"], "codecs from metadata do not match codecs in spec"
+        )
+    if "attributes" in constraints:
+        stored: Any = metadata.get("attributes") or {}
+        expect_attributes(constraints["attributes"], stored)
+    if "dimension_names" in constraints:
+        stored = metadata.get("dimension_names") or [None] * array.rank
+        expect_member("dimension_names", constraints["dimension_names"], stored)
+    known = {
+        "zarr_format",
+        "node_type",
+        "shape",
+        "chunk_grid",
+        "chunk_key_encoding",
+        "fill_value",
+        "data_type",
+    }
+    for name in set(constraints) - known - {"codecs", "attributes", "dimension_names"}:
+        expect_member(name, constraints[name], metadata.get(name))
+
+
+def _check_codec(array: ChunkedArray, schema: Schema) -> None:
+    if schema.codec is None:
+        return
+    wanted = schema.codec.to_json()
+    if wanted.get("driver") != "zarr3":
+        raise FailedPreconditionError(
+            f"codec from metadata does not match codec in schema: Cannot merge codec spec {dumps(dict(array.codec))}"
+            f" with {dumps(wanted)}"
+        )
+    if "codecs" in wanted:
+        where = (
+            f"codec from metadata does not match codec in schema: Cannot merge codec spec {dumps(dict(array.codec))}"
+            f" with {dumps(wanted)}"
+        )
+        _merge_codecs(array.metadata["codecs"], wanted["codecs"], where)
+
+
+def _merge_codecs(stored: Json, wanted: Json, where: str) -> None:
+    try:
+        ChainSpec.from_json(stored).merge(ChainSpec.from_json(wanted))
+    except StoreError as error:
+        raise FailedPreconditionError(f"{where}: {error.message}") from None

@@ -1,0 +1,54 @@
+"""Index spaces: domains, transforms and every way of indexing.
+
+Pure functions over immutable values; no I/O, no knowledge of stores.  Views of stores are transforms, indexing is
+composition.  Stores and specs join by `mixin.Indexable`.
+"""
+
+from __future__ import annotations
+
+from fsstore.index.compose import check_values, compose, propagate_bounds
+from fsstore.index.dim import Dim
+from fsstore.index.dim_expression import DimExpression, DimSelection, d
+from fsstore.index.domain import IndexDomain
+from fsstore.index.indexable import Indexable
+from fsstore.index.indexing import index_transform
+from fsstore.index.interval import INF as inf  # noqa: N811  # TensorStore's name
+from fsstore.index.mixin import DomainView
+from fsstore.index.output_map import (
+    ARRAY,
+    CONSTANT,
+    SINGLE,
+    OutputIndexMap,
+    OutputIndexMaps,
+    OutputIndexMethod,
+    OutputMap,
+)
+from fsstore.index.transform import IndexTransform, identity
+
+newaxis = None
+"""Inserts a new dimension of size 1 in an indexing expression."""
+
+__all__ = [
+    "ARRAY",
+    "CONSTANT",
+    "SINGLE",
+    "Dim",
+    "DimExpression",
+    "DimSelection",
+    "DomainView",
+    "IndexDomain",
+    "IndexTransform",
+    "Indexable",
+    "OutputIndexMap",
+    "OutputIndexMaps",
+    "OutputIndexMethod",
+    "OutputMap",
+    "check_values",
+    "compose",
+    "d",
+    "identity",
+    "index_transform",
+    "inf",
+    "newaxis",
+    "propagate_bounds",
+]

@@ -1,0 +1,184 @@
+"""Indexing by integers, slices, new axes and `...`, in one pass.
+
+The same result as composing with the transform that the index stands for, without building it: this is on the path
+of every read.  Index arrays that the transform already has are sliced by numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.index import interval as iv
+from fsstore.index.compose import effective, frozen, settled
+from fsstore.index.domain import IndexDomain, check_rank
+from fsstore.index.interval import MAX_FINITE, MIN_FINITE, Bounds
+from fsstore.index.output_map import CONSTANT, SINGLE, OutputMap, array_map, constant_map, single_map
+
+if TYPE_CHECKING:
+    from fsstore.index.term import Term
+    from fsstore.index.transform import IndexTransform
+
+__all__ = ["index_basic", "narrow", "slice_bounds"]
+
+Affine: TypeAlias = "tuple[int, int, int]"
+"""Where an old dimension went: `(new dimension or -1, offset, stride)`."""
+Row: TypeAlias = "tuple[int, int, bool, bool, str]"
+_NEW_AXIS: Row = (0, 1, True, True, "")
+_POINT = IndexDomain._of((), (), (), (), ())
+_FULL = slice(None)
+_INT64 = 2**63
+
+
+def slice_bounds(domain: IndexDomain, dim: int, term: slice) -> tuple[Bounds, int, int]:
+    """Return bounds, offset and stride of a slice of dimension `dim`; errors name the dimension."""
+    if not all(part is None or -_INT64 <= part < _INT64 for part in (term.start, term.stop, term.step)):
+        raise TypeError("slice indices must be 64-bit integers or None")
+    try:
+        return iv.strided_slice(domain.bounds(dim), term.start, term.stop, term.step)
+    except StoreError as error:
+        raise error.within(f"Computing interval slice for dimension {dim}") from None
+
+
+def _missing(terms: tuple[Term, ...], rank: int) -> int:
+    """Return how many dimensions `...`, or the end, stands for."""
+    missing = rank - len(terms) + terms.count(None) + (Ellipsis in terms)
+    if missing < 0:
+        raise StoreError(
+            f"Indexing expression requires {rank - missing} dimensions, and cannot be applied to a domain of "
+            f"rank {rank}"
+        )
+    return missing
+
+
+def _sliced(row: Row, term: slice, domain: IndexDomain, dim: int) -> tuple[Row, int, int]:
+    """Return bounds and label, offset and stride of a slice; the common forms without a detour."""
+    start, stop = term.start, term.stop
+    if term.step is None:
+        if start is None and stop is None:
+            return row, 0, 1
+        if start is not None and stop is not None and MIN_FINITE <= start <= stop <= MAX_FINITE:
+            low, high, implicit_low, implicit_high, label = row
+            if (low <= start or implicit_low) and (stop <= high or implicit_high):
+                return (start, stop, False, False, label), 0, 1
+    bounds, offset, stride = slice_bounds(domain, dim, term)
+    return (*bounds, row[4]), offset, stride
+
+
+def _visited(terms: tuple[Term, ...], domain: IndexDomain) -> tuple[list[Row], list[Affine]]:
+    """Return the dimensions of the result and where the old ones went."""
+    rows = list(
+        zip(
+            domain._low,
+            domain._high,
+            domain._implicit_low,
+            domain._implicit_high,
+            domain._labels,
+            strict=True,
+        )
+    )
+    missing = _missing(terms, len(rows))
+    new: list[Row] = []
+    went: list[Affine] = []
+    for term in terms if Ellipsis in terms else (*terms, Ellipsis):
+        dim = len(went)
+        if type(term) is int:
+            went.append((-1, term, 0))
+        elif term is None:
+            new.append(_NEW_AXIS)
+        elif term is Ellipsis:
+            went += [(to, 0, 1) for to in range(len(new), len(new) + missing)]
+            new += rows[dim : dim + missing]
+        else:
+            row, offset, stride = _sliced(rows[dim], term, domain, dim)  # type: ignore[arg-type]  # a slice is left
+            went.append((len(new), offset, stride))
+            new.append(row)
+    return new, went
+
+
+def index_basic(transform: IndexTransform, terms: tuple[Term, ...]) -> IndexTransform:
+    """Return `transform` indexed by ints, slices of ints, None and at most one `...`."""
+    domain = transform._domain
+    new, went = _visited(terms, domain)
+    if not new:
+        result, empty = _POINT, False
+    else:
+        check_rank(len(new))
+        result = IndexDomain._of(*zip(*new, strict=True))
+        empty = result.explicitly_empty
+    if not empty:
+        _check_indices(domain, went)
+    maps = [
+        output
+        if output.method == CONSTANT
+        else _affine(output, went[output.input_dimension], dim)
+        if output.method == SINGLE
+        else constant_map(0)
+        if empty
+        else settled(_sliced_array(output, domain, went, result))
+        for dim, output in enumerate(transform._maps)
+    ]
+    return transform._of(result, tuple(maps))
+
+
+def narrow(transform: IndexTransform, domain: IndexDomain) -> IndexTransform:
+    """Return `transform` over `domain`, which lies within its domain, index arrays cut to match."""
+    empty = domain.explicitly_empty
+    went = [(dim, 0, 1) for dim in range(domain.rank)]
+    maps = [
+        output
+        if output.index_array is None
+        else constant_map(0)
+        if empty
+        else _sliced_array(output, transform._domain, went, domain)
+        for output in transform._maps
+    ]
+    return transform._of(domain, tuple(maps))
+
+
+def _check_indices(domain: IndexDomain, went: Sequence[Affine]) -> None:
+    for dim, (to, index, _) in enumerate(went):
+        if to < 0 and not iv.contains(domain._low[dim], domain._high[dim], index):
+            limits = effective(domain, dim)
+            if not iv.contains(*limits, index):
+                raise OutOfRangeError(
+                    f"Checking bounds of constant output index map for dimension {dim}: "
+                    f"Index {index} is outside valid range {iv.interval_text(*limits)}"
+                )
+
+
+def _affine(output: OutputMap, to: Affine, dim: int) -> OutputMap:
+    target, offset, stride = to
+    _, first, factor, source, _, _ = output
+    if factor == 1 and not first:
+        if target == source and stride == 1 and not offset:
+            return output
+    else:
+        offset = iv.check_int64(first + factor * offset, f"output offset for output dimension {dim}.")
+        stride = iv.check_int64(factor * stride, f"output_strides[{dim}] = {factor} * {stride}")
+    return constant_map(offset) if target < 0 else single_map(target, offset, stride)
+
+
+def _sliced_array(
+    output: OutputMap, domain: IndexDomain, went: Sequence[Affine], result: IndexDomain
+) -> OutputMap:
+    """Return `output`, which reads an index array, over the indexed domain."""
+    array = output.index_array
+    assert array is not None
+    picks: list[int | slice | None] = []
+    axes = 0
+    for dim, (to, offset, stride) in enumerate(went):
+        if to > axes:
+            picks += [None] * (to - axes)
+        axes = max(axes, to + 1)
+        if array.shape[dim] == 1:
+            picks.append(0 if to < 0 else _FULL)
+        elif to < 0:
+            picks.append(offset - domain._low[dim])
+        else:
+            first = offset + stride * result._low[to] - domain._low[dim]
+            stop = first + stride * (result._high[to] - result._low[to])
+            picks.append(slice(first, stop if stop >= 0 else None, stride))
+    picks += [None] * (len(result) - axes)
+    return array_map(frozen(array[tuple(picks)]), output.offset, output.stride, output.index_range)

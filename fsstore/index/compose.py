@@ -1,0 +1,283 @@
+"""Composition of transforms, and the bounds it implies.
+
+`compose(a_to_b, b_to_c)` maps points of `a` to `c`.  The bounds of `b` are carried back to `a`: an implicit bound of
+`a` is replaced by what `b` implies, an explicit one must lie within the explicit bounds of `b`.  A constant
+coordinate must lie within `b` too, unless there is no point that would use it.  Index arrays are combined by numpy,
+never element by element; one that has shrunk to a single value becomes a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.index import interval as iv
+from fsstore.index.domain import IndexDomain
+from fsstore.index.interval import INF, UNBOUNDED, Bounds
+from fsstore.index.output_map import (
+    ARRAY,
+    CONSTANT,
+    SINGLE,
+    IndexArray,
+    OutputMap,
+    array_map,
+    constant_map,
+    single_map,
+)
+
+if TYPE_CHECKING:
+    from fsstore.index.transform import IndexTransform
+
+__all__ = [
+    "check_index",
+    "check_values",
+    "combined_maps",
+    "compose",
+    "compose_within",
+    "effective",
+    "frozen",
+    "intersection",
+    "propagate_bounds",
+    "settled",
+]
+
+
+def effective(domain: IndexDomain, dim: int) -> tuple[int, int]:
+    """Return the interval that indices must respect: an implicit bound counts as none."""
+    low = -INF if domain.implicit_lower_bounds[dim] else domain.inclusive_min[dim]
+    high = INF + 1 if domain.implicit_upper_bounds[dim] else domain.exclusive_max[dim]
+    return low, high
+
+
+def check_index(index: int, limits: tuple[int, int]) -> None:
+    """Raise `OutOfRangeError` when `index` lies outside `limits`."""
+    if not iv.contains(*limits, index):
+        raise OutOfRangeError(f"Index {index} is outside valid range {iv.interval_text(*limits)}")
+
+
+def propagate_bounds(base: IndexDomain, maps: Sequence[OutputMap], domain: IndexDomain) -> IndexDomain:
+    """Return `domain` with the bounds that `base` implies through `maps`, which map it into `base`.
+
+    Implicit bounds are replaced; explicit bounds outside the explicit bounds of `base` raise `OutOfRangeError`.
+    Labels and dimensions that no map follows stay.
+    """
+    inferred: dict[int, Bounds] = {}
+    for dim, output in enumerate(maps):
+        if output.method != SINGLE:
+            continue
+        target = output.input_dimension
+        try:
+            bounds = iv.inverse_affine(base.bounds(dim), output.offset, output.stride)
+        except StoreError as error:
+            raise error.within(
+                f"Propagating bounds from dimension {dim} to input dimension {target}"
+            ) from None
+        inferred[target] = iv.intersect_explicit(inferred[target], bounds) if target in inferred else bounds
+    merged = [domain.bounds(dim) for dim in range(domain.rank)]
+    unused = domain.explicitly_empty
+    for dim, outer in inferred.items():
+        merged[dim] = _resolved(dim, merged[dim], outer, unused=unused)
+    low, high, implicit_low, implicit_high = zip(*merged, strict=True) if merged else ((), (), (), ())
+    return IndexDomain._of(low, high, implicit_low, implicit_high, domain.labels)
+
+
+def _resolved(dim: int, inner: Bounds, outer: Bounds, *, unused: bool) -> Bounds:
+    """Return `inner` with implicit bounds replaced by those of `outer`; `unused`: no point of the domain exists."""
+    low, implicit_low = (outer.low, outer.implicit_low) if inner.implicit_low else (inner.low, False)
+    high, implicit_high = (outer.high, outer.implicit_high) if inner.implicit_high else (inner.high, False)
+    high = max(low, high)
+    too_low = not outer.implicit_low and low < outer.low
+    too_high = not outer.implicit_high and high > outer.high
+    if low < high and (too_low or too_high) and not unused:
+        raise OutOfRangeError(
+            f"Propagated bounds {iv.interval_text(outer.low, outer.high)} for dimension {dim} are incompatible with "
+            f"existing bounds {iv.interval_text(low, high)}"
+        )
+    return Bounds(low, high, implicit_low, implicit_high)
+
+
+def compose(a_to_b: IndexTransform, b_to_c: IndexTransform) -> IndexTransform:
+    """Return the transform that applies `a_to_b`, then `b_to_c`.
+
+    `OutOfRangeError` when `a_to_b` surely leaves the domain of `b_to_c`; `StoreError` when ranks differ or offsets
+    overflow.
+    """
+    middle, inner = b_to_c.domain, a_to_b.maps
+    if len(inner) != middle.rank:
+        raise StoreError(
+            f"Rank {b_to_c.input_rank} -> {b_to_c.output_rank} transform cannot be composed with rank "
+            f"{a_to_b.input_rank} -> {a_to_b.output_rank} transform."
+        )
+    return _composed(a_to_b, b_to_c, propagate_bounds(middle, inner, a_to_b.domain))
+
+
+def compose_within(a_to_b: IndexTransform, b_to_c: IndexTransform) -> IndexTransform:
+    """Return `compose(a_to_b, b_to_c)` for an `a_to_b` whose bounds were made from those of `b_to_c`.
+
+    They are taken as they are: where an empty interval maps from is arbitrary, so carrying its bounds back could
+    only spoil them.
+    """
+    return _composed(a_to_b, b_to_c, a_to_b.domain)
+
+
+def _composed(a_to_b: IndexTransform, b_to_c: IndexTransform, domain: IndexDomain) -> IndexTransform:
+    if not a_to_b.domain.explicitly_empty:
+        _check_constants(b_to_c.domain, a_to_b.maps)
+    return a_to_b._of(domain, tuple(map(settled, combined_maps(a_to_b, b_to_c, domain))))
+
+
+def combined_maps(a_to_b: IndexTransform, b_to_c: IndexTransform, domain: IndexDomain) -> list[OutputMap]:
+    """Return the maps of `b_to_c` after `a_to_b`, over `domain`, whose bounds have been checked."""
+    empty = domain.explicitly_empty
+    maps = []
+    for dim, output in enumerate(b_to_c.maps):
+        if output.method == SINGLE:
+            done = _through_affine(output, a_to_b.maps[output.input_dimension], b_to_c.domain, dim)
+        elif output.method == CONSTANT or empty:
+            done = output
+        else:
+            done = _through_array(output, a_to_b, domain, b_to_c.domain)
+        maps.append(constant_map(0) if empty and done.method == ARRAY else done)
+    return maps
+
+
+def _check_constants(middle: IndexDomain, inner: Sequence[OutputMap]) -> None:
+    for dim, output in enumerate(inner):
+        if output.method == CONSTANT:
+            limits = effective(middle, dim)
+            if not iv.contains(*limits, output.offset):
+                raise OutOfRangeError(
+                    f"Checking bounds of constant output index map for dimension {dim}: "
+                    f"Index {output.offset} is outside valid range {iv.interval_text(*limits)}"
+                )
+
+
+def _through_affine(output: OutputMap, inner: OutputMap, middle: IndexDomain, dim: int) -> OutputMap:
+    """Return `output`, affine in a dimension of the middle space, as a map of the first space."""
+    offset, stride = output.offset, output.stride
+    if offset or stride != 1:
+        offset = iv.check_int64(offset + stride * inner.offset, f"output offset for output dimension {dim}.")
+        stride = iv.check_int64(stride * inner.stride, f"output_strides[{dim}] = {stride} * {inner.stride}")
+    else:
+        offset, stride = inner.offset, inner.stride
+    if inner.method == CONSTANT:
+        return constant_map(offset)
+    if inner.method == SINGLE:
+        return single_map(inner.input_dimension, offset, stride)
+    assert inner.index_array is not None
+    limits = _allowed(inner, effective(middle, output.input_dimension))
+    return array_map(inner.index_array, offset, stride, limits)
+
+
+def _allowed(inner: OutputMap, limits: tuple[int, int]) -> tuple[int, int]:
+    """Return the values of the index array of `inner` whose images lie within `limits`."""
+    allowed = iv.inverse_affine(Bounds(*limits, False, False), inner.offset, inner.stride)
+    low, high = max(allowed.low, inner.index_range[0]), min(allowed.high, inner.index_range[1])
+    return low, max(low, high)
+
+
+def _through_array(
+    output: OutputMap, a_to_b: IndexTransform, domain: IndexDomain, middle: IndexDomain
+) -> OutputMap:
+    """Return `output`, which reads an index array over the middle space, as a map of the first space."""
+    array, rank = output.index_array, domain.rank
+    assert array is not None
+    positions: list[IndexArray | int | slice] = []
+    order: list[int] = []
+    affine: list[int] = []
+    for dim, size in enumerate(array.shape):
+        inner = a_to_b.maps[dim]
+        origin = middle.inclusive_min[dim]
+        if size == 1:
+            positions.append(0)
+        elif inner.method == CONSTANT:
+            positions.append(inner.offset - origin)
+        elif inner.method == SINGLE:
+            positions.append(_steps(inner, domain, origin))
+            affine.append(inner.input_dimension)
+        else:
+            positions.append(_looked_up(inner, effective(middle, dim), origin, dim))
+            order.append(dim)
+    if order or len(set(affine)) != len(affine):
+        picked = _gathered(array, positions, a_to_b.maps, rank)
+    else:
+        picked = array[tuple(positions)].transpose(np.argsort(affine)) if affine else array[tuple(positions)]
+        picked = picked.reshape(
+            [picked.shape[sorted(affine).index(d)] if d in affine else 1 for d in range(rank)]
+        )
+    return array_map(frozen(picked), output.offset, output.stride, output.index_range)
+
+
+def _steps(inner: OutputMap, domain: IndexDomain, origin: int) -> slice:
+    """Return the positions along one dimension of an index array that an affine map visits."""
+    low, high = domain.inclusive_min[inner.input_dimension], domain.exclusive_max[inner.input_dimension]
+    first = inner.offset + inner.stride * low - origin
+    stop = first + inner.stride * (high - low)
+    return slice(first, stop if stop >= 0 else None, inner.stride)
+
+
+def _looked_up(inner: OutputMap, limits: tuple[int, int], origin: int, dim: int) -> IndexArray:
+    """Return the positions that an index array gives, after checking them."""
+    assert inner.index_array is not None
+    check_values(
+        inner.index_array, _allowed(inner, limits), f"In index array map for output dimension {dim}: "
+    )
+    return inner.index_array * inner.stride + (inner.offset - origin)
+
+
+def check_values(array: IndexArray, limits: tuple[int, int], place: str = "") -> None:
+    """Raise `OutOfRangeError` naming a value of `array` that lies outside `limits`."""
+    if array.size == 0:
+        return
+    for value in (int(array.min()), int(array.max())):
+        if not iv.contains(*limits, value):
+            raise OutOfRangeError(f"{place}Index {value} is outside valid range {iv.interval_text(*limits)}")
+
+
+def _gathered(
+    array: IndexArray, positions: list[IndexArray | int | slice], maps: Sequence[OutputMap], rank: int
+) -> IndexArray:
+    """Return `array` at `positions`, each spread over the dimensions of the first space that it depends on."""
+    spread: list[IndexArray | int] = []
+    for place, output, size in zip(positions, maps, array.shape, strict=True):
+        if isinstance(place, slice):
+            line = np.arange(*place.indices(size))
+            shape = [1] * rank
+            shape[output.input_dimension] = line.size
+            spread.append(line.reshape(shape))
+        else:
+            spread.append(place)
+    picked: IndexArray = array[tuple(spread)]
+    return picked
+
+
+def frozen(array: IndexArray) -> IndexArray:
+    """Return `array`, made read-only."""
+    if array.flags.writeable:
+        array.flags.writeable = False
+    return array
+
+
+def settled(output: OutputMap) -> OutputMap:
+    """Return `output`, as a constant when its index array holds a single value, which is then checked."""
+    array = output.index_array
+    if array is None or array.size != 1:
+        return output
+    value = int(array.reshape(-1)[0])
+    check_index(value, output.index_range)
+    return constant_map(
+        iv.check_int64(output.offset + output.stride * value, "the offset of a constant index map")
+    )
+
+
+def intersection(bounds: Sequence[Bounds]) -> Bounds:
+    """Return the intersection of all `bounds`; a side is implicit only if it is implicit in all of them."""
+    if not bounds:
+        return UNBOUNDED
+    low, high = max(b.low for b in bounds), min(b.high for b in bounds)
+    return Bounds(
+        low, max(low, high), all(b.implicit_low for b in bounds), all(b.implicit_high for b in bounds)
+    )

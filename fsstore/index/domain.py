@@ -1,0 +1,367 @@
+"""Index domains: boxes of integer coordinates with optional labels.
+
+A domain is the product of `Dim`s, stored as parallel tuples because planners read whole vectors.  Bounds are
+implicit or explicit per side, labels are unique where they are not empty, the rank is at most 32.
+
+Selecting dimensions is done here; operations that also touch output maps are those of `transform`, applied to a
+transform without outputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fsstore._json import quote
+from fsstore.errors import StoreError
+from fsstore.index import interval as iv
+from fsstore.index.dim import Dim, dim_text
+from fsstore.index.interval import INF, Bounds
+from fsstore.index.mixin import DomainView
+from fsstore.index.selection import in_expression, resolve
+
+if TYPE_CHECKING:
+    from fsstore.index.transform import IndexTransform
+
+__all__ = ["MAX_RANK", "IndexDomain", "check_labels", "check_rank", "from_components"]
+
+MAX_RANK = 32
+_MAX_SIZE = 2**63 - 1
+Ints: TypeAlias = "tuple[int, ...]"
+Flags: TypeAlias = "tuple[bool, ...]"
+
+
+def check_rank(rank: int) -> None:
+    """Raise `StoreError` when `rank` is not in `[0, 32]`."""
+    if not 0 <= rank <= MAX_RANK:
+        raise StoreError(f"Rank {rank} is outside valid range [0, {MAX_RANK}]")
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Raise `StoreError` when two labels that are not empty are equal."""
+    named = [label for label in labels if label]
+    if len(set(named)) != len(named):
+        twice = sorted(label for label, count in Counter(named).items() if count > 1)
+        raise StoreError(f"Dimension label(s) {', '.join(map(quote, twice))} not unique")
+
+
+class _Box:
+    """What can be read from a domain."""
+
+    __slots__ = ("_high", "_implicit_high", "_implicit_low", "_labels", "_low")
+    _low: Ints
+    _high: Ints
+    _implicit_low: Flags
+    _implicit_high: Flags
+    _labels: tuple[str, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self._low)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self._low)
+
+    @property
+    def inclusive_min(self) -> Ints:
+        """The first index of each dimension."""
+        return self._low
+
+    @property
+    def origin(self) -> Ints:
+        """The first index of each dimension."""
+        return self._low
+
+    @property
+    def exclusive_max(self) -> Ints:
+        """The index after the last of each dimension."""
+        return self._high
+
+    @property
+    def inclusive_max(self) -> Ints:
+        """The last index of each dimension."""
+        return tuple([high - 1 for high in self._high])
+
+    @property
+    def shape(self) -> Ints:
+        """The size of each dimension."""
+        return tuple(map(operator.sub, self._high, self._low))
+
+    @property
+    def size(self) -> int:
+        """The number of points, `2**63 - 1` when there are more."""
+        return min(math.prod(self.shape), _MAX_SIZE)
+
+    @property
+    def implicit_lower_bounds(self) -> Flags:
+        """Whether each lower bound is implicit."""
+        return self._implicit_low
+
+    @property
+    def implicit_upper_bounds(self) -> Flags:
+        """Whether each upper bound is implicit."""
+        return self._implicit_high
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label of each dimension; empty where there is none."""
+        return self._labels
+
+    @property
+    def index_exp(self) -> tuple[slice, ...]:
+        """The slices that select the domain from a numpy array with origin 0.
+
+        `StoreError` when a bound is negative, because numpy would count it from the end.
+        """
+        slices = []
+        for low, high in zip(self._low, self._high, strict=True):
+            start, stop = None if low == -INF else low, None if high == INF + 1 else high
+            if (start is not None and start < 0) or (stop is not None and stop < 0):
+                raise StoreError(f"Cannot convert domain {self} with negative bounds to index expression")
+            slices.append(slice(start, stop))
+        return tuple(slices)
+
+    def bounds(self, dim: int) -> Bounds:
+        """Return the interval and flags of dimension `dim`."""
+        return Bounds(self._low[dim], self._high[dim], self._implicit_low[dim], self._implicit_high[dim])
+
+    @property
+    def explicitly_empty(self) -> bool:
+        """Whether some dimension is empty and neither of its bounds is implicit."""
+        if all(map(operator.lt, self._low, self._high)):
+            return False
+        sides = zip(self._low, self._high, self._implicit_low, self._implicit_high, strict=True)
+        return any(low == high and not (first or last) for low, high, first, last in sides)
+
+    def __len__(self) -> int:
+        """Return the rank."""
+        return len(self._low)
+
+    def __repr__(self) -> str:
+        """Return `{ "x": [0, 3), [0, 4*) }`."""
+        dims = ", ".join(dim_text(self.bounds(i), label) for i, label in enumerate(self._labels))
+        return f"{{ {dims} }}"
+
+
+class IndexDomain(_Box, DomainView):
+    """A box in an index space, immutable.
+
+    `IndexDomain(rank=2)`, `IndexDomain(shape=[3, 4], inclusive_min=[1, 2], labels=["x", "y"])`,
+    `IndexDomain([Dim(3), Dim("y")])` or `IndexDomain(json={...})`.  The keywords are `rank`, `inclusive_min`,
+    `implicit_lower_bounds`, one of `exclusive_max`, `inclusive_max` and `shape`, `implicit_upper_bounds` and
+    `labels`; bounds that are not given are implicit and infinite, but `shape` alone starts at zero.
+
+    >>> IndexDomain(shape=[3, 4], labels=["x", ""])
+    { "x": [0, 3), [0, 4) }
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # as in TensorStore
+
+    def __init__(self, rank: int | Iterable[Dim] | None = None, **components: Any) -> None:
+        if "json" in components:
+            from fsstore.index.wire import domain_from_json
+
+            value = components.pop("json")
+            if rank is not None or components:
+                raise TypeError("IndexDomain(json=...) takes no other argument")
+            other = domain_from_json(value)
+        elif "dimensions" in components or not (rank is None or hasattr(rank, "__index__")):
+            dims = components.pop("dimensions", rank)
+            if components:
+                raise TypeError("IndexDomain(dimensions) takes no other argument")
+            other = IndexDomain._of_dims(dims)
+        else:
+            other = from_components({"rank": rank, **components})
+        self._low, self._high, self._labels = other._low, other._high, other._labels
+        self._implicit_low, self._implicit_high = other._implicit_low, other._implicit_high
+
+    @classmethod
+    def _of(
+        cls, low: Ints, high: Ints, implicit_low: Flags, implicit_high: Flags, labels: tuple[str, ...]
+    ) -> IndexDomain:
+        """Return the domain of vectors that are known to be valid."""
+        domain = object.__new__(cls)
+        domain._low, domain._high, domain._labels = low, high, labels
+        domain._implicit_low, domain._implicit_high = implicit_low, implicit_high
+        return domain
+
+    @classmethod
+    def _of_bounds(cls, bounds: Sequence[Bounds], labels: Sequence[str]) -> IndexDomain:
+        """Return the domain of `bounds`; the rank and the labels are checked."""
+        check_rank(len(bounds))
+        check_labels(labels)
+        if not bounds:
+            return cls._of((), (), (), (), ())
+        low, high, implicit_low, implicit_high = zip(*bounds, strict=True)
+        return cls._of(low, high, implicit_low, implicit_high, tuple(labels))
+
+    @classmethod
+    def _of_dims(cls, dims: Any) -> IndexDomain:
+        if isinstance(dims, str) or not isinstance(dims, Iterable):
+            raise TypeError(f"expected a sequence of Dim, not {type(dims).__name__}")
+        dims = list(dims)
+        if not all(isinstance(dim, Dim) for dim in dims):
+            raise TypeError("expected a sequence of Dim")
+        return cls._of_bounds([dim._bounds for dim in dims], [dim.label for dim in dims])
+
+    def dims(self, selected: Iterable[int]) -> IndexDomain:
+        """Return the domain of the dimensions `selected`, in that order."""
+        picked = list(selected)
+        return IndexDomain._of_bounds([self.bounds(i) for i in picked], [self._labels[i] for i in picked])
+
+    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> IndexDomain:
+        from fsstore.index.transform import IndexTransform
+
+        return change(IndexTransform._of(self, ())).domain
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a `Dim` for an index or label, else a domain.
+
+        A selection of dimensions (`domain[:2]`, `domain["y", "x"]`) gives the domain of those; another domain
+        restricts this one; a dimension expression or a transform is applied.
+        """
+        from fsstore.index.dim_expression import DimExpression, DimSelection, parse_selection
+        from fsstore.index.transform import IndexTransform
+
+        if isinstance(key, str) or (hasattr(key, "__index__") and getattr(key, "ndim", 0) == 0):
+            with in_expression():
+                dim = resolve((key if isinstance(key, str) else operator.index(key),), self._labels)[0]
+            return Dim._of(self.bounds(dim), self._labels[dim])
+        if isinstance(key, IndexDomain | IndexTransform) or (
+            isinstance(key, DimExpression) and not isinstance(key, DimSelection)
+        ):
+            return IndexTransform._of(self, ())[key].domain
+        return self.dims(resolve(parse_selection(key), self._labels))
+
+    def __iter__(self) -> Iterator[Dim]:
+        """Iterate over the dimensions."""
+        return (Dim._of(self.bounds(i), label) for i, label in enumerate(self._labels))
+
+    def intersect(self, other: IndexDomain) -> IndexDomain:
+        """Return the intersection; ranks must be equal, labels must agree where both have one."""
+        return self._merged("intersect", Dim.intersect, other)
+
+    def hull(self, other: IndexDomain) -> IndexDomain:
+        """Return the smallest box around both; ranks must be equal, labels must agree where both have one."""
+        return self._merged("hull", Dim.hull, other)
+
+    def _merged(self, verb: str, merge: Callable[[Dim, Dim], Dim], other: IndexDomain) -> IndexDomain:
+        if not isinstance(other, IndexDomain):
+            raise TypeError(f"expected an IndexDomain, not {type(other).__name__}")
+        place = f"Cannot {verb} index domain {self} with index domain {other}"
+        if len(self) != len(other):
+            raise StoreError(f"{place}: Ranks do not match")
+        dims = []
+        for i, (mine, theirs) in enumerate(zip(self, other, strict=True)):
+            try:
+                dims.append(merge(mine, theirs))
+            except StoreError as error:
+                raise error.within(f"{place}: Mismatch in dimension {i}") from None
+        return IndexDomain._of_dims(dims)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form; vectors that say nothing are left out."""
+        from fsstore.index.wire import domain_to_json
+
+        return domain_to_json(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether bounds, flags and labels are equal."""
+        if not isinstance(other, IndexDomain):
+            return NotImplemented
+        return (
+            self._low == other._low
+            and self._high == other._high
+            and self._implicit_low == other._implicit_low
+            and self._implicit_high == other._implicit_high
+            and self._labels == other._labels
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by value."""
+        return IndexDomain._of, (self._low, self._high, self._implicit_low, self._implicit_high, self._labels)
+
+    def __copy__(self) -> IndexDomain:
+        """Return the same value; it cannot change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> IndexDomain:
+        """Return the same value; it cannot change."""
+        return self
+
+
+_VECTORS = (
+    "inclusive_min",
+    "implicit_lower_bounds",
+    "exclusive_max",
+    "inclusive_max",
+    "shape",
+    "implicit_upper_bounds",
+    "labels",
+)
+
+
+def from_components(given: Mapping[str, Any], prefix: str = "") -> IndexDomain:
+    """Return the domain described by the keywords of `IndexDomain`; `prefix` stands before names in messages."""
+    unknown = given.keys() - {"rank", *_VECTORS}
+    if unknown:
+        raise TypeError(f"unexpected keyword argument(s): {', '.join(sorted(unknown))}")
+    vectors = {name: _vector(name, given[name]) for name in _VECTORS if given.get(name) is not None}
+    rank = _common_rank(given.get("rank"), vectors, prefix)
+    ends = [name for name in ("exclusive_max", "inclusive_max", "shape") if name in vectors]
+    if len(ends) > 1:
+        raise StoreError(f"Cannot specify both `{prefix}{ends[0]}` and `{prefix}{ends[1]}`")
+    end = ends[0] if ends else "exclusive_max"
+    make = {"exclusive_max": iv.half_open, "inclusive_max": iv.closed, "shape": iv.sized}[end]
+    lows = vectors.get("inclusive_min", (0 if end == "shape" else -INF,) * rank)
+    highs = vectors.get(end, (INF + 1,) * rank)
+    implicit_low = vectors.get(
+        "implicit_lower_bounds", ("inclusive_min" not in vectors and end != "shape",) * rank
+    )
+    implicit_high = vectors.get("implicit_upper_bounds", (not ends,) * rank)
+    intervals = [make(low, high) for low, high in zip(lows, highs, strict=True)]
+    bounds = [
+        Bounds(*pair, *flags) for *flags, pair in zip(implicit_low, implicit_high, intervals, strict=True)
+    ]
+    return IndexDomain._of_bounds(bounds, vectors.get("labels", ("",) * rank))
+
+
+def _common_rank(rank: Any, vectors: Mapping[str, tuple[Any, ...]], prefix: str) -> int:
+    ranks = [] if rank is None else [("rank", operator.index(rank))]
+    if ranks and not 0 <= ranks[0][1] <= MAX_RANK:
+        raise StoreError(f"Invalid {prefix}rank: {ranks[0][1]}")
+    ranks += [(name, len(vectors[name])) for name in _VECTORS if name in vectors]
+    if not ranks:
+        raise StoreError(f"Must specify `{prefix}rank`")
+    for (first, size), (second, other) in itertools.pairwise(ranks):
+        if size != other:
+            shown = [name if name.startswith("implicit") else prefix + name for name in (second, first)]
+            raise StoreError(
+                f"Rank specified by `{shown[0]}` ({other}) does not match rank specified by `{shown[1]}` ({size})"
+            )
+    check_rank(ranks[0][1])
+    return ranks[0][1]
+
+
+def _vector(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a sequence, not {type(value).__name__}")
+    items = list(value)
+    if name == "labels":
+        if not all(item is None or isinstance(item, str) for item in items):
+            raise TypeError("labels must be strings")
+        return tuple(item or "" for item in items)
+    if name.startswith("implicit"):
+        return tuple(bool(item) for item in items)
+    numbers = tuple(operator.index(item) for item in items)
+    if not all(-(2**63) <= number < 2**63 for number in numbers):
+        raise TypeError(f"{name} must hold 64-bit integers")
+    return numbers

@@ -1,0 +1,251 @@
+"""Operations on selected dimensions of a transform: label, translate, stride, transpose, diagonal, implicitness.
+
+Each takes a transform, the selected input dimensions and an argument, and returns a new transform.  The arguments are
+parsed by the `*_argument` functions, which raise `TypeError`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.index import interval as iv
+from fsstore.index.compose import combined_maps, compose, intersection
+from fsstore.index.domain import IndexDomain, check_rank
+from fsstore.index.interval import INF, MAX_FINITE, MIN_FINITE, Bounds
+from fsstore.index.output_map import SINGLE, OutputMap, single_map
+from fsstore.index.selection import resolve
+
+if TYPE_CHECKING:
+    from fsstore.index.transform import IndexTransform
+
+__all__ = [
+    "diagonal",
+    "implicit_argument",
+    "label",
+    "labels_argument",
+    "mark_bounds_implicit",
+    "permute",
+    "stride",
+    "translate_backward_by",
+    "translate_by",
+    "translate_to",
+    "vector_argument",
+]
+
+Vector: TypeAlias = "int | tuple[int | None, ...] | None"
+
+
+def labels_argument(labels: Any) -> tuple[str, ...]:
+    """Return the labels given as one string or a sequence of strings."""
+    if isinstance(labels, str):
+        return (labels,)
+    names = tuple(labels) if isinstance(labels, Iterable) else (labels,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("labels must be a string or a sequence of strings")
+    return names
+
+
+def _int64_or_none(value: Any) -> int | None:
+    if value is None:
+        return None
+    number = operator.index(value)
+    if not -(2**63) <= number < 2**63:
+        raise TypeError(f"{number} does not fit in 64 bits")
+    return number
+
+
+def vector_argument(vector: Any) -> Vector:
+    """Return one int or None, or a tuple of them."""
+    if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
+        return _int64_or_none(vector)
+    if isinstance(vector, str) or not isinstance(vector, Iterable):
+        raise TypeError(f"expected integers, not {type(vector).__name__}")
+    return tuple(_int64_or_none(item) for item in vector)
+
+
+def implicit_argument(implicit: Any) -> tuple[bool | None, bool | None]:
+    """Return the marks of the lower and the upper side."""
+    if isinstance(implicit, slice):
+        if implicit.step is not None:
+            raise TypeError("mark_bounds_implicit takes [lower:upper]")
+        lower, upper = implicit.start, implicit.stop
+    else:
+        lower = upper = implicit
+    return None if lower is None else bool(lower), None if upper is None else bool(upper)
+
+
+def _spread(vector: Vector, count: int) -> tuple[int | None, ...]:
+    if not isinstance(vector, tuple):
+        return (vector,) * count
+    if not vector:
+        return (None,) * count
+    if len(vector) != count:
+        raise StoreError(f"Number of dimensions ({count}) does not match number of indices ({len(vector)})")
+    return vector
+
+
+def _with_domain(
+    transform: IndexTransform, domain: IndexDomain, maps: Sequence[OutputMap] | None = None
+) -> IndexTransform:
+    return transform._of(domain, transform.maps if maps is None else tuple(maps))
+
+
+def label(transform: IndexTransform, dims: Sequence[int], names: Sequence[str]) -> IndexTransform:
+    """Return `transform` with `names` on `dims`; labels stay unique."""
+    if len(dims) != len(names):
+        raise StoreError(
+            f"Number of dimensions ({len(dims)}) does not match number of labels ({len(names)})."
+        )
+    domain = transform.domain
+    labels = list(domain.labels)
+    for dim, name in zip(dims, names, strict=True):
+        labels[dim] = name
+    bounds = [domain.bounds(dim) for dim in range(domain.rank)]
+    return _with_domain(transform, IndexDomain._of_bounds(bounds, labels))
+
+
+def translate_by(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+    """Return `transform` with the coordinates of `dims` increased; every point keeps its output."""
+    offsets = _spread(vector, len(dims))
+    return _translated(transform, dict(zip(dims, (offset or 0 for offset in offsets), strict=True)))
+
+
+def translate_backward_by(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+    """Return `transform` with the coordinates of `dims` decreased; every point keeps its output."""
+    offsets = _spread(vector, len(dims))
+    return _translated(transform, dict(zip(dims, (-(offset or 0) for offset in offsets), strict=True)))
+
+
+def translate_to(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+    """Return `transform` with new origins of `dims`, which must have lower bounds."""
+    shifts = {}
+    for dim, origin in zip(dims, _spread(vector, len(dims)), strict=True):
+        if origin is None:
+            continue
+        bounds = transform.domain.bounds(dim)
+        if bounds.low == -INF:
+            raise StoreError(f"Interval {iv.interval_text(bounds.low, bounds.high)} is not bounded below")
+        if not MIN_FINITE <= origin <= MAX_FINITE:
+            limits = iv.interval_text(MIN_FINITE, MAX_FINITE + 1)
+            raise OutOfRangeError(f"Origin {origin} is outside valid range {limits}")
+        shifts[dim] = origin - bounds.low
+    return _translated(transform, shifts)
+
+
+def _translated(transform: IndexTransform, shifts: dict[int, int]) -> IndexTransform:
+    domain = transform.domain
+    low, high = list(domain.inclusive_min), list(domain.exclusive_max)
+    for dim, offset in shifts.items():
+        low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
+    moved = IndexDomain._of(
+        tuple(low), tuple(high), domain.implicit_lower_bounds, domain.implicit_upper_bounds, domain.labels
+    )
+    maps = []
+    for dim, output in enumerate(transform.maps):
+        offset = shifts.get(output.input_dimension, 0) if output.method == SINGLE else 0
+        if offset:
+            what = f"output offset for output dimension {dim}."
+            change = iv.check_int64(output.stride * offset, what)
+            moved_to = iv.check_int64(output.offset - change, what)
+            maps.append(output._replace(offset=moved_to))
+        else:
+            maps.append(output)
+    return _with_domain(transform, moved, maps)
+
+
+def stride(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+    """Return the view of the points whose coordinates in `dims` are multiples, divided by the strides."""
+    domain = transform.domain
+    bounds = [domain.bounds(dim) for dim in range(domain.rank)]
+    maps = [single_map(dim) for dim in range(domain.rank)]
+    for dim, step in zip(dims, _spread(vector, len(dims)), strict=True):
+        place = f"Applying stride to input dimension {dim}"
+        if not step:
+            raise StoreError(f"{place}: Stride must be {'non-zero' if step == 0 else 'an integer'}")
+        try:
+            bounds[dim] = iv.inverse_affine(bounds[dim], 0, step)
+        except StoreError as error:
+            raise error.within(place) from None
+        maps[dim] = single_map(dim, 0, step)
+    inner = _with_domain(transform, IndexDomain._of_bounds(bounds, domain.labels), maps)
+    return compose(inner, transform)
+
+
+def reorder(transform: IndexTransform, order: Sequence[int]) -> IndexTransform:
+    """Return `transform` with input dimension `order[i]` as its dimension `i`."""
+    to = {old: new for new, old in enumerate(order)}
+    maps = []
+    for output in transform.maps:
+        if output.method == SINGLE:
+            maps.append(output._replace(input_dimension=to[output.input_dimension]))
+        elif output.index_array is not None:
+            maps.append(output._replace(index_array=output.index_array.transpose(order)))
+        else:
+            maps.append(output)
+    return _with_domain(transform, transform.domain.dims(order), maps)
+
+
+def permute(transform: IndexTransform, axes: Any) -> IndexTransform:
+    """Return `transform` with its dimensions in the order `axes`, by number or label; None reverses them."""
+    from fsstore.index.dim_expression import parse_selection
+
+    rank = transform.input_rank
+    if axes is None:
+        return reorder(transform, range(rank)[::-1])
+    specs = parse_selection(axes)
+    order: list[int] = []
+    for part in specs:
+        order += resolve((part,), transform.domain.labels)
+    if sorted(order) != list(range(rank)):
+        raise StoreError(
+            f"Source dimension list {{{', '.join(map(str, order))}}} is not a valid dimension permutation "
+            f"for rank {rank}"
+        )
+    return reorder(transform, order)
+
+
+def diagonal(transform: IndexTransform, dims: Sequence[int]) -> IndexTransform:
+    """Return the view in which `dims` are one dimension, the first, over the intersection of their intervals."""
+    domain = transform.domain
+    chosen = set(dims)
+    rest = [dim for dim in range(domain.rank) if dim not in chosen]
+    check_rank(len(rest) + 1)
+    bounds: list[Bounds] = [
+        intersection([domain.bounds(dim) for dim in dims]),
+        *(domain.bounds(dim) for dim in rest),
+    ]
+    labels = ["", *(domain.labels[dim] for dim in rest)]
+    maps = [single_map(0 if dim in chosen else 1 + rest.index(dim)) for dim in range(domain.rank)]
+    inner = _with_domain(transform, IndexDomain._of_bounds(bounds, labels), maps)
+    return _with_domain(transform, inner.domain, combined_maps(inner, transform, inner.domain))
+
+
+def mark_bounds_implicit(
+    transform: IndexTransform, dims: Sequence[int], lower: bool | None, upper: bool | None
+) -> IndexTransform:
+    """Return `transform` with the bounds of `dims` marked; None leaves a side as it is."""
+    domain = transform.domain
+    first, last = list(domain.implicit_lower_bounds), list(domain.implicit_upper_bounds)
+    for dim in dims:
+        if lower or upper:
+            _check_unindexed(transform, dim)
+        first[dim] = first[dim] if lower is None else lower
+        last[dim] = last[dim] if upper is None else upper
+    marked = IndexDomain._of(
+        domain.inclusive_min, domain.exclusive_max, tuple(first), tuple(last), domain.labels
+    )
+    return _with_domain(transform, marked)
+
+
+def _check_unindexed(transform: IndexTransform, dim: int) -> None:
+    for number, output in enumerate(transform.maps):
+        if output.index_array is not None and output.index_array.shape[dim] != 1:
+            raise StoreError(
+                f"Cannot mark input dimension {dim} as having implicit bounds because it indexes the index array map "
+                f"for output dimension {number}"
+            )

@@ -1,0 +1,183 @@
+"""A group of arrays, opened for tools that show groups: the metadata of all at once, values when asked for.
+
+It finds its way into archives, databases and reference sets, reads the documents of the hierarchy in one batch, and
+opens an array when it is first read.  Which tool shows the group it does not know.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from fsstore import _runtime
+from fsstore._json import dumps, quote
+from fsstore.context import Context, bind_resource
+from fsstore.driver.auto import enter
+from fsstore.driver.chunked import ZARR2, ZARR3
+from fsstore.driver.contract import Opening
+from fsstore.errors import NotFoundError, StoreError
+from fsstore.format.contract import ChunkedArray
+from fsstore.kvstore.hierarchy import Node, hierarchy
+from fsstore.kvstore.opened import OpenKv, open_kv
+from fsstore.kvstore.spec import KvSpec
+from fsstore.kvstore.spec_parse import kv_spec
+from fsstore.open_mode import OpenMode
+from fsstore.schema import Schema
+from fsstore.store import TensorStore
+from fsstore.url import decode_path, split_pipeline
+
+__all__ = ["GroupArray", "OpenGroup", "open_group"]
+
+_ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "auto")
+
+
+class GroupArray:
+    """An array of a group: what its metadata says, and its values."""
+
+    def __init__(self, group: OpenGroup, node: Node) -> None:
+        self._group, self._node = group, node
+        self._lock = threading.Lock()
+        self._store: TensorStore | None = None
+        self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
+        try:
+            found = self._kind.format.decode(dumps(dict(node.document)).encode(), {})
+        except StoreError as error:
+            raise error.within(
+                f"The array {quote(node.path)} in {group.described} cannot be opened"
+            ) from error
+        self._describe(found)
+
+    def _describe(self, found: ChunkedArray) -> None:
+        self.shape, self.dtype = found.shape, found.dtype.numpy_dtype
+        self.chunks: tuple[int, ...] = tuple(found.read_chunk)
+        self.fill_value: Any = None if found.fill_value is None else found.fill_value[()]
+
+    @property
+    def zarr_format(self) -> int:
+        """The zarr version of the array."""
+        return self._node.zarr_format
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The attributes of the array."""
+        return self._node.attributes
+
+    @property
+    def dimensions(self) -> list[str] | None:
+        """The names of the dimensions, if the metadata gives one to each."""
+        names = self._node.document.get("dimension_names")
+        return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+    def read(self, key: tuple[Any, ...]) -> Any:
+        """Return the values at a tuple of positions, slices, and lists of positions taken together by dimension."""
+        return self.store.oindex[key].read().result()
+
+    @property
+    def store(self) -> TensorStore:
+        """The array, opened on first use."""
+        if self._store is None:
+            with self._lock:
+                if self._store is None:
+                    self._store = self._group.open_array(self._kind, self._node.prefix)
+        return self._store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the group and the path."""
+        return _array_of, (self._group, self._node)
+
+
+def _array_of(group: OpenGroup, node: Node) -> GroupArray:
+    return GroupArray(group, node)
+
+
+@dataclass
+class OpenGroup:
+    """The hierarchy below a place.  Pickled by its spec; the nodes travel along."""
+
+    spec: KvSpec
+    nodes: Mapping[str, Node]
+    described: str
+    is_reference_set: bool
+    _place: OpenKv | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open store behind."""
+        return {**self.__dict__, "_place": None}
+
+    @property
+    def place(self) -> OpenKv:
+        """The open store."""
+        if self._place is None:
+            self._place = _runtime.call(open_kv(self.spec, Context()))
+        return self._place
+
+    @property
+    def groups(self) -> list[str]:
+        """The paths of the groups; the root is one even without a document."""
+        named = {path for path, node in self.nodes.items() if node.kind == "group"}
+        above = {path.rpartition("/")[0] for path, node in self.nodes.items() if path}
+        return sorted(named | above | {""})
+
+    def arrays(self, path: str, leave_out: Set[str] = frozenset()) -> Iterator[tuple[str, GroupArray]]:
+        """Yield the names and arrays that are directly in a group, but for those to be left out."""
+        if path not in self.groups:
+            raise NotFoundError(f"There is no group {quote(path)} in {self.described}")
+        for node in self.nodes.values():
+            parent, _, name = node.path.rpartition("/")
+            if node.kind == "array" and name and parent == path and name not in leave_out:
+                yield name, GroupArray(self, node)
+
+    def attributes(self, path: str) -> Mapping[str, Any]:
+        """Return the attributes of a group."""
+        node = self.nodes.get(path)
+        return {} if node is None else node.attributes
+
+    def open_array(self, kind: Any, prefix: str) -> TensorStore:
+        """Return the array whose keys start with `prefix`."""
+        place = self.place
+        path = place.path + prefix
+        context = place.spec.bound_context or Context()
+        resources = {name: bind_resource(name, None, context) for name in kind.resources}
+        opening = Opening(
+            members={},
+            schema=Schema(),
+            mode=OpenMode(open=True),
+            context=context,
+            resources=resources,
+            kvstore=place._replace(path=path, spec=place.spec.replace(_path=path)),
+            writable=False,
+        )
+        opened = _runtime.call(kind.open(opening), waits=place.driver.features.waits)
+        return TensorStore._of(opened, readable=True, writable=False)
+
+
+def open_group(source: Any, context: Any = None, *, consolidated: bool = True) -> OpenGroup:
+    """Return the group that a URL, a spec, a `KvStore` or a live object holds; formats around it are detected."""
+    if not isinstance(context, Context):
+        context = Context(context)
+    return _runtime.call(_open(_store_spec(source), context, consolidated=consolidated))
+
+
+def _store_spec(source: Any) -> KvSpec:
+    """Return the key-value store of a group; an array scheme at the end of a URL only names the format."""
+    if isinstance(source, str):
+        last = split_pipeline(source)[-1]
+        if "|" in source and last.scheme in _ARRAY_SCHEMES:
+            spec = kv_spec(source[: source.rindex("|")])
+            return spec / decode_path(last.rest) if last.rest else spec
+        return kv_spec(source)
+    return source.spec() if hasattr(source, "spec") and callable(source.spec) else kv_spec(source)
+
+
+async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGroup:
+    place, _ = await enter(await open_kv(spec, context), context)
+    if place.path and not place.path.endswith("/"):
+        place = place.at(place.path + "/")
+    nodes = await hierarchy(place.prefix, consolidated=consolidated)
+    described = place.prefix.describe()
+    if not nodes:
+        raise NotFoundError(f"There are no arrays or groups in {described}")
+    bound = place.spec.replace(_path=place.path)
+    return OpenGroup(bound, nodes, described, place.driver.id == "reference", place)

@@ -1,0 +1,121 @@
+"""Which engine serves an fsspec filesystem, and how one is made: from a URL and options, or from a live object.
+
+Filesystems made here never share instances with the rest of the process, keep no listings, and leave retries to us.
+A missing optional package is reported with the extra that brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+from fsspec.registry import available_protocols
+
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.engine import Engine
+from fsstore.kvstore.fs import Home
+from fsstore.kvstore.fs_generic import AsyncEngine, SyncEngine
+from fsstore.kvstore.fs_http import HttpEngine
+from fsstore.kvstore.fs_s3 import S3Engine
+from fsstore.kvstore.retry import Retry
+from fsstore.kvstore.secret import redact
+
+__all__ = ["engine_for_url", "engine_of", "filesystem_class", "knows", "protocols_of"]
+
+_EXTRAS = {
+    "s3": ("s3fs", "fsstore[s3]"),
+    "s3a": ("s3fs", "fsstore[s3]"),
+    "gs": ("gcsfs", "fsstore[gcs]"),
+    "gcs": ("gcsfs", "fsstore[gcs]"),
+    "http": ("aiohttp", "fsstore[http]"),
+    "https": ("aiohttp", "fsstore[http]"),
+    "abfs": ("adlfs", "adlfs"),
+    "az": ("adlfs", "adlfs"),
+}
+
+
+def knows(protocol: str) -> bool:
+    """Return whether fsspec has a filesystem of this name, installed or not."""
+    return protocol in available_protocols()
+
+
+def filesystem_class(protocol: str) -> Any:
+    """Return the filesystem class of a protocol, or raise an error that names the package to install."""
+    try:
+        return fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        package, extra = _EXTRAS.get(protocol, ("", ""))
+        advice = f'it needs the package {package}: pip install "{extra}"' if package else redact(str(error))
+        raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from error
+    except ValueError as error:
+        raise StoreError(f'Unknown filesystem protocol: "{protocol}"') from error
+
+
+def protocols_of(filesystem: Any) -> tuple[str, ...]:
+    """Return the names of a filesystem or filesystem class."""
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _options(cls: Any, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
+    out = {**options, "skip_instance_cache": True}
+    if not cls.async_impl:
+        return out
+    out |= {"asynchronous": True, "use_listings_cache": False}
+    if "s3" in protocols_of(cls):
+        ours = {
+            "retries": {"total_max_attempts": 1},
+            "read_timeout": retry.idle_s,
+            "connect_timeout": min(retry.idle_s, 30.0),
+            "max_pool_connections": 64,
+        }
+        out["config_kwargs"] = {**ours, **options.get("config_kwargs", {})}
+    return out
+
+
+def engine_for_url(
+    url: str, options: Mapping[str, Any], *, retry: Retry | None = None, concurrency: int = 32
+) -> tuple[Engine, str]:
+    """Return an engine for an fsspec URL (chains with `::` too), and the path in it that the URL names.
+
+    A trailing slash of the URL is kept.
+    """
+    policy = retry or Retry()
+    protocol = (
+        fsspec.core.split_protocol(url.partition("::")[0])[0] if "::" not in url else url.partition("::")[0]
+    )
+    protocol = (protocol or "file").partition(":")[0]
+    cls = filesystem_class(protocol)
+    given = _options(cls, options, policy)
+
+    def make() -> Any:
+        return fsspec.core.url_to_fs(url, **given)[0]
+
+    try:
+        # a letter more keeps what _strip_protocol would cut off: slashes at the end
+        root = fsspec.core.url_to_fs(url + "x", **given)[1] if "::" not in url else None
+        if root is None:
+            filesystem, root = fsspec.core.url_to_fs(url, **given)
+            return engine_of(filesystem, retry=policy, concurrency=concurrency), root
+        if not cls.async_impl:
+            return engine_of(make(), retry=policy, concurrency=concurrency), root[:-1]
+    except (TypeError, ValueError, ImportError, OSError) as error:
+        raise StoreError(f'Cannot open the filesystem "{protocol}": {redact(str(error))}') from error
+    return _async_engine(protocols_of(cls), Home(make), policy, concurrency), root[:-1]
+
+
+def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int = 32) -> Engine:
+    """Return an engine for a live filesystem, which stays on its own loop."""
+    protocols = protocols_of(filesystem)
+    if getattr(filesystem, "async_impl", False):
+        return _async_engine(protocols, Home(None, filesystem), retry or Retry(), concurrency)
+    return SyncEngine(filesystem, protocols[0], retry=retry)
+
+
+def _async_engine(protocols: tuple[str, ...], home: Home, retry: Retry, concurrency: int) -> Engine:
+    if "s3" in protocols:
+        return S3Engine(home, retry=retry, concurrency=concurrency)
+    if "http" in protocols:
+        return HttpEngine(home, retry=retry, concurrency=concurrency)
+    return AsyncEngine(home, protocols[0], retry=retry, concurrency=concurrency)

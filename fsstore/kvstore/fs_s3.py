@@ -1,0 +1,241 @@
+"""S3 through the client of an s3fs filesystem, request by request.
+
+s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read
+under a condition, and repeat failed writes by themselves, which makes a lost reply look like a conflict.
+So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and a
+conflict after a lost reply is settled by reading the key again.
+
+Conditional deletes are refused: S3 has no such request that every server honours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fsstore.errors import StoreError, UnavailableError
+from fsstore.kvstore.contract import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)
+from fsstore.kvstore.engine import check_condition, each, located
+from fsstore.kvstore.fault import is_missing, status_of, translate
+from fsstore.kvstore.fs import Home
+from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
+from fsstore.kvstore.retry import Attempts, Retry, persist
+
+__all__ = ["S3Engine"]
+
+_DELETE_BATCH = 1000
+_NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
+
+
+class S3Engine:
+    """Strict verbs over an `S3FileSystem`.  Paths are `bucket/key`."""
+
+    features = Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False)
+    shown = "s3://"
+
+    def __init__(self, home: Home, *, retry: Retry | None = None, concurrency: int = 32) -> None:
+        self.home, self.retry, self.concurrency = home, retry or Retry(), concurrency
+
+    async def read_many(self, reads: list[Read]) -> list[ReadResult]:
+        """Return one exact answer a read, from one request each."""
+
+        async def read_all(filesystem: Any) -> list[ReadResult]:
+            return await each(
+                lambda read: persist(self.retry, lambda: _read(filesystem, read)), reads, self.concurrency
+            )
+
+        return await self.home.visit(read_all)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes; plain deletions go a thousand a request."""
+        for write in writes:
+            check_condition(write, self.features)
+        if len(writes) > 1 and all(write.value is None for write in writes):
+            return await self._delete_many([write.key for write in writes])
+
+        async def write_all(filesystem: Any) -> list[Stamp]:
+            return await each(lambda write: self._write(filesystem, write), writes, self.concurrency)
+
+        return await self.home.visit(write_all)
+
+    async def _write(self, filesystem: Any, write: Write) -> Stamp:
+        attempts = Attempts(self.retry)
+        while True:
+            attempts.ambiguous |= not await _tries_once(filesystem)
+            try:
+                return await _put(filesystem, write)
+            except UnavailableError as error:
+                pause = attempts.pause_after(error)
+            except _ConflictError:
+                return await self._settle(filesystem, write) if attempts.ambiguous else Stamp(UNKNOWN, now())
+            await asyncio.sleep(pause)
+
+    async def _settle(self, filesystem: Any, write: Write) -> Stamp:
+        """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
+        found = await persist(self.retry, lambda: _read(filesystem, Read(write.key)))
+        if write.value is not None and found.state == "value" and bytes(found.value) == bytes(write.value):
+            return Stamp(found.generation, found.time)
+        return Stamp(UNKNOWN, now())
+
+    async def _delete_many(self, paths: list[str]) -> list[Stamp]:
+        groups: dict[str, list[str]] = {}
+        for path in paths:
+            bucket, _, key = path.partition("/")
+            groups.setdefault(bucket, []).append(key)
+        batches = [
+            (bucket, keys[start : start + _DELETE_BATCH])
+            for bucket, keys in groups.items()
+            for start in range(0, len(keys), _DELETE_BATCH)
+        ]
+
+        async def delete(batch: tuple[str, list[str]]) -> None:
+            await self.home.visit(lambda filesystem: persist(self.retry, lambda: _delete(filesystem, *batch)))
+
+        await each(delete, batches, 4)
+        return [Stamp(NO_VALUE, now())] * len(paths)
+
+    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+        """Yield the keys below a prefix in S3's order, a response a page."""
+        bucket, _, start = prefix.partition("/")
+        more: dict[str, str] = {}
+        while True:
+            asked = {"Bucket": bucket, "Prefix": start, **more}
+
+            async def page(filesystem: Any, asked: dict[str, str] = asked) -> Any:
+                return await persist(self.retry, lambda: _call(filesystem, "list_objects_v2", prefix, asked))
+
+            answer = await self.home.visit(page)
+            contents = answer.get("Contents", [])
+            yield [Entry(f"{bucket}/{item['Key']}", int(item["Size"])) for item in contents]
+            token = answer.get("NextContinuationToken")
+            if not answer.get("IsTruncated") or not token:
+                return
+            more = {"ContinuationToken": token}
+
+
+class _ConflictError(Exception):
+    """The condition of a write did not hold."""
+
+
+async def _tries_once(filesystem: Any) -> bool:
+    """Make the HTTP sessions of the client send each request once, and return whether that is certain.
+
+    aiohttp repeats a PUT whose connection broke, on the grounds that PUT is idempotent; under a condition it is not.
+    The sessions are out of reach of any public interface, and made by the first request.
+    """
+    client = await filesystem.set_session()
+    http_session = getattr(getattr(client, "_endpoint", None), "http_session", None)
+    sessions = list((getattr(http_session, "_sessions", None) or {}).values())
+    known = [session for session in sessions if hasattr(session, "_retry_connection")]
+    for session in known:
+        session._retry_connection = False  # see above
+    return bool(known) and len(known) == len(sessions)
+
+
+async def _client_call(filesystem: Any, method: str, arguments: dict[str, Any]) -> Any:
+    await filesystem.set_session()
+    client = await filesystem.get_s3(arguments.get("Bucket"))
+    verb = getattr(client, method)
+    # requester-pays and encryption options of the filesystem apply to our requests too
+    return await verb(**filesystem._get_s3_method_kwargs(verb, **arguments))  # it has no public form
+
+
+async def _call(filesystem: Any, method: str, path: str, arguments: dict[str, Any]) -> Any:
+    try:
+        return await _client_call(filesystem, method, arguments)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        raise located(error, "accessing", f"s3://{path}") from error
+
+
+def _arguments(path: str) -> dict[str, Any]:
+    bucket, _, key = path.partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+async def _read(filesystem: Any, read: Read) -> ReadResult:
+    arguments = _arguments(read.key)
+    span = range_header(read)
+    if span is not None:
+        arguments["Range"] = span
+    tag = entity_tag(read.if_not_equal)
+    if tag is not None:
+        arguments["IfNoneMatch"] = tag
+    try:
+        return fit(await _get(filesystem, arguments), read)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        status = status_of(error)
+        if status == 304:
+            return ReadResult("unspecified", b"", read.if_not_equal, now())
+        if status == 404 and is_missing(error):
+            return ReadResult("missing", b"", NO_VALUE, now())
+        if status == 416 and not isinstance(error, StoreError):
+            return await _beyond(filesystem, read)
+        raise located(error, "reading", f"s3://{read.key}") from error
+
+
+async def _get(filesystem: Any, arguments: dict[str, Any]) -> Piece:
+    answer = await _client_call(filesystem, "get_object", arguments)
+    async with answer["Body"] as stream:
+        body: Buffer = await stream.read()
+    generation = answer.get("ETag", "").encode("latin-1")
+    if answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
+        return Piece(body, 0, len(body), generation)
+    span = range_of_header(answer.get("ContentRange"))
+    if span is None or span[1] - span[0] != len(body):
+        raise UnavailableError(f"the server sent {len(body)} bytes as {answer.get('ContentRange')!r}")
+    return Piece(body, span[0], span[2], generation)
+
+
+async def _beyond(filesystem: Any, read: Read) -> ReadResult:
+    """Return the answer to a range that starts at or behind the end, which S3 refuses without naming the
+    size."""
+    try:
+        head = await _client_call(filesystem, "head_object", _arguments(read.key))
+        return fit(Piece(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        if is_missing(error):
+            return ReadResult("missing", b"", NO_VALUE, now())
+        raise located(error, "reading", f"s3://{read.key}") from error
+
+
+async def _put(filesystem: Any, write: Write) -> Stamp:
+    arguments = _arguments(write.key)
+    try:
+        if write.value is None:
+            await _client_call(filesystem, "delete_object", arguments)
+            return Stamp(NO_VALUE, now())
+        if write.if_equal == NO_VALUE:
+            arguments["IfNoneMatch"] = "*"
+        elif write.if_equal != UNKNOWN:
+            arguments["IfMatch"] = entity_tag(write.if_equal) or _NO_TAG
+        answer = await _client_call(filesystem, "put_object", {**arguments, "Body": bytes(write.value)})
+        return Stamp(answer["ETag"].encode("latin-1"), now())
+    except Exception as error:  # the boundary: every foreign error is translated here
+        conditional = write.if_equal != UNKNOWN
+        if conditional and (status_of(error) == 412 or (status_of(error) == 404 and is_missing(error))):
+            raise _ConflictError from None
+        raise located(error, "writing", f"s3://{write.key}") from error
+
+
+async def _delete(filesystem: Any, bucket: str, keys: list[str]) -> None:
+    doomed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+    answer = await _call(filesystem, "delete_objects", bucket, {"Bucket": bucket, "Delete": doomed})
+    for failed in answer.get("Errors", []):
+        text = f"Error deleting s3://{bucket}/{failed.get('Key')}: {failed.get('Code')}"
+        raise (
+            UnavailableError(text)
+            if failed.get("Code") == "InternalError"
+            else translate(PermissionError(text))
+        )

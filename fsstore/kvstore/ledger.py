@@ -1,0 +1,151 @@
+"""The inside of a transaction: its state, the changes of every store, and the operations still running.
+
+    open --commit--> waiting for operations begun inside --> writing --> done or failed
+      \\--abort--> aborted
+
+Operations that are running when the commit is asked for belong to it: `begin` and `end` count them, and the last to
+end starts the writing.  Coroutines of stores that never wait are driven on a pool thread for computing, because
+writing may block and functions compute; the pool for input and output is left to the stores.  What is written, and
+how, is `commit`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, Literal
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore.errors import StoreError, TransactionCancelledError
+from fsstore.future import Future
+from fsstore.kvstore.commit import commit_overlay
+from fsstore.kvstore.contract import KvDriver
+from fsstore.kvstore.overlay import Overlay
+
+__all__ = ["Ledger", "Phase"]
+
+Phase = Literal["open", "waiting", "writing", "aborted"]
+
+
+class Ledger:
+    """What a transaction has to write, and whether it may.
+
+    Stores that are equal share one overlay.  All methods may be called from any thread.
+    """
+
+    __slots__ = (
+        "_first",
+        "_lock",
+        "_overlays",
+        "_running",
+        "_writing",
+        "atomic",
+        "error",
+        "future",
+        "phase",
+        "repeatable_read",
+    )
+
+    def __init__(self, *, atomic: bool = False, repeatable_read: bool = False) -> None:
+        self.atomic, self.repeatable_read = atomic, repeatable_read
+        self.phase: Phase = "open"
+        self.error: StoreError | None = None
+        self.future: Future[None] = futures.pending(start=self.commit)
+        self._lock = threading.Lock()
+        self._running = 0
+        self._overlays: dict[KvDriver, Overlay] = {}
+        self._first: tuple[KvDriver, str] | None = None
+        self._writing: Any = None
+
+    def begin(self) -> None:
+        """Announce an operation; raise when the transaction is no longer open.  `end` must follow."""
+        with self._lock:
+            if self.phase != "open":
+                raise self._closed()
+            self._running += 1
+
+    def end(self) -> None:
+        """Take leave of an operation; the last one lets a waiting commit go on."""
+        with self._lock:
+            self._running -= 1
+        self._write_when_quiet()
+
+    def overlay(self, driver: KvDriver) -> Overlay:
+        """Return the pending changes of a store, or raise when the transaction no longer takes any."""
+        with self._lock:
+            if self.phase in ("writing", "aborted"):
+                raise self._closed()
+            return self._overlays.setdefault(driver, Overlay())
+
+    def admit(self, driver: KvDriver, key: str) -> None:
+        """Raise, and abort, if an atomic transaction cannot change this key besides what it changes already."""
+        if not self.atomic:
+            return
+        with self._lock:
+            first = self._first = self._first or (driver, key)
+        if first == (driver, key) or (first[0] == driver and driver.features.atomic_transactions):
+            return
+        one, other = first[0].describe_key(first[1]), driver.describe_key(key)
+        error = StoreError(f"Cannot read/write {one} and read/write {other} as single atomic transaction")
+        with self._lock:
+            self._give_up(error)
+        futures.fail(self.future, error)
+        raise error
+
+    def commit(self) -> None:
+        """Begin to commit; without effect after a commit or an abort."""
+        with self._lock:
+            if self.phase != "open":
+                return
+            self.phase = "waiting"
+        self._write_when_quiet()
+
+    def abort(self) -> None:
+        """Drop all changes; without effect once the commit was asked for."""
+        error = TransactionCancelledError("Transaction aborted")
+        with self._lock:
+            if self.phase != "open":
+                return
+            self._give_up(error)
+        futures.fail(self.future, error)
+
+    def _give_up(self, error: StoreError) -> None:
+        if self.phase in ("open", "waiting"):
+            self.phase, self.error = "aborted", error
+            self._overlays.clear()
+
+    def _closed(self) -> StoreError:
+        if self.error is not None and not isinstance(self.error, TransactionCancelledError):
+            return self.error
+        why = "aborted" if self.phase == "aborted" else "commit already started"
+        return StoreError(f"Transaction not open ({why})")
+
+    def _write_when_quiet(self) -> None:
+        with self._lock:
+            if self.phase != "waiting" or self._running:
+                return
+            self.phase = "writing"
+        changed = [driver for driver, overlay in self._overlays.items() if not overlay.empty]
+        if not changed:
+            futures.resolve(self.future, None)
+        elif any(driver.features.waits for driver in changed):
+            self._writing = _runtime.start(self._write())
+        else:
+            self._writing = _runtime.submit(_runtime.drive, self._write())
+
+    async def _write(self) -> None:
+        try:
+            for driver, overlay in self._overlays.items():
+                work = commit_overlay(driver, overlay)
+                if driver.features.waits:
+                    await work
+                else:
+                    await _runtime.offload(_runtime.drive, work, kind="compute")
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the future carries it
+            futures.fail(self.future, error)
+        else:
+            futures.resolve(self.future, None)
+        finally:
+            self._overlays = {}
+            self._writing = None

@@ -1,0 +1,128 @@
+"""Listing and deleting ranges of keys in a tree of directories.
+
+Directories whose keys cannot lie in the range are not entered.  Links to directories are not followed: they are
+listed as keys, as TensorStore does.  Lock files are never listed.  A directory that lies in the range as a whole
+goes with its keys; the one that a prefix names stays.
+"""
+
+# ruff: noqa: PTH106  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fsstore._json import quote
+from fsstore.errors import NotFoundError, StoreError
+from fsstore.kvstore.contract import UNKNOWN, Entry
+from fsstore.kvstore.key_range import KeyRange, prefix_end
+from fsstore.kvstore.local_path import LOCK_SUFFIX, os_failure, parent, text
+from fsstore.kvstore.local_write import Protocol, remove_file, sync_directories
+
+__all__ = ["delete_range", "scan"]
+
+_SUFFIX = LOCK_SUFFIX.encode()
+_BATCH = 1000
+
+
+class _Tree(NamedTuple):
+    """What a walk meets: `files` of one directory, whose keys begin with `prefix`."""
+
+    prefix: bytes
+    files: list[bytes]
+
+
+def scan(keys: KeyRange) -> Iterator[list[Entry]]:
+    """Yield the keys of the range in batches, in no order."""
+    batch: list[Entry] = []
+    for tree in _walk(keys):
+        batch += [Entry(text(path)) for path in tree.files]
+        while len(batch) >= _BATCH:
+            yield batch[:_BATCH]
+            batch = batch[_BATCH:]
+    if batch:
+        yield batch
+
+
+def delete_range(keys: KeyRange, protocol: Protocol) -> None:
+    """Delete every key in the range, then the directories that lie in the range as a whole."""
+    dirty: set[bytes] = set()
+    directories = []
+    for tree in _walk(keys):
+        for path in tree.files:
+            remove_file(path, UNKNOWN, protocol, dirty)
+        if _covers(keys, tree.prefix):
+            directories.append(tree.prefix[:-1])
+    for directory in reversed(directories):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            continue  # not empty: somebody wrote, or a lock file of another writer is there
+        dirty.discard(directory)
+        dirty.add(parent(directory))
+    if protocol.sync:
+        sync_directories(dirty)
+
+
+def _covers(keys: KeyRange, prefix: bytes) -> bool:
+    """Return whether a directory, and everything that could be in it, lies in the range."""
+    directory = prefix[:-1]
+    if not directory or not keys.contains(directory):
+        return False
+    return not keys.exclusive_max or prefix_end(prefix) <= keys.exclusive_max
+
+
+def _walk(keys: KeyRange) -> Iterator[_Tree]:
+    """Yield every directory that can hold keys of the range, parents first, with its keys in the range."""
+    if keys.empty:
+        return
+    root = keys.common_prefix
+    start = root[: root.rfind(b"/") + 1]
+    pending = [start]
+    while pending:
+        prefix = pending.pop()
+        names = _names(prefix, is_root=prefix == start)
+        paths = [prefix + name for name, is_directory in names if not is_directory]
+        yield _Tree(prefix, paths if _covers(keys, prefix) else [p for p in paths if _contains(keys, p)])
+        below = (prefix + name + b"/" for name, is_directory in names if is_directory)
+        pending += [path for path in below if _reaches(keys, path)]
+
+
+def _contains(keys: KeyRange, path: bytes) -> bool:
+    return path >= keys.inclusive_min and (not keys.exclusive_max or path < keys.exclusive_max)
+
+
+def _reaches(keys: KeyRange, prefix: bytes) -> bool:
+    if keys.exclusive_max and prefix >= keys.exclusive_max:
+        return False
+    end = prefix_end(prefix)
+    return not end or end > keys.inclusive_min
+
+
+def _names(prefix: bytes, *, is_root: bool) -> list[tuple[bytes, bool]]:
+    """Return the names in a directory and whether they are directories; none if it is gone."""
+    try:
+        with os.scandir(prefix or b".") as entries:
+            return [
+                (entry.name, entry.is_dir(follow_symlinks=False))
+                for entry in entries
+                if not entry.name.endswith(_SUFFIX)
+            ]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        if not is_root:
+            return []
+        raise _no_directory(prefix[:-1]) from error
+    except OSError as error:
+        raise os_failure("list", prefix or b".", error) from error
+
+
+def _no_directory(path: bytes) -> StoreError:
+    """Return the error for a prefix that is a file, or lies below one."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return os_failure("stat", path, error)
+    return NotFoundError(f"Cannot list non-directory: {quote(path)}")

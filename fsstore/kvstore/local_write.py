@@ -1,0 +1,231 @@
+"""Writing local files so that a key has its old or its new value, whatever happens, and no update is lost.
+
+The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key; then the directory
+is synced.  In a batch each directory is synced once, at the end: nothing is promised before the batch is answered.
+The parents of directories made on the way are synced too; TensorStore leaves them, and a crash may lose the array.
+
+A generation is made of device, inode and modification time.  Inodes are used again at once and clocks are coarse,
+so a file that was replaced twice could look unchanged: the modification time of a new value is therefore pushed
+past that of the value it replaces.
+"""
+
+# ruff: noqa: PTH104, PTH108, PTH116  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fsstore import _runtime
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, Stamp, Write, now
+from fsstore.kvstore.local_lock import Held, hold, open_creating, release
+from fsstore.kvstore.local_path import file_path, os_failure, parent
+from fsstore.kvstore.local_read import generation_of
+
+__all__ = ["Protocol", "remove_file", "sync_directories", "write_batch"]
+
+_THREADS = 8  # more gains nothing: the disk's journal is the bottleneck
+_NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How files are written: the locking mode, how long to wait for a lock file, and whether to sync."""
+
+    mode: Literal["os", "lockfile", "none", "non_atomic"] = "os"
+    acquire_timeout_s: float = 60.0
+    sync: bool = True
+
+
+def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None = None) -> list[Stamp]:
+    """Apply `writes`; return their stamps once all are durable.
+
+    Syncs of several files overlap on pool threads, because a disk takes them together in about the time of one.
+    """
+    dirty: set[bytes] = set()
+    workers = min(threads or _THREADS, len(writes)) if protocol.sync else 1
+    if workers <= 1:
+        stamps = _write_some(writes, protocol, dirty)
+    else:
+        size = -(-len(writes) // workers)
+        parts = [writes[start : start + size] for start in range(0, len(writes), size)]
+        done = _runtime.map_blocking(lambda part: _write_some(part, protocol, dirty), parts, kind="io")
+        stamps = [stamp for part in done for stamp in part]
+    if protocol.sync:
+        sync_directories(dirty)
+    return stamps
+
+
+def _write_some(writes: Sequence[Write], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
+    stamps = []
+    for write in writes:
+        path = file_path(write.key)
+        if write.value is None:
+            generation = remove_file(path, write.if_equal, protocol, dirty)
+        elif protocol.mode == "non_atomic":
+            generation = _overwrite(path, write.value, write.if_equal, protocol, dirty)
+        else:
+            generation = _replace(path, write.value, write.if_equal, protocol, dirty)
+        stamps.append(Stamp(generation, now()))
+    return stamps
+
+
+def sync_directories(paths: set[bytes]) -> None:
+    """Make the names in these directories durable; a directory that is gone has none."""
+    for path in paths:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise os_failure("open directory", path, error) from error
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise os_failure("sync", path, error) from error
+        finally:
+            os.close(fd)
+
+
+def _status(path: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise os_failure("stat", path, error) from error
+
+
+def _holds(if_equal: bytes, status: os.stat_result | None) -> bool:
+    return if_equal in (UNKNOWN, NO_VALUE if status is None else generation_of(status))
+
+
+def _replace(path: bytes, value: Buffer, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
+    held = hold(path, protocol.mode, protocol.acquire_timeout_s, dirty)
+    renamed = False
+    try:
+        before = _status(path)
+        if not _holds(if_equal, before):
+            return UNKNOWN
+        generation = _fill(held, value, before, sync=protocol.sync)
+        if protocol.mode == "none" and if_equal == NO_VALUE:
+            if not _link(held.path, path):
+                return UNKNOWN
+        else:
+            _rename(held.path, path)
+            renamed = True
+        dirty.add(parent(path))
+        return generation
+    finally:
+        if not renamed:
+            _unlink_quietly(held.path)
+        release(held)
+
+
+def _fill(held: Held, value: Buffer, before: os.stat_result | None, *, sync: bool) -> bytes:
+    """Write the value into the file and return the generation it will have."""
+    try:
+        _write_all(held.fd, value)
+        status = os.fstat(held.fd)
+        if before is not None and status.st_mtime_ns <= before.st_mtime_ns:
+            os.utime(held.fd, ns=(status.st_atime_ns, before.st_mtime_ns + 1))
+            status = os.fstat(held.fd)
+        if sync:
+            os.fsync(held.fd)
+    except OSError as error:
+        raise os_failure("write", held.path, error) from error
+    return generation_of(status)
+
+
+def _write_all(fd: int, value: Buffer) -> None:
+    written = os.write(fd, value)
+    view = memoryview(value)
+    if written == view.nbytes:
+        return
+    view = view.cast("B")
+    while written < len(view):
+        written += os.write(fd, view[written:])
+
+
+def _rename(source: bytes, target: bytes) -> None:
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        raise os_failure("rename", source, error, f' to: "{os.fsdecode(target)}"') from error
+
+
+def _link(source: bytes, target: bytes) -> bool:
+    """Give the file the name `target` unless it is taken: creation that excludes others without a lock."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise os_failure("link", source, error, f' to: "{os.fsdecode(target)}"') from error
+        _rename(source, target)
+    return True
+
+
+def _unlink_quietly(path: bytes) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        return  # the lock file is empty or stale; the next writer uses or reports it
+
+
+def _overwrite(path: bytes, value: Buffer, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
+    """Write the file in place, as the mode `non_atomic` asks for."""
+    if if_equal != UNKNOWN and not _holds(if_equal, _status(path)):
+        return UNKNOWN
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = open_creating(path, flags | (os.O_EXCL if if_equal == NO_VALUE else 0), dirty)
+    except FileExistsError:
+        return UNKNOWN
+    try:
+        generation = _fill(Held(fd, path), value, None, sync=protocol.sync)
+    finally:
+        os.close(fd)
+    dirty.add(parent(path))
+    return generation
+
+
+def remove_file(path: bytes, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
+    """Delete a file under its lock; return `NO_VALUE`, or `UNKNOWN` if the condition does not hold.
+
+    A file that is not there needs no lock: it was missing at the moment we looked.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        dirty.add(parent(path))  # whoever removed it may not have synced yet
+        return NO_VALUE if if_equal in (UNKNOWN, NO_VALUE) else UNKNOWN
+    except OSError as error:
+        raise os_failure("delete", path, error) from error
+    if protocol.mode not in ("os", "lockfile"):
+        return _remove(path, if_equal, dirty)
+    held = hold(path, protocol.mode, protocol.acquire_timeout_s, dirty)
+    try:
+        return _remove(path, if_equal, dirty)
+    finally:
+        _unlink_quietly(held.path)
+        release(held)
+
+
+def _remove(path: bytes, if_equal: bytes, dirty: set[bytes]) -> bytes:
+    if if_equal != UNKNOWN and not _holds(if_equal, _status(path)):
+        return UNKNOWN
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return NO_VALUE
+    except OSError as error:
+        raise os_failure("delete", path, error) from error
+    dirty.add(parent(path))
+    return NO_VALUE

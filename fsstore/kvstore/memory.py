@@ -1,0 +1,247 @@
+"""The `memory` key-value store: a dictionary that lives as long as the context resource that holds it.
+
+Any string is a key.  A batch of reads is a snapshot: it sees the store at one moment.  A batch of writes that belongs
+together is applied as one with `write_atomic`.  Generations count the writes of the store, so no value ever has the
+generation of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+from fsstore._json import Fields, Json, boolean, quote
+from fsstore.errors import AbortedError, StoreError
+from fsstore.kvstore.byte_range import resolve_range
+from fsstore.kvstore.contract import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    KvDriver,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)
+from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.kind import KvOpening
+from fsstore.url import decode_path, encode_path, reject_query
+
+__all__ = ["KIND", "MemoryDriver", "MemoryKind", "MemoryStorage"]
+
+_BATCH = 1000
+_COPY_UP_TO = 4096  # a slice this small is copied: a view would keep the whole value alive
+
+
+class MemoryStorage:
+    """The contents of one in-memory store: the value of the context resource `memory_key_value_store`.
+
+    `lock` guards everything.  Values are never changed in place, so readers hold it only to look them up.
+    """
+
+    __slots__ = ("_counter", "_sorted", "lock", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, tuple[bytes, bytes]] = {}
+        self.lock = threading.Lock()
+        self._counter = itertools.count()
+        self._sorted: list[bytes] | None = None
+
+    def generation(self, key: str) -> bytes:
+        """Return the current generation of a key."""
+        found = self.values.get(key)
+        return NO_VALUE if found is None else found[1]
+
+    def put(self, key: str, value: bytes | None) -> bytes:
+        """Store a value, or delete the key; return the new generation."""
+        if value is None:
+            if self.values.pop(key, None) is not None:
+                self._sorted = None
+            return NO_VALUE
+        if key not in self.values:
+            self._sorted = None
+        generation = b"\0" + next(self._counter).to_bytes(8, "little")
+        self.values[key] = (value, generation)
+        return generation
+
+    def keys_in(self, keys: KeyRange) -> list[bytes]:
+        """Return the keys of a range, sorted as bytes."""
+        if self._sorted is None:
+            self._sorted = sorted(map(key_bytes, self.values))
+        ordered = self._sorted
+        low = bisect_left(ordered, keys.inclusive_min)
+        high = bisect_left(ordered, keys.exclusive_max) if keys.exclusive_max else len(ordered)
+        return ordered[low:high]
+
+
+class MemoryDriver:
+    """The keys of a `MemoryStorage`.
+
+    With `atomic` false, transactions that must change several keys at once are refused, as on stores that cannot.
+    """
+
+    id: ClassVar[str] = "memory"
+
+    def __init__(self, storage: MemoryStorage | None = None, *, atomic: bool = True) -> None:
+        self.storage = MemoryStorage() if storage is None else storage
+        self.atomic = atomic
+        self._features = Features(
+            waits=False,
+            create_only=True,
+            conditional_write=True,
+            atomic_transactions=atomic,
+            sorted_scan=True,
+        )
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`, all of the same moment."""
+        storage = self.storage
+        with storage.lock:
+            time = now()
+            found = [storage.values.get(read.key) for read in reads]
+        missing = ReadResult("missing", b"", NO_VALUE, time)
+        return [
+            missing if item is None else _answer(read, item[0], item[1], time)
+            for read, item in zip(reads, found, strict=True)
+        ]
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply each of `writes` whose condition holds."""
+        frozen = [(key, None if value is None else bytes(value), if_equal) for key, value, if_equal in writes]
+        storage = self.storage
+        with storage.lock:
+            time = now()
+            return [
+                Stamp(storage.put(key, value), time)
+                if if_equal in (UNKNOWN, storage.generation(key))
+                else Stamp(UNKNOWN, time)
+                for key, value, if_equal in frozen
+            ]
+
+    async def write_atomic(
+        self,
+        writes: Sequence[Write],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
+    ) -> list[Stamp]:
+        """Delete the ranges, then apply all of `writes`, as one step that no reader sees half done.
+
+        Nothing changes unless every condition holds; the stamps of writes whose condition failed are `UNKNOWN` then.
+        Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        """
+        frozen = [(key, None if value is None else bytes(value), if_equal) for key, value, if_equal in writes]
+        storage = self.storage
+        with storage.lock:
+            time = now()
+            for key, generation in unchanged.items():
+                if storage.generation(key) != generation:
+                    raise AbortedError(f"Error reading {quote(key)}: Generation mismatch")
+            current = [storage.generation(key) for key, _, _ in frozen]
+            holds = [want in (UNKNOWN, have) for (_, _, want), have in zip(frozen, current, strict=True)]
+            if not all(holds):
+                pairs = zip(holds, current, strict=True)
+                return [Stamp(have if held else UNKNOWN, time) for held, have in pairs]
+            for keys in deleted:
+                self._delete(keys)
+            return [Stamp(storage.put(key, value), time) for key, value, _ in frozen]
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Delete every key in the range, as one step."""
+        with self.storage.lock:
+            self._delete(keys)
+
+    def _delete(self, keys: KeyRange) -> None:
+        for key in self.storage.keys_in(keys):
+            self.storage.put(key_text(key), None)
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys that were in the range when the scan began, sorted, with the sizes of their values."""
+        storage = self.storage
+        with storage.lock:
+            names = [key_text(key) for key in storage.keys_in(keys)]
+            entries = [Entry(name, len(storage.values[name][0])) for name in names]
+        for start in range(0, len(entries), _BATCH):
+            yield entries[start : start + _BATCH]
+
+    def describe_key(self, key: str) -> str:
+        """Return the key in quotes."""
+        return quote(key)
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members the driver was opened with."""
+        return {} if self.atomic else {"atomic": False}
+
+    @property
+    def features(self) -> Features:
+        """What the driver can do."""
+        return self._features
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` is a driver of the same storage."""
+        return (
+            isinstance(other, MemoryDriver) and other.storage is self.storage and other.atomic == self.atomic
+        )
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash((id(self.storage), self.atomic))
+
+
+def _answer(read: Read, value: bytes, generation: bytes, time: float) -> ReadResult:
+    if generation == read.if_not_equal:
+        return ReadResult("unspecified", b"", generation, time)
+    if not read.start and read.stop is None:
+        return ReadResult("value", value, generation, time)
+    try:
+        low, high = resolve_range(read.start, read.stop, len(value))
+    except StoreError as error:
+        raise error.within(f"Error reading {quote(read.key)}") from None
+    part: Buffer = value[low:high] if high - low <= _COPY_UP_TO else memoryview(value)[low:high]
+    return ReadResult("value", part, generation, time)
+
+
+class MemoryKind:
+    """The static side of the `memory` driver."""
+
+    id: str = "memory"
+    schemes: tuple[str, ...] = ("memory",)
+    role: Literal["root"] = "root"
+    resources: tuple[str, ...] = ("memory_key_value_store",)
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `atomic`: whether transactions may change several keys at once."""
+        return {} if fields.take("atomic", boolean, default=True) else {"atomic": False}
+
+    def check_path(self, path: str) -> str:
+        """Return the path: any string begins a key."""
+        return path
+
+    def base_path(self, path: str) -> str:
+        """Return the path: a root has no base."""
+        return path
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
+        """Return the path of `memory://<rest>`, kept as it is."""
+        reject_query(rest)
+        return decode_path(rest), {}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return `memory://<path>`."""
+        return "memory://" + encode_path(path)
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return a driver of the context's storage."""
+        storage = opening.resources.get("memory_key_value_store")
+        atomic = opening.members.get("atomic", True) is not False
+        return MemoryDriver(storage if isinstance(storage, MemoryStorage) else None, atomic=atomic)
+
+
+KIND = MemoryKind()
+"""The kind of `{"driver": "memory"}` and `memory://`."""

@@ -1,0 +1,291 @@
+"""S3, GCS, Azure and HTTP through `obstore`, the Rust object-store client: a tenth of the client work of s3fs.
+
+obstore's blocking calls release the interpreter lock, so a batch is spread over a few pool threads, each of which
+works through its share.  obstore checks `Content-Range` itself; what it lets through (a range cut at the end of the
+value) is caught here.  Reads are retried by obstore; writes are not, because it cannot tell a lost reply from a
+conflict: see `retry.Attempts`.
+
+Generations hold the entity tag and, where the storage has one, the version.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from fsstore import _runtime
+from fsstore._json import quote
+from fsstore.errors import StoreError, UnavailableError
+from fsstore.kvstore.contract import (
+    NO_VALUE,
+    UNKNOWN,
+    Entry,
+    Features,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)  # fmt: skip
+from fsstore.kvstore.engine import check_condition, located
+from fsstore.kvstore.fault import is_missing, status_of, translate
+from fsstore.kvstore.piece import Piece, entity_tag, fit
+from fsstore.kvstore.retry import Attempts, Retry
+
+__all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_SHARE = 4  # requests a thread should have before another one is worth its hop
+_DELETE_BATCH = 1000
+_LIST_PAGE = 1000
+_NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
+
+
+def retry_config(policy: Retry) -> dict[str, Any]:
+    """Return a policy in obstore's terms."""
+    return {
+        "max_retries": policy.max_retries,
+        "retry_timeout": timedelta(seconds=policy.deadline_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=policy.initial_delay_s),
+            "max_backoff": timedelta(seconds=policy.max_delay_s),
+            "base": 2,
+        },
+    }
+
+
+def client_options(
+    policy: Retry, *, allow_http: bool, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Return options of obstore's HTTP client."""
+    options: dict[str, Any] = {
+        "allow_http": allow_http,
+        "timeout": timedelta(seconds=max(policy.idle_s, 1.0)),
+        "connect_timeout": timedelta(seconds=min(policy.idle_s, 30.0)),
+    }
+    return {**options, "default_headers": headers} if headers else options
+
+
+def bucket_engine(
+    make: Callable[[dict[str, Any]], Any], shown: str, *, retry: Retry, concurrency: int | None, plain: bool
+) -> ObstoreEngine:
+    """Return the engine of a bucket.  `make` builds the store from client and retry options; `plain` allows HTTP."""
+    client = client_options(retry, allow_http=plain)
+    try:
+        return ObstoreEngine(
+            lambda config: make({"client_options": client, "retry_config": config}),
+            shown=shown,
+            features=Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False),
+            retry=retry,
+            concurrency=concurrency or 16,
+        )
+    except Exception as error:
+        raise translate(error).within(f"Cannot open {quote(shown)}") from error
+
+
+class ObstoreEngine:
+    """Strict verbs over an obstore store.  `make(retry_config)` builds the store; `scheme` starts shown paths."""
+
+    def __init__(
+        self,
+        make: Callable[[dict[str, Any]], Any],
+        *,
+        shown: str,
+        features: Features,
+        retry: Retry | None = None,
+        concurrency: int = 16,
+    ) -> None:
+        self.retry, self.shown, self.concurrency = retry or Retry(), shown, concurrency
+        self.features = features
+        self._reader = make(retry_config(self.retry))
+        self._writer = make({**retry_config(self.retry), "max_retries": 0}) if features.writable else None
+
+    async def _spread(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Return `[function(item) for item in items]`, computed on several pool threads, a hop each."""
+        threads = max(1, min(self.concurrency, len(items) // _SHARE))
+        failed: list[BaseException] = []
+
+        def share(number: int) -> list[T]:
+            done: list[T] = []
+            for item in items[number::threads]:
+                if failed:
+                    break
+                try:
+                    done.append(function(item))
+                except BaseException as error:
+                    failed.append(error)
+                    raise
+            return done
+
+        shares = await _runtime.gather([_runtime.offload(share, number) for number in range(threads)])
+        if threads == 1:
+            return shares[0]
+        results: list[Any] = [None] * len(items)
+        for number, done in enumerate(shares):
+            results[number::threads] = done
+        return results
+
+    async def read_many(self, reads: list[Read]) -> list[ReadResult]:
+        """Return one exact answer a read."""
+        return await self._spread(self._read, reads)
+
+    def _read(self, read: Read) -> ReadResult:
+        attempts = Attempts(self.retry)
+        while True:
+            try:
+                return self._read_once(read)
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                known = located(error, "reading", self.shown + read.key)
+                foreign = not isinstance(error, StoreError)
+            # what obstore gave up on has been retried; a body cut off or a range that does not fit has not
+            if not isinstance(known, UnavailableError) or (foreign and status_of(known.__cause__ or known)):
+                raise known
+            time.sleep(attempts.pause_after(known))
+
+    def _read_once(self, read: Read) -> ReadResult:
+        options = _options(read)
+        try:
+            return self._answer(read, options)
+        except Exception as error:  # judged here, or passed on
+            name = type(error).__name__
+            if name == "NotModifiedError":
+                return ReadResult("unspecified", b"", read.if_not_equal, now())
+            if is_missing(error):
+                return ReadResult("missing", b"", NO_VALUE, now())
+            if name == "NotSupportedError" or "non-partial response" in str(error):
+                options.pop("range", None)
+                return self._answer(read, options)
+            if status_of(error) == 416:
+                return self._beyond(read)
+            raise
+
+    def _answer(self, read: Read, options: dict[str, Any]) -> ReadResult:
+        import obstore
+
+        result = (
+            obstore.get(self._reader, read.key, options=options)
+            if options
+            else obstore.get(self._reader, read.key)
+        )
+        meta, start = result.meta, result.range[0]
+        body = memoryview(result.bytes())
+        return fit(Piece(body, start, meta["size"], _generation(meta)), read)
+
+    def _beyond(self, read: Read) -> ReadResult:
+        """Return the answer to a range at or behind the end, which the server refused."""
+        import obstore
+
+        meta = obstore.head(self._reader, read.key)
+        return fit(Piece(b"", 0, meta["size"], _generation(meta)), read)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes; plain deletions go a thousand a request where the storage can."""
+        for write in writes:
+            check_condition(write, self.features)
+        if len(writes) > 1 and all(write.value is None for write in writes):
+            await _runtime.offload(self._delete, [write.key for write in writes])
+            return [Stamp(NO_VALUE, now())] * len(writes)
+        return await self._spread(self._write, writes)
+
+    def _delete(self, paths: list[str]) -> None:
+        import obstore
+
+        attempts = Attempts(self.retry)
+        for start in range(0, len(paths), _DELETE_BATCH):
+            while True:
+                try:
+                    obstore.delete(self._writer, paths[start : start + _DELETE_BATCH])
+                    break
+                except FileNotFoundError:
+                    break
+                except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                    known = located(error, "deleting", self.shown + paths[start])
+                if not isinstance(known, UnavailableError):
+                    raise known
+                time.sleep(attempts.pause_after(known))
+
+    def _write(self, write: Write) -> Stamp:
+        if write.value is None:
+            self._delete([write.key])
+            return Stamp(NO_VALUE, now())
+        attempts = Attempts(self.retry)
+        while True:
+            try:
+                return self._put(write)
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                if write.if_equal != UNKNOWN and _is_conflict(error):
+                    return self._settle(write) if attempts.ambiguous else Stamp(UNKNOWN, now())
+                known = located(error, "writing", self.shown + write.key)
+            if not isinstance(known, UnavailableError):
+                raise known
+            time.sleep(attempts.pause_after(known))
+
+    def _put(self, write: Write) -> Stamp:
+        import obstore
+
+        mode: Any = "overwrite"
+        if write.if_equal == NO_VALUE:
+            mode = "create"
+        elif write.if_equal != UNKNOWN:
+            mode = _version(write.if_equal)
+        value = write.value if isinstance(write.value, bytes) else bytes(write.value or b"")
+        result = obstore.put(self._writer, write.key, value, mode=mode, use_multipart=False)
+        # after a condition that held, an unknown generation would read as one that did not
+        unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
+        return Stamp(_generation(result) or unknown, now())
+
+    def _settle(self, write: Write) -> Stamp:
+        """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
+        found = self._read(Read(write.key))
+        if write.value is not None and found.state == "value" and bytes(found.value) == bytes(write.value):
+            return Stamp(found.generation, found.time)
+        return Stamp(UNKNOWN, now())
+
+    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+        """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""
+        import obstore
+
+        directory = prefix.rpartition("/")[0]
+        stream = iter(obstore.list(self._reader, directory or None, chunk_size=_LIST_PAGE))
+
+        def page() -> list[Entry] | None:
+            try:
+                found = next(stream, None)
+            except Exception as error:
+                raise located(error, "listing", self.shown + directory) from error
+            return None if found is None else [Entry(meta["path"], meta["size"]) for meta in found]
+
+        while (entries := await _runtime.offload(page)) is not None:
+            yield entries
+
+
+def _options(read: Read) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if read.start < 0:
+        options["range"] = {"suffix": -read.start}
+    elif read.stop is not None:
+        options["range"] = (read.start, read.stop) if read.stop > read.start else (0, 1)
+    elif read.start:
+        options["range"] = {"offset": read.start}
+    tag = entity_tag(read.if_not_equal.partition(b"\n")[0])
+    return {**options, "if_none_match": tag} if tag is not None else options
+
+
+def _generation(meta: Any) -> bytes:
+    tag, version = meta.get("e_tag") or "", meta.get("version") or ""
+    return f"{tag}\n{version}".encode() if version else tag.encode()
+
+
+def _version(generation: bytes) -> dict[str, str]:
+    tag, _, version = generation.partition(b"\n")
+    shown = entity_tag(tag) or _NO_TAG
+    return {"e_tag": shown, "version": entity_tag(version) or "-"} if version else {"e_tag": shown}
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"} or status_of(error) == 412

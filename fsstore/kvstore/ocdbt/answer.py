@@ -1,0 +1,88 @@
+"""From entries of leaves to answers: of reads, and of listings.
+
+A batch of thousands of reads is answered by column; only the tuples of the contract are made one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fsstore.errors import StoreError
+from fsstore.kvstore.byte_range import resolve_range
+from fsstore.kvstore.contract import NO_VALUE, Buffer, Entry, Read, ReadResult
+from fsstore.kvstore.key_range import key_text
+from fsstore.kvstore.ocdbt.data_file import Location
+from fsstore.kvstore.ocdbt.generation import value_generation
+from fsstore.kvstore.ocdbt.leaf import INLINE
+from fsstore.kvstore.ocdbt.tree import Hits, Slice
+
+__all__ = ["Plan", "entries_of", "keys_of"]
+
+
+class Plan:
+    """The answers to a batch of reads: complete, but for the bytes at `places`."""
+
+    def __init__(self, reads: Sequence[Read], time: float, describe: Callable[[str], str]) -> None:
+        self.results = [ReadResult("missing", b"", NO_VALUE, time)] * len(reads)
+        self.places: list[Location] = []
+        self._pending: list[tuple[int, bytes]] = []
+        self._reads = reads
+        self._time = time
+        self._describe = describe
+
+    def add(self, hits: Hits) -> None:
+        """Take the entries found in one leaf."""
+        leaf, indexes, rows = hits
+        columns = (leaf.file_ids[rows], leaf.offsets[rows], leaf.lengths[rows])
+        entries = zip(indexes, *(column.tolist() for column in columns), strict=True)
+        payload, files, time = leaf.payload, leaf.files, self._time
+        for index, file_id, offset, length in entries:
+            read = self._reads[index]
+            value = payload[offset : offset + length] if file_id == INLINE else None
+            stored = Location(files[file_id], offset, length) if value is None else value
+            generation = value_generation(stored)
+            if generation == read.if_not_equal:
+                self.results[index] = ReadResult("unspecified", b"", generation, time)
+                continue
+            low, high = 0, length
+            if read.start or read.stop is not None:
+                low, high = self._range(read, length)
+            if value is not None:
+                self.results[index] = ReadResult("value", value[low:high], generation, time)
+            elif low == high:
+                self.results[index] = ReadResult("value", b"", generation, time)
+            else:
+                self.places.append(Location(files[file_id], offset + low, high - low))
+                self._pending.append((index, generation))
+
+    def _range(self, read: Read, size: int) -> tuple[int, int]:
+        try:
+            return resolve_range(read.start, read.stop, size)
+        except StoreError as error:
+            raise error.within(f"Error reading {self._describe(read.key)}") from None
+
+    def fill(self, values: Sequence[Buffer]) -> None:
+        """Complete the answers with the bytes at `places`."""
+        for (index, generation), value in zip(self._pending, values, strict=True):
+            self.results[index] = ReadResult("value", value, generation, self._time)
+
+
+def entries_of(part: Slice) -> list[Entry]:
+    """Return the listing of some entries of a leaf."""
+    sizes = part.leaf.lengths[part.start : part.stop].tolist()
+    return list(map(Entry._make, zip(_texts(keys_of(part)), sizes, strict=True)))
+
+
+def keys_of(part: Slice) -> list[bytes]:
+    """Return the whole keys of some entries of a leaf."""
+    keys = part.leaf.keys[part.start : part.stop]
+    return [part.prefix + key for key in keys] if part.prefix else keys
+
+
+def _texts(keys: list[bytes]) -> list[str]:
+    """Return the keys as text; decoded all at once where no key contains the separator."""
+    try:
+        texts = b"\n".join(keys).decode().split("\n")
+    except UnicodeDecodeError:
+        texts = []
+    return texts if len(texts) == len(keys) else [key_text(key) for key in keys]

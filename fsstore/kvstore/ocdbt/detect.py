@@ -1,0 +1,10 @@
+"""How an OCDBT database is recognised, for automatic detection."""
+
+from __future__ import annotations
+
+from fsstore.detection import Detection
+
+__all__ = ["DETECT"]
+
+DETECT = Detection("ocdbt", "store", files=("manifest.ocdbt",))
+"""The manifest is in every database."""

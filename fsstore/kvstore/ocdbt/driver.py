@@ -1,0 +1,241 @@
+"""The key-value store over an OCDBT database.
+
+A batch of reads sees one version: the manifest is read once, the tree is walked once for all keys, and the values
+outside the tree are read by one call of the base store.  Writes of one call are one commit.  The driver suspends
+only where its base does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from fsstore._json import Json, quote
+from fsstore.errors import AbortedError, NotFoundError, StoreError
+from fsstore.kvstore.contract import Buffer, Entry, Features, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.ocdbt.answer import Plan, entries_of, keys_of
+from fsstore.kvstore.ocdbt.commit import Committer, Options
+from fsstore.kvstore.ocdbt.data_file import Location
+from fsstore.kvstore.ocdbt.history import Choice, find_version
+from fsstore.kvstore.ocdbt.key_column import KEY_LIMIT
+from fsstore.kvstore.ocdbt.kind import KIND
+from fsstore.kvstore.ocdbt.mutation import Mutation, Request
+from fsstore.kvstore.ocdbt.options import format_time, format_version
+from fsstore.kvstore.ocdbt.queue import CommitQueue
+from fsstore.kvstore.ocdbt.source import Source, read_spans
+from fsstore.kvstore.ocdbt.tree import find, walk
+from fsstore.kvstore.ocdbt.version import Version
+
+__all__ = ["KIND", "OcdbtDriver"]
+
+_BATCH = 8192
+"""How many entries a listing makes at a time."""
+
+
+class OcdbtDriver:
+    """The newest version of a database, or the one that `choice` names, which cannot be written.
+
+    `members` are the JSON members it was opened with.
+    """
+
+    id: ClassVar[str] = "ocdbt"
+
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        *,
+        choice: Choice | None = None,
+        members: Mapping[str, Json] | None = None,
+    ) -> None:
+        self.source = source
+        self.choice = choice
+        self._options = options
+        self._members = dict(members or {})
+        self.committer = Committer(source, options)
+        self._features = self._find_features()
+        self._queue = CommitQueue(self.committer.commit, waits=self._features.waits)
+        self._fixed: Version | None = None
+
+    def _find_features(self) -> Features:
+        base = self.source.base.driver.features
+        manifests = self.source.manifests.driver.features
+        guarded = manifests.conditional_write or manifests.create_only or self._options.single_writer
+        writable = base.writable and manifests.writable and self.choice is None and guarded
+        return Features(
+            waits=base.waits or manifests.waits,
+            writable=writable,
+            create_only=writable,
+            conditional_write=writable,
+            atomic_transactions=writable,
+            sorted_scan=True,
+            slow_writes=base.slow_writes or manifests.slow_writes,
+        )
+
+    @property
+    def features(self) -> Features:
+        """What the driver can do."""
+        return self._features
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` is a driver of the same database, opened in the same way."""
+        return isinstance(other, OcdbtDriver) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(self.source.base)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self.source.base, self.source.manifests, self.choice, self._members
+
+    def describe_key(self, key: str) -> str:
+        """Return the key and where the database is."""
+        return f"{quote(key)} in OCDBT database at {self.source.base.describe()}"
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members, with the whole stored configuration once it is known."""
+        manifest = self.source.last.manifest
+        if manifest is None or not self.committer.accepts(manifest.config):
+            return self._members
+        given = self._options.constraints.given
+        return {**self._members, "config": manifest.config.to_json(kind="manifest_kind" in given)}
+
+    async def version(self, staleness_bound: float = float("inf")) -> tuple[Version | None, float]:
+        """Return the version to read, None if there is no database, and the time until which that is known."""
+        if self._fixed is not None:
+            return self._fixed, float("inf")
+        snapshot = await self.source.snapshot(staleness_bound)
+        manifest = snapshot.manifest
+        if manifest is not None:
+            self.committer.check(manifest.config)
+        if self.choice is None:
+            return (manifest.newest if manifest and manifest.versions else None), snapshot.time
+        found = None
+        if manifest is not None and manifest.versions:
+            found = await find_version(self.source, manifest, self.choice)
+        if found is None:
+            raise NotFoundError(f"Version where {self._wanted()} not present")
+        if (
+            self.choice.by == "generation"
+            or manifest is None
+            or self.choice.value < manifest.newest.commit_time
+        ):
+            self._fixed = found
+            return found, float("inf")
+        return found, snapshot.time
+
+    def _wanted(self) -> str:
+        if self.choice is None or self.choice.by == "generation":
+            return f"generation_number={self.choice.value if self.choice else 0}"
+        return f"commit_time<={format_time(self.choice.value).removesuffix('Z')}+00:00"
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`, all of the same version."""
+        if not reads:
+            return []
+        version, time = await self.version(max([read.staleness_bound for read in reads]))
+        plan = Plan(reads, time, self.describe_key)
+        if version is not None:
+            for hits in await find(self.source, version, [key_bytes(read.key) for read in reads]):
+                plan.add(hits)
+        if plan.places:
+            plan.fill(await read_spans(self.source.base, plan.places))
+        return plan.results
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply `writes` in one commit, each on its own condition."""
+        if not writes:
+            return []
+        return await self._submit(Request(self._mutations(writes)))
+
+    async def write_atomic(
+        self,
+        writes: Sequence[Write],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
+    ) -> list[Stamp]:
+        """Delete the ranges, then apply all of `writes`, in one commit, or change nothing.
+
+        Nothing changes unless every condition holds; the stamps of writes whose condition failed are `UNKNOWN` then.
+        Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        """
+        same = {key_bytes(key): generation for key, generation in unchanged.items()}
+        return await self._submit(Request(self._mutations(writes), tuple(deleted), same, atomic=True))
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Delete every key in the range in one commit; none is made if there is no such key."""
+        self._refuse_fixed()
+        if not keys.empty:
+            await self._submit(Request((), (keys,)))
+
+    async def copy_range(self, keys: KeyRange, cut: int, target: str) -> None:
+        """Copy the keys of a range in one commit: `target` takes the place of their first `cut` bytes.
+
+        Values outside the tree are not copied; both keys refer to them.
+        """
+        self._refuse_fixed()
+        version, _ = await self.version()
+        prefix = key_bytes(target)
+        writes: list[Mutation] = []
+        references: list[bytes | Location] = []
+        if version is not None:
+            async for slices in walk(self.source, version, keys):
+                for part in slices:
+                    writes += [Mutation(prefix + key[cut:], b"") for key in keys_of(part)]
+                    references += [part.leaf.value(row) for row in range(part.start, part.stop)]
+        _check_lengths(writes)
+        if writes:
+            await self._submit(Request(writes, references=dict(enumerate(references))))
+
+    async def _submit(self, request: Request) -> list[Stamp]:
+        self._refuse_fixed()
+        await self._queue.submit(request)
+        if request.stale is not None:
+            key = self.describe_key(key_text(request.stale))
+            raise AbortedError(f"Error reading {key}: Generation mismatch")
+        return [Stamp(generation, request.time) for generation in request.generations]
+
+    def _refuse_fixed(self) -> None:
+        if self.choice is not None:
+            version = self._members.get("version")
+            raise StoreError(f"Writing is not supported with version={format_version(version)} specified")
+
+    def _mutations(self, writes: Sequence[Write]) -> list[Mutation]:
+        out = [Mutation(key_bytes(key), _flat(value), if_equal) for key, value, if_equal in writes]
+        _check_lengths(out)
+        return out
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys of one version in the range, sorted, with the sizes of their values."""
+        version, _ = await self.version()
+        if version is None:
+            return
+        async for slices in walk(self.source, version, keys):
+            for part in slices:
+                for start in range(part.start, part.stop, _BATCH):
+                    yield entries_of(part._replace(start=start, stop=min(start + _BATCH, part.stop)))
+
+    async def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
+        """Yield the keys of `scan` as bytes and without sizes, at a fraction of the cost."""
+        version, _ = await self.version()
+        if version is not None:
+            async for slices in walk(self.source, version, keys):
+                for part in slices:
+                    yield keys_of(part)
+
+
+def _check_lengths(mutations: Sequence[Mutation]) -> None:
+    for mutation in mutations:
+        if len(mutation.key) > KEY_LIMIT:
+            raise StoreError(
+                f"Key {quote(mutation.key[:64])}... of {len(mutation.key)} bytes exceeds the limit of {KEY_LIMIT}"
+            )
+
+
+def _flat(value: Buffer | None) -> Buffer | None:
+    """Return the value as a buffer whose length is its number of bytes."""
+    if value is None or isinstance(value, bytes | bytearray):
+        return value
+    return value.cast("B") if value.c_contiguous else bytes(value)

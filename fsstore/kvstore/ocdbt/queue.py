@@ -1,0 +1,116 @@
+"""Writers wait here while a commit runs, and go into the next one together.
+
+The first caller leads: it takes everything that waits and commits it.  When it is done it hands the lead to one of
+those who came meanwhile.  So a hundred concurrent writes make two commits, and nobody works for others longer than
+for one round.  Callers wait on a thread event where coroutines never suspend, and on an asyncio future otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+
+from fsstore.kvstore.ocdbt.mutation import Request
+
+__all__ = ["CommitQueue"]
+
+
+class _Ticket:
+    """A request in the queue and the means to wake its caller."""
+
+    def __init__(self, request: Request, *, waits: bool) -> None:
+        self.request = request
+        self.chosen = False
+        self.error: BaseException | None = None
+        self._event = None if waits else threading.Event()
+        self._loop = asyncio.get_running_loop() if waits else None
+        self._future = None if self._loop is None else self._loop.create_future()
+
+    async def wait(self) -> None:
+        """Return when the request is answered, or chosen to lead."""
+        if self._event is not None:
+            self._event.wait()
+        elif self._future is not None:
+            await self._future
+
+    def wake(self) -> None:
+        """Let `wait` return."""
+        if self._event is not None:
+            self._event.set()
+        elif self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+class CommitQueue:
+    """Runs `commit` over batches of requests, one batch at a time."""
+
+    def __init__(self, commit: Callable[[Sequence[Request]], Awaitable[None]], *, waits: bool) -> None:
+        self._commit = commit
+        self._waits = waits
+        self._lock = threading.Lock()
+        self._waiting: list[_Ticket] = []
+        self._busy = False
+
+    async def submit(self, request: Request) -> None:
+        """Return when a commit has answered `request`; raise what the commit raised."""
+        ticket = _Ticket(request, waits=self._waits)
+        with self._lock:
+            self._waiting.append(ticket)
+            ticket.chosen = not self._busy
+            self._busy = True
+        if not ticket.chosen:
+            await self._wait(ticket)
+        if ticket.chosen:
+            await self._lead(ticket)
+        if ticket.error is not None:
+            raise ticket.error
+
+    async def _wait(self, ticket: _Ticket) -> None:
+        try:
+            await ticket.wait()
+        except BaseException:
+            with self._lock:
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
+            if ticket.chosen:
+                self._pass_on()
+            raise
+
+    async def _lead(self, ticket: _Ticket) -> None:
+        with self._lock:
+            batch, self._waiting = self._waiting, []
+        others = [one for one in batch if one is not ticket]
+        try:
+            await self._commit([one.request for one in batch])
+        except Exception as error:
+            for one in others:
+                one.error = copy.copy(error)
+            raise
+        except BaseException:
+            # the leader was cancelled, the others were not: they try again
+            for one in others:
+                one.request.placed.clear()  # those values may not have been written
+            with self._lock:
+                self._waiting[:0] = others
+            others = []
+            raise
+        finally:
+            for one in others:
+                one.wake()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the lead to the first who waits, if any."""
+        with self._lock:
+            if not self._waiting:
+                self._busy = False
+                return
+            following = self._waiting[0]
+            following.chosen = True
+        following.wake()

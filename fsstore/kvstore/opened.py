@@ -1,0 +1,74 @@
+"""Opening the specs of key-value stores: resources are bound, bases opened first."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fsstore.context import Context, ContextResource
+from fsstore.kvstore.contract import KvDriver, KvPrefix
+from fsstore.kvstore.kind import KvKind, KvOpening
+from fsstore.kvstore.spec import KvSpec
+
+__all__ = ["OpenKv", "open_adapter", "open_bound", "open_kv"]
+
+
+class OpenKv(NamedTuple):
+    """An opened key-value store: the driver, the path, and the spec with all resources bound."""
+
+    driver: KvDriver
+    path: str
+    spec: KvSpec
+    base: OpenKv | None = None
+
+    @property
+    def prefix(self) -> KvPrefix:
+        """The driver and the path."""
+        return KvPrefix(self.driver, self.path)
+
+    def effective_spec(self) -> KvSpec:
+        """Return the spec with the members the drivers have in effect."""
+        base = None if self.base is None else self.base.effective_spec()
+        if self.spec.live is not None:
+            return self.spec.replace(_path=self.path)
+        return self.spec.replace(members=dict(self.driver.spec()), base=base, _path=self.path)
+
+    def within(self, transaction: Any) -> OpenKv:
+        """Return the store as a transaction sees and changes it."""
+        from fsstore.kvstore.transactional import TransactionalDriver
+
+        return self._replace(driver=TransactionalDriver(self.driver, transaction.ledger))
+
+    def at(self, path: str) -> OpenKv:
+        """Return the same store at another path."""
+        return self._replace(path=path)
+
+
+async def open_kv(spec: KvSpec, context: Context) -> OpenKv:
+    """Open a key-value store; resources the spec does not name come from `context`."""
+    return await open_bound(spec.bound(context))
+
+
+async def open_bound(spec: KvSpec) -> OpenKv:
+    """Open a spec whose resources are bound."""
+    if spec.live is not None:
+        return OpenKv(spec.live, spec.path, spec)
+    base = None if spec.base is None else await open_bound(spec.base)
+    values = {
+        name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)
+    }
+    prefix = None if base is None else base.prefix
+    opening = KvOpening(spec.members, values, prefix, spec.path, spec.bound_context)
+    driver = await spec.kind.open(opening)
+    return OpenKv(driver, spec.path, spec, base)
+
+
+async def open_adapter(kind: KvKind, base: OpenKv, context: Context) -> OpenKv:
+    """Open an adapter without members over a store that is open already."""
+    path = kind.base_path(base.path)
+    base = base._replace(path=path, spec=base.spec.replace(_path=path))
+    spec = KvSpec.of(kind, "", base=base.spec).bound(context)
+    values = {
+        name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)
+    }
+    driver = await kind.open(KvOpening(spec.members, values, base.prefix, "", spec.bound_context))
+    return OpenKv(driver, "", spec, base)

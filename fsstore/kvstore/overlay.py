@@ -1,0 +1,133 @@
+"""What a transaction has changed in one store and not yet written: pure bookkeeping, no input or output.
+
+A changed key holds a value, or functions that make the new value out of the stored one (`Modify`), or both: a value
+and functions on top of it.  Functions let two transactions that change different parts of the same value both take
+effect: they run on what is stored when the transaction commits.  Deleted ranges apply to keys that are not changed
+afterwards.  Conditions are about what is stored; the first one of a key stays, whatever is written later.
+
+Generations of pending values begin with `\\x04`, those stores give begin otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from fsstore.errors import AbortedError
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, ReadResult
+from fsstore.kvstore.key_range import KeyRange, key_bytes
+
+__all__ = ["Modify", "Overlay", "Pending", "evaluate"]
+
+_SERIALS = itertools.count(1)  # over all transactions: a generation of one means nothing in another
+
+Modify: TypeAlias = Callable[[ReadResult], Awaitable[Buffer | None]]
+"""Makes the new value of a key (None deletes it) from what is stored; may run more than once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The change of one key.
+
+    `stored` tells whether the change starts from what the store holds (then `value` means nothing) or from `value`;
+    `functions` are applied in order.  `if_equal` is the condition on what is stored; `refused` says that a condition
+    on a pending value did not hold, so that the transaction cannot be committed.
+    """
+
+    stored: bool
+    value: Buffer | None
+    serial: int
+    functions: tuple[Modify, ...] = ()
+    if_equal: bytes = UNKNOWN
+    refused: bool = False
+
+    @property
+    def generation(self) -> bytes:
+        """The generation readers inside the transaction see."""
+        return b"\4" + self.serial.to_bytes(8, "little")
+
+    def meets(self, if_equal: bytes) -> bool:
+        """Return whether a condition holds for the pending value; a modified value has no known absence."""
+        missing = not self.stored and not self.functions and self.value is None
+        return if_equal in (UNKNOWN, self.generation) or (missing and if_equal == NO_VALUE)
+
+
+@dataclass(slots=True)
+class Overlay:
+    """The pending changes of one store, in the order of the keys' first change."""
+
+    pending: dict[str, Pending] = field(default_factory=dict)
+    deleted: list[KeyRange] = field(default_factory=list)
+    observed: dict[str, bytes] = field(default_factory=dict)
+    """Generations seen by reads that must repeat."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def find(self, key: str) -> Pending | None:
+        """Return the change of a key, or None when the store's own value shows through."""
+        found = self.pending.get(key)
+        if found is None and self.deleted:
+            data = key_bytes(key)
+            if any(keys.contains(data) for keys in self.deleted):
+                return Pending(stored=False, value=None, serial=0)
+        return found
+
+    def put(self, key: str, value: Buffer | None, if_equal: bytes) -> Pending:
+        """Change a key to a value, or delete it."""
+        with self.lock:
+            return self._put(key, value, if_equal)
+
+    def _put(self, key: str, value: Buffer | None, if_equal: bytes) -> Pending:
+        old = self.find(key)
+        serial = next(_SERIALS)
+        if old is None:
+            new = Pending(stored=False, value=value, serial=serial, if_equal=if_equal)
+        else:
+            refused = old.refused or not old.meets(if_equal)
+            new = Pending(stored=False, value=value, serial=serial, if_equal=old.if_equal, refused=refused)
+        self.pending[key] = new
+        return new
+
+    def modify(self, key: str, function: Modify) -> Pending:
+        """Change a key by a function of its value."""
+        with self.lock:
+            old = self.find(key) or Pending(stored=True, value=None, serial=0)
+            new = replace(old, functions=(*old.functions, function), serial=next(_SERIALS))
+            self.pending[key] = new
+        return new
+
+    def delete(self, keys: KeyRange) -> None:
+        """Delete a range; conditions that were made for keys in it stay."""
+        with self.lock:
+            for key in self.keys_in(keys):
+                old = self.pending.pop(key)
+                if old.if_equal or old.refused:
+                    self.pending[key] = replace(
+                        old, stored=False, value=None, functions=(), serial=next(_SERIALS)
+                    )
+            self.deleted.append(keys)
+
+    def observe(self, key: str, generation: bytes) -> None:
+        """Remember what a read saw; raise when an earlier read saw something else."""
+        if self.observed.setdefault(key, generation) != generation:
+            raise AbortedError("Generation mismatch in repeatable_read transaction")
+
+    def keys_in(self, keys: KeyRange) -> list[str]:
+        """Return the changed keys of a range."""
+        return [key for key in list(self.pending) if keys.contains(key)]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write or to check."""
+        return not (self.pending or self.deleted or self.observed)
+
+
+async def evaluate(functions: Iterable[Modify], start: ReadResult) -> Buffer | None:
+    """Return the value after all functions, beginning with the value of `start`."""
+    result = start
+    for function in functions:
+        value = await function(result)
+        result = ReadResult("missing") if value is None else ReadResult("value", value)
+    return result.value if result.state == "value" else None

@@ -1,0 +1,178 @@
+"""One step of format detection: which requests it makes of a store, and what they find.
+
+A path that may be a file is asked for its first and last bytes together; a file shorter than that is read whole.
+Only a file that looks like a reference set is asked for more.  A file that exists hides a directory of the same name,
+unless it is empty.  A directory is asked for the names that TensorStore looks for, and where none is there, for those
+of groups, parquet reference sets and repositories.  No file is ever read whole that is not small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from fsstore._json import loads
+from fsstore.detection import Detection, match_file, match_files, settle, sizes
+from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
+from fsstore.foreign_format import FOREIGN, IMAGES
+from fsstore.kvstore.contract import KvPrefix, Read, ReadResult
+from fsstore.kvstore.opened import OpenKv
+from fsstore.kvstore.reference.detect import DETECT as REFERENCE
+from fsstore.kvstore.reference.detect import is_parquet_index
+
+__all__ = ["Found", "detections", "find", "looked_for"]
+
+_MODULES = (
+    *("fsstore.format.zarr2", "fsstore.format.zarr3", "fsstore.kvstore.ocdbt.detect"),
+    *("fsstore.kvstore.zip_directory", "fsstore.kvstore.reference.detect"),
+)
+_LATER = ("repo", "refs/branch.main/ref.json")
+_GROUPS = (".zgroup", ".zmetadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The format of a place, and whether the place is a file."""
+
+    detection: Detection
+    is_file: bool
+
+    @property
+    def title(self) -> str:
+        """What messages call the format."""
+        return self.detection.title or self.detection.name
+
+    def place(self, kvstore: OpenKv) -> str:
+        """Return the path in the form the format wants: that of a directory ends with a slash."""
+        path = kvstore.path
+        return path if self.is_file or not path or path.endswith("/") else path + "/"
+
+
+def detections() -> tuple[Detection, ...]:
+    """Return what every format looks like."""
+    own = (import_module(name).DETECT for name in _MODULES)
+    return (*IMAGES, *FOREIGN, *own)
+
+
+def looked_for() -> str:
+    """Return what detection looks for, for messages."""
+    names = detections()
+    files = sorted(f"{each.files[0]} ({each.name})" for each in names if each.files)
+    signed = sorted({each.name for each in names if each.is_of_files})
+    return (
+        f"there is neither a file that begins or ends like {', '.join(signed)},"
+        f" nor a directory with one of {', '.join(files)}"
+    )
+
+
+def _is_path_of_file(kvstore: OpenKv) -> bool:
+    """Return whether the place may be a file: by its path, or by a root that names it."""
+    if kvstore.path:
+        return not kvstore.path.endswith("/")
+    if getattr(kvstore.spec.kind, "single_file", False):
+        return True
+    url = kvstore.spec.members.get("url") if kvstore.spec.base is None else None
+    return isinstance(url, str) and not url.partition("?")[0].endswith("/")
+
+
+async def find(kvstore: OpenKv) -> Found | None:
+    """Return the format of a place; None where no format fits a directory that has no file of one, or is a group.
+
+    Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
+    """
+    known = detections()
+    if _is_path_of_file(kvstore):
+        matched = await _file(kvstore.prefix, known)
+        if matched is not None:
+            if not matched:
+                raise FailedPreconditionError(
+                    f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
+                )
+            return Found(_single(matched, kvstore), is_file=True)
+    place = Found(known[0], is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
+    matched = await _directory(kvstore.at(place).prefix, known)
+    return Found(_single(matched, kvstore), is_file=False) if matched else None
+
+
+def _single(matched: Sequence[Detection], kvstore: OpenKv) -> Detection:
+    names = dict.fromkeys(
+        each.name for each in sorted(matched, key=lambda each: (each.role == "store", each.name))
+    )
+    if len(names) > 1:
+        raise FailedPreconditionError(
+            f"Multiple possible formats detected for {kvstore.prefix.describe()}: {{{', '.join(names)}}};"
+            " name the one that is meant in the URL"
+        )
+    return matched[0]
+
+
+async def _file(place: KvPrefix, known: Iterable[Detection]) -> list[Detection] | None:
+    """Return the formats that a file can be of; None if there is no file, or an empty one."""
+    head_size, tail_size = sizes(known)
+    whole = False
+    try:
+        first, last = await place.read_many([Read("", 0, head_size), Read("", -tail_size)])
+    except OutOfRangeError:
+        first = last = await place.read()
+        whole = True
+    except StoreError as error:
+        raise error.within(f"Format auto-detection failed: Error reading {place.describe()}") from error
+    if first.state != "value" or not len(first.value):
+        return None
+    head = bytes(first.value)
+    matched = match_file(known, head, bytes(last.value))
+    wanted = max((each.confirm_head for each in matched), default=0)
+    if wanted and not whole:
+        head = await _beginning(place, wanted)
+    return settle(matched, head)
+
+
+async def _beginning(place: KvPrefix, size: int) -> bytes:
+    """Return the first `size` bytes of a file, or all of a shorter one."""
+    try:
+        return bytes((await place.read("", 0, size)).value)
+    except OutOfRangeError:
+        return bytes((await place.read()).value)
+
+
+async def _directory(place: KvPrefix, known: Iterable[Detection]) -> list[Detection]:
+    """Return the formats that a directory can be of."""
+    names = list(dict.fromkeys(name for each in known for name in each.files if name not in _LATER))
+    present = await _present(place, names)
+    matched = match_files(known, present)
+    if matched:
+        return matched
+    present = await _present(place, [*_GROUPS, *_LATER])
+    if ".zmetadata" in present and await _is_parquet_set(place):
+        return [REFERENCE]
+    if ".zgroup" in present:
+        return []
+    return match_files(known, present)
+
+
+async def _is_parquet_set(place: KvPrefix) -> bool:
+    answer = await place.read(".zmetadata")
+    try:
+        return answer.state == "value" and is_parquet_index(loads(answer.value, lenient=True))
+    except StoreError:
+        return False
+
+
+async def _present(place: KvPrefix, names: Sequence[str]) -> set[str]:
+    """Return which of the keys exist, asked in one batch; one that cannot be read does not spoil the others."""
+    try:
+        answers: Sequence[ReadResult] = await place.read_many([Read(name, 0, 0) for name in names])
+        return {name for name, answer in zip(names, answers, strict=True) if answer.state != "missing"}
+    except StoreError as error:
+        failure = error
+    present = set()
+    for name in names:
+        try:
+            if (await place.read(name, 0, 0)).state != "missing":
+                present.add(name)
+        except StoreError as error:
+            failure = error
+    if not present:
+        raise failure.within(f"Format auto-detection failed: Error reading {place.describe()}") from failure
+    return present

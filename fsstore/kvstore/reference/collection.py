@@ -1,0 +1,238 @@
+"""`References`: an opened reference set as a mapping, and what can be made of it.
+
+The set is read lazily where its form allows it.  Operations that change it (`merge`, `rename`, `rewrite`) return a new
+set over a new table and leave the old one as it was; nothing is written until `save`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore._json import quote
+from fsstore.errors import AlreadyExistsError, StoreError
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.grid import Grid
+from fsstore.kvstore.reference.keys import check_key
+from fsstore.kvstore.reference.location import directory
+from fsstore.kvstore.reference.overlay import State
+from fsstore.kvstore.reference.parquet_write import save_parquet
+from fsstore.kvstore.reference.refset import Resolved, TableSet
+from fsstore.kvstore.reference.report import Grids, Report, grids_of, inspect_state
+from fsstore.kvstore.reference.table import INLINE, Rows, TableBuilder
+from fsstore.kvstore.reference.value import Located
+from fsstore.kvstore.reference.writer import Compression, encode
+
+__all__ = ["References", "Saving", "as_spec"]
+
+Saving = Literal["json", "json.zst", "json.gz", "parquet"]
+_COMPRESSIONS: Mapping[str, Compression] = {"json": "", "json.zst": "zstd", "json.gz": "gzip"}
+
+
+class References(Mapping[str, bytes | Located]):
+    """A reference set: a read-only mapping of keys to inline bytes or `Located(url, offset, length)`.
+
+    `length` is -1 for a reference to all of a target.  Iteration is in the order of the stored form: metadata first,
+    then array by array.
+    """
+
+    def __init__(self, state: State, described: str = "reference set") -> None:
+        self._state = state
+        self._described = described
+
+    @property
+    def state(self) -> State:
+        """The set as the driver sees it."""
+        return self._state
+
+    def __getitem__(self, key: str) -> bytes | Located:
+        """Return the reference of a key."""
+        value = self.get_many([key])[0]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def get_many(self, keys: Iterable[str]) -> list[bytes | Located | None]:
+        """Return the references of `keys`, in order, None where there is none."""
+        names = list(keys)
+        found = self._run(self._state.resolve(names))
+        return [found.value(position) for position in range(len(names))]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield every key."""
+        for names, _ in self.batches():
+            yield from names
+
+    def __len__(self) -> int:
+        """Return the number of keys; a lazily read set is listed for it."""
+        return sum(len(names) for names, _ in self.batches())
+
+    def items_of(self, array: str) -> Iterator[tuple[str, bytes | Located]]:
+        """Yield keys and references below the path of an array or group."""
+        for names, found in self.batches(f"{array}/" if array else ""):
+            for position, name in enumerate(names):
+                value = found.value(position)
+                if value is not None:
+                    yield name, value
+
+    def batches(self, prefix: str = "") -> Iterator[tuple[list[str], Resolved]]:
+        """Yield the keys that start with `prefix`, and their references as columns, in batches."""
+        pages = self._state.scan(KeyRange.prefix(prefix))
+
+        async def following() -> tuple[list[str], Resolved] | None:
+            return await anext(pages, None)
+
+        while (page := self._run(following())) is not None:
+            yield page
+
+    def _run(self, coroutine: Any) -> Any:
+        return _runtime.call(coroutine, waits=self._state.base.waits)
+
+    @property
+    def arrays(self) -> dict[str, Grid]:
+        """The chunk grids of the arrays, by path."""
+        grids: Grids = self._run(grids_of(self._state))
+        return grids.arrays
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs that references name, in order of appearance; a lazily read set is listed for it."""
+        seen: dict[str, None] = {}
+        for _, found in self.batches():
+            used = np.unique(found.rows.url[found.rows.url >= 0])
+            seen.update(dict.fromkeys(found.urls[number] for number in used.tolist()))
+        return list(seen)
+
+    def inspect(self) -> Report:
+        """Return what reading the set would touch; nothing is fetched."""
+        report: Report = self._run(inspect_state(self._state))
+        return report
+
+    def merge(self, *others: References) -> References:
+        """Return the set of all keys; of equal keys the last set's wins."""
+        builder = TableBuilder()
+        for one in (self, *others):
+            one._copy_to(builder)
+        return References(State(TableSet(builder.finish())))
+
+    def rename(self, old: str, new: str) -> References:
+        """Return the set with keys that start with `old` starting with `new` instead."""
+        why = check_key(new)
+        if why is not None:
+            raise StoreError(f"Cannot rename {quote(old)} to {quote(new)}: {why}")
+        builder = TableBuilder()
+        self._copy_to(builder, key=lambda name: new + name[len(old) :] if name.startswith(old) else name)
+        return References(State(TableSet(builder.finish())))
+
+    def rewrite(self, changes: Mapping[str, str]) -> References:
+        """Return the set with the longest prefix of each URL that `changes` names replaced."""
+
+        def changed(url: str) -> str:
+            old = max((prefix for prefix in changes if url.startswith(prefix)), key=len, default=None)
+            return url if old is None else changes[old] + url[len(old) :]
+
+        builder = TableBuilder()
+        self._copy_to(builder, url=changed)
+        return References(State(TableSet(builder.finish())))
+
+    def expand(self) -> References:
+        """Return the set with every generated reference written out."""
+        builder = TableBuilder()
+        self._copy_to(builder)
+        return References(State(TableSet(builder.finish())))
+
+    def _copy_to(
+        self,
+        builder: TableBuilder,
+        *,
+        key: Callable[[str], str] | None = None,
+        url: Callable[[str], str] | None = None,
+    ) -> None:
+        for names, found in self.batches():
+            rows = found.rows
+            numbers, offset = rows.url.copy(), rows.offset.copy()
+            used = np.unique(numbers[numbers >= 0])
+            texts = [found.urls[number] for number in used.tolist()]
+            ids = builder.url_ids([(text if url is None else url(text)).encode() for text in texts])
+            numbers[numbers >= 0] = ids[np.searchsorted(used, numbers[numbers >= 0])]
+            for position in np.flatnonzero(rows.url == INLINE).tolist():
+                builder.inline.append(found.inline[int(rows.offset[position])])
+                offset[position] = len(builder.inline) - 1
+            keys = names if key is None else [key(name) for name in names]
+            builder.add_rows([name.encode() for name in keys], Rows(numbers, offset, rows.length))
+
+    def save(
+        self,
+        url: Any,
+        format: Saving | None = None,  # noqa: A002  # the word users know
+        *,
+        version: Literal[0, 1] = 1,
+        record_size: int = 100_000,
+        overwrite: bool = False,
+    ) -> None:
+        """Write the set to a URL or kvstore spec, atomically and byte-exact.
+
+        Without `format` the name decides: `.zst`, `.zstd` and `.gz` compress JSON, `.parq`, `.parquet` and a slash at
+        the end mean parquet.  An existing set is replaced only with `overwrite`.
+        """
+        from fsstore.context import Context
+        from fsstore.kvstore.opened import open_kv
+        from fsstore.kvstore.spec_parse import kv_spec
+
+        spec = kv_spec(as_spec(url))
+        how = format or _format_of(spec.path)
+
+        async def run() -> None:
+            await self._save((await open_kv(spec, Context())).prefix, how, version, (record_size, overwrite))
+
+        _runtime.call(run())
+
+    async def _save(
+        self, base: KvPrefix, how: Saving, version: Literal[0, 1], options: tuple[int, bool]
+    ) -> None:
+        record_size, overwrite = options
+        if how == "parquet":
+            base = await directory(base)
+            if not overwrite and (await base.read(".zmetadata")).state == "value":
+                raise AlreadyExistsError(
+                    f"There is a reference set at {base.describe()}; pass overwrite=True"
+                )
+            await save_parquet(self._state, base, record_size=record_size)
+            return
+        data = await encode(self._state, version=version, compression=_COMPRESSIONS[how])
+        features = base.driver.features
+        if overwrite:
+            await base.write("", data)
+        elif features.create_only:
+            if (await base.write("", data, NO_VALUE)).generation == UNKNOWN:
+                raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
+        elif (await base.read()).state == "value":
+            raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
+        else:
+            await base.write("", data)
+
+    def __repr__(self) -> str:
+        """Return what the set is."""
+        return f"<References: {self._described}>"
+
+
+def as_spec(url: Any) -> Any:
+    """Return a path as the spec of a local file; URLs and specs as they are."""
+    if isinstance(url, os.PathLike) or (isinstance(url, str) and "://" not in url):
+        path = str(Path(url).absolute())
+        return {"driver": "file", "path": path + "/" if str(url).endswith("/") else path}
+    return url
+
+
+def _format_of(path: str) -> Saving:
+    if path.endswith((".parq", ".parquet", "/")):
+        return "parquet"
+    if path.endswith((".zst", ".zstd")):
+        return "json.zst"
+    return "json.gz" if path.endswith(".gz") else "json"

@@ -1,0 +1,189 @@
+"""The `reference` key-value store: an adapter that shows the keys of a reference set.
+
+The set is read when the store is opened and resolved in batches (`refset`); targets are fetched by `fetch`.  Writing is
+copy-on-write: new values stand inline in an overlay over the set, and every batch of writes is saved to the document,
+under the condition that nobody else changed it, before it is answered.  Only JSON documents are saved this way; a
+parquet directory is written as a whole (`writer`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore._json import Json, quote
+from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.kvstore.contract import NO_VALUE, Entry, Features, Read, ReadResult, Stamp, Write, now
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.bound import FREE, check_length, limits_of, refuse_larger
+from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher, generation
+from fsstore.kvstore.reference.kind import KIND
+from fsstore.kvstore.reference.overlay import Overlay
+from fsstore.kvstore.reference.refset import Resolved
+from fsstore.kvstore.reference.table import INLINE, WHOLE
+
+__all__ = ["KIND", "ReferenceDriver"]
+
+
+class ReferenceDriver:
+    """The keys of a reference set.  `described` is how messages call the set."""
+
+    id: ClassVar[str] = "reference"
+
+    def __init__(
+        self, overlay: Overlay, fetcher: Fetcher, *, waits: bool, members: Mapping[str, Json]
+    ) -> None:
+        self.overlay, self.fetcher = overlay, fetcher
+        self._members = dict(members)
+        self._features = Features(
+            waits=waits,
+            writable=overlay.writable,
+            listable=True,
+            create_only=overlay.conditional,
+            conditional_write=overlay.conditional,
+        )
+
+    @property
+    def features(self) -> Features:
+        """What the store can do."""
+        return self._features
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`: a few range reads a target, whatever the number of keys."""
+        time = now()
+        resolved = await self.overlay.resolve([read.key for read in reads])
+        missing = ReadResult("missing", b"", NO_VALUE, time)
+        results = [missing] * len(reads)
+        rows = resolved.rows
+        for position in np.flatnonzero(rows.url == INLINE).tolist():
+            value = resolved.inline[int(rows.offset[position])]
+            results[position] = self._inline(reads[position], value, time)
+        wanted = np.flatnonzero(rows.url >= 0)
+        if len(wanted):
+            await self._read_targets(reads, resolved, wanted, results)
+        return results
+
+    def _inline(self, read: Read, value: bytes, time: float) -> ReadResult:
+        stamp = b"inline:" + hashlib.blake2b(value, digest_size=16).digest()
+        if read.if_not_equal == stamp:
+            return ReadResult("unspecified", b"", stamp, time)
+        start, stop = _within(read, len(value), self.describe_key)
+        return ReadResult("value", value[start:stop], stamp, time)
+
+    async def _read_targets(
+        self, reads: Sequence[Read], resolved: Resolved, wanted: Any, results: list[ReadResult]
+    ) -> None:
+        asks = _asks(reads, resolved, wanted, self.describe_key)
+        empty = asks.stop == asks.start
+        if empty.any():
+            for position in wanted[empty].tolist():
+                results[position] = ReadResult("value", b"", b"empty", now())
+            kept = np.flatnonzero(~empty)
+            keys = [asks.keys[position] for position in kept.tolist()]
+            asks, wanted = Asks(keys, asks.url[kept], asks.start[kept], asks.stop[kept]), wanted[kept]
+        large = (resolved.rows.length[wanted] == WHOLE) | (resolved.rows.length[wanted] > FREE)
+        if large.any():
+            await self._bound(asks, resolved, wanted, np.flatnonzero(large).tolist())
+        found = await self.fetcher.fetch(asks, resolved.urls)
+        spans = zip(wanted.tolist(), found, asks.start.tolist(), asks.stop.tolist(), strict=True)
+        for position, result, start, stop in spans:
+            stamp = generation(result.generation, start, stop)
+            if stamp and stamp == reads[position].if_not_equal:
+                results[position] = ReadResult("unspecified", b"", stamp, result.time)
+            else:
+                results[position] = ReadResult("value", result.value, stamp, result.time)
+
+    async def _bound(self, asks: Asks, resolved: Resolved, wanted: Any, large: list[int]) -> None:
+        """Refuse values that are larger than the chunks of their arrays can need, before they are fetched."""
+        limits = await limits_of(self.overlay, [asks.keys[number] for number in large])
+        probes = []
+        for number, limit in zip(large, limits, strict=True):
+            length = int(resolved.rows.length[wanted[number]])
+            with within(f"Error reading {self.describe_key(asks.keys[number])}"):
+                if length != WHOLE:
+                    check_length(length, limit)
+                elif limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
+                    probes.append(self._probe(asks.keys[number], resolved.urls[int(asks.url[number])], limit))
+        await _runtime.gather(probes)
+
+    async def _probe(self, key: str, url: str, limit: int) -> None:
+        """Ask how large a whole target is, where that is cheap or nobody vouches for the set."""
+        targets = self.fetcher.targets
+        with within(f"Error reading {self.describe_key(key)}"):
+            place = targets.locate(url)
+            store = await targets.root(place.root)
+            if not store.driver.features.waits or targets.policy.restricts:
+                await refuse_larger(store, place.key, limit)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Store values inline, or delete keys, and save the set."""
+        return await self.overlay.write(writes, self)
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Delete every key in the range from the set; targets stay."""
+        doomed = [Write(entry.key, None) async for batch in self.scan(keys) for entry in batch]
+        if doomed:
+            await self.overlay.write(doomed, self)
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys in the range with their sizes; whole targets have none."""
+        async for names, resolved in self.overlay.scan(keys):
+            sizes = resolved.rows.length.tolist()
+            yield [
+                Entry(name, None if size == WHOLE else size) for name, size in zip(names, sizes, strict=True)
+            ]
+
+    def describe_key(self, key: str) -> str:
+        """Return `"key" in reference set ...`."""
+        return f"{quote(key)} in {self.fetcher.described}"
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members the store was opened with, credentials left out."""
+        return self._members
+
+
+@contextlib.contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put the place in front of errors."""
+    try:
+        yield
+    except StoreError as error:
+        raise error.within(place) from error
+
+
+def _within(read: Read, size: int, describe: Any) -> tuple[int, int]:
+    """Return the range of a value of `size` bytes that is asked for."""
+    start = size + read.start if read.start < 0 else read.start
+    stop = size if read.stop is None else read.stop
+    if not 0 <= start <= stop <= size:
+        raise OutOfRangeError(
+            f"Requested byte range {_shown(read)} is not valid for value of size {size}: {describe(read.key)}"
+        )
+    return start, stop
+
+
+def _shown(read: Read) -> str:
+    return f"[{read.start}, {'end' if read.stop is None else read.stop})"
+
+
+def _asks(reads: Sequence[Read], resolved: Resolved, wanted: Any, describe: Any) -> Asks:
+    """Return what to read in targets; requests for parts of values are translated one by one."""
+    rows = resolved.rows.take(wanted)
+    start, stop = rows.offset, np.where(rows.length == WHOLE, REST, rows.offset + rows.length)
+    keys = []
+    for number, position in enumerate(wanted.tolist()):
+        read = reads[position]
+        keys.append(read.key)
+        if read.start == 0 and read.stop is None:
+            continue
+        if rows.length[number] == WHOLE:
+            start[number], stop[number] = read.start, REST if read.stop is None else read.stop
+        else:
+            first, last = _within(read, int(rows.length[number]), describe)
+            start[number], stop[number] = rows.offset[number] + first, rows.offset[number] + last
+    return Asks(keys, rows.url, start, stop)

@@ -1,0 +1,216 @@
+"""The `reference` kind: its JSON members, its URL (`<base>|reference:<path>`), and how it is opened.
+
+target       URL that stands for null URLs
+targets      {prefix: kvstore spec, URL or storage options}; the longest prefix of a URL wins
+rewrite      {old prefix: new prefix} of URLs, before anything else
+templates    {name: text} replacing or adding templates
+allow        [prefix]: nothing else is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsstore._json import Fields, Json, array_of, expected, obj, optional, string
+from fsstore.errors import JsonError, StoreError
+from fsstore.kvstore.coalesce import Limits, limits_from
+from fsstore.kvstore.contract import KvDriver, KvPrefix
+from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.reference.fetch import Fetcher
+from fsstore.kvstore.reference.load import Reading, load
+from fsstore.kvstore.reference.location import beside
+from fsstore.kvstore.reference.overlay import Document, Overlay, State
+from fsstore.kvstore.reference.policy import Policy, normalize, normalize_prefix
+from fsstore.kvstore.reference.refset import TableSet
+from fsstore.kvstore.reference.targets import OpenTarget, Targets, check_prefixes, open_in, open_with_spec
+from fsstore.kvstore.reference.writer import compression_of, encode
+from fsstore.kvstore.secret import guard
+from fsstore.url import decode_path, encode_path, reject_query
+
+__all__ = ["KIND", "ReferenceKind", "beside", "open_reference", "reference_driver"]
+
+_LOCAL_DRIVERS = ("file", "memory")
+
+
+def _strings(value: Any) -> dict[str, str]:
+    return {name: string(text) for name, text in obj(value).items()}
+
+
+def _targets(value: Any) -> dict[str, Any]:
+    found = {prefix: _guarded(how) for prefix, how in obj(value).items()}
+    for prefix, how in found.items():
+        if how is None or isinstance(how, bool | int | float | list):
+            raise expected(f"a kvstore spec, URL or storage options for {prefix!r}", how)
+    check_prefixes(found)
+    return found
+
+
+def _guarded(how: Any) -> Any:
+    """Return one entry of `targets`, its credentials hidden from JSON, messages and pickles."""
+    return guard(dict(how)) if isinstance(how, Mapping) else guard(how) if isinstance(how, str) else how
+
+
+def _allow(value: Any) -> list[str]:
+    found = array_of(string)(value)
+    try:
+        for prefix in found:
+            normalize_prefix(prefix)
+    except StoreError as error:
+        raise JsonError(error.message) from error
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceKind:
+    """The static side of the adapter."""
+
+    id: str = "reference"
+    schemes: tuple[str, ...] = ("reference", "kerchunk")
+    role: Literal["root", "adapter"] = "adapter"
+    resources: tuple[str, ...] = ("range_coalescing",)
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take the members of the kind."""
+        taken: dict[str, Any] = {
+            "target": fields.take("target", optional(string)),
+            "targets": fields.take("targets", _targets),
+            "rewrite": fields.take("rewrite", _strings),
+            "templates": fields.take("templates", _strings),
+            "allow": fields.take("allow", optional(_allow)),
+        }
+        return {name: value for name, value in taken.items() if value is not None and value != {}}
+
+    def check_path(self, path: str) -> str:
+        """Return the path: a prefix of keys."""
+        return path
+
+    def base_path(self, path: str) -> str:
+        """Return the path of the document, or of the parquet directory."""
+        return path
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # the contract of kinds
+        """Return the path of a URL component."""
+        reject_query(rest)
+        return decode_path(rest), {}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
+        """Return the URL component."""
+        return "reference:" + encode_path(path)
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the opened adapter; a document that does not exist yet is an empty set that can be written."""
+        base = opening.base
+        if base is None:
+            raise JsonError('The "reference" key-value store needs a base')
+        limits, opener = limits_from(opening.resources), open_in(opening.context)
+        return await open_reference(base, opening.members, limits=limits, open_target=opener)
+
+
+KIND = ReferenceKind()
+
+
+def _home(base: KvPrefix) -> str | None:
+    """Return the prefix of the place of a set: its host."""
+    url = base.driver.spec().get("base_url") or base.driver.spec().get("url")
+    try:
+        normal = normalize(url) if isinstance(url, str) else None
+    except StoreError:
+        return None
+    return None if normal is None else "/".join(normal.split("/")[:3]) + "/"
+
+
+def _is_local(driver: KvDriver) -> bool:
+    """Return whether a store surely lies on this machine: itself, or what it is an adapter over."""
+    if driver.id in _LOCAL_DRIVERS:
+        return True
+    below = getattr(driver, "base", None)
+    if isinstance(below, KvPrefix):
+        return _is_local(below.driver)
+    return str(driver.spec().get("url", "")).startswith(("file:", "local:", "memory:"))
+
+
+def policy_of(base: KvPrefix | None, members: Mapping[str, Any]) -> Policy:
+    """Return what a set at `base` may read, given the members of its spec."""
+    allow = members.get("allow")
+    granted = [*check_prefixes(members.get("targets") or {})]
+    replacing = (members.get("rewrite") or {}).values()
+    granted += [normalize_prefix(new) for new in replacing if new.startswith("/") or "://" in new]
+    return Policy(
+        "local" if base is None or _is_local(base.driver) else "remote",
+        home=None if base is None else _home(base),
+        allow=None if allow is None else tuple(normalize_prefix(prefix) for prefix in allow),
+        granted=tuple(granted),
+    )
+
+
+async def open_reference(
+    base: KvPrefix,
+    members: Mapping[str, Any],
+    *,
+    limits: Limits | None = None,
+    open_target: OpenTarget = open_with_spec,
+    create: bool = True,
+) -> KvDriver:
+    """Return the key-value store of the set at `base`."""
+    reading = Reading(members.get("target"), members.get("templates"), create)
+    features = base.driver.features
+
+    async def reload() -> State:
+        return await load(base, reading)
+
+    async def save(state: State) -> bytes:
+        data = await encode(state, compression=compression_of(base.path))
+        return (await base.write("", data, state.generation)).generation
+
+    state = await reload()
+    stored = isinstance(state.base, TableSet) and not base.path.endswith("/")
+    writable = stored and features.writable and features.conditional_write
+    overlay = Overlay(state, Document(reload, save) if writable else None, writable=writable)
+    parent = await beside(base)
+    return reference_driver(
+        overlay,
+        members,
+        base=parent,
+        limits=limits,
+        open_target=open_target,
+        described=f"reference set {base.describe()}",
+    )
+
+
+def reference_driver(
+    overlay: Overlay,
+    members: Mapping[str, Any],
+    *,
+    base: KvPrefix | None,
+    described: str,
+    limits: Limits | None = None,
+    open_target: OpenTarget = open_with_spec,
+) -> KvDriver:
+    """Return the key-value store over an opened set; `base` is the directory it lies in."""
+    from fsstore.kvstore.reference.driver import ReferenceDriver
+
+    targets = Targets(
+        open_target,
+        policy_of(base, members),
+        base,
+        check_prefixes(members.get("targets") or {}),
+        members.get("rewrite") or {},
+    )
+    fetcher = Fetcher(targets, limits or Limits(), described)
+    return ReferenceDriver(overlay, fetcher, waits=_waits(overlay, targets), members=members)
+
+
+def _waits(overlay: Overlay, targets: Targets) -> bool:
+    """Return whether reading may suspend: not if all is known to lie in local files."""
+    base = overlay.state.base
+    document = targets.base
+    if base.waits or not isinstance(base, TableSet) or base.gens:
+        return True
+    if document is not None and document.driver.features.waits and overlay.writable:
+        return True
+    try:
+        return not all(targets.local(url) for url in base.table.urls)
+    except StoreError:
+        return True

@@ -1,0 +1,176 @@
+"""Reference sets as the driver sees them: keys resolved in batches, whatever the document was.
+
+A `ReferenceSet` answers a batch of keys with columns, the URLs and the inline values these point into.  `TableSet`
+is a table, with generators in front that compute their references on demand.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fsstore.errors import ResourceExhaustedError
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.gen import Gen
+from fsstore.kvstore.reference.table import ABSENT, Row, Rows, Table
+from fsstore.kvstore.reference.value import Located
+
+__all__ = ["ReferenceSet", "Resolved", "TableSet"]
+
+MAX_LISTED = 50_000_000
+_BATCH = 4096
+_ORIGIN = re.compile(r"(.*?)(?:^|/)(?:c/)?(?:0[./])*[0c]\Z", re.DOTALL)
+
+
+class Resolved(NamedTuple):
+    """References of a batch of keys, and what they point into."""
+
+    rows: Rows
+    urls: Sequence[str]
+    inline: Sequence[bytes]
+
+    def value(self, position: int) -> bytes | Located | None:
+        """Return one reference: inline bytes, a place, or None."""
+        url, offset, length = (int(column[position]) for column in self.rows)
+        if url >= 0:
+            return Located(self.urls[url], offset, length)
+        return None if url == ABSENT else self.inline[offset]
+
+
+class ReferenceSet(Protocol):
+    """An opened set."""
+
+    waits: bool
+    """Whether resolving may suspend."""
+
+    async def resolve(self, keys: Sequence[str]) -> Resolved:
+        """Return the references of `keys`, in order."""
+        ...
+
+    def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+        """Yield the keys in a range with their references, in batches."""
+        ...
+
+
+class TableSet:
+    """A table of references with symbolic generators in front of it.
+
+    `described` holds the members `templates` and `gen` as the document wrote them, to be written again.
+    """
+
+    waits: bool = False
+
+    def __init__(
+        self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None
+    ) -> None:
+        self.table, self.gens, self.described = table, gens, described or {}
+        self._ids: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    async def resolve(self, keys: Sequence[str]) -> Resolved:
+        """Return the references of `keys`."""
+        return self.find(keys)
+
+    def find(self, keys: Sequence[str]) -> Resolved:
+        """Return the references of `keys` without waiting."""
+        rows = self.table.find(keys)
+        if self.gens:
+            for position, key in enumerate(keys):
+                found = self._generated(key)
+                if found is not None:
+                    rows.url[position], rows.offset[position], rows.length[position] = self._row(found)
+        for position in np.flatnonzero(rows.url == ABSENT).tolist():
+            row = self._elsewhere(keys[position])
+            if row is not None:
+                rows.url[position], rows.offset[position], rows.length[position] = row
+        return Resolved(rows, self.table.urls, self.table.inline)
+
+    def _generated(self, key: str) -> Located | None:
+        for gen in reversed(self.gens):
+            found = gen.find(key)
+            if found is not None:
+                return found
+        return None
+
+    def _row(self, found: Located) -> Row:
+        url = str(found.url)
+        number = self._ids.get(url)
+        if number is None:
+            with self._lock:
+                number = self._ids.setdefault(url, len(self.table.urls))
+                if number == len(self.table.urls):
+                    self.table.urls.append(url)
+        return Row(number, found.offset, found.length)
+
+    def _elsewhere(self, key: str) -> Row | None:
+        """Return the only chunk of an array under the key some writers give it.
+
+        VirtualiZarr writes scalars under `name/`; kerchunk's GRIB scan inlines `name/0.0` under `name/0`.
+        """
+        match = _ORIGIN.match(key)
+        if match is None:
+            return None
+        prefix = match[1] + "/" if match[1] else ""
+        for other in (prefix, prefix + "0"):
+            row = self.table.find_one(other) if other != key else None
+            if row is not None and row.url != ABSENT:
+                return row
+        return None
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+        """Yield the keys in a range: the table's, then the generated ones."""
+        for batch in self.batches(keys):
+            yield batch
+
+    def batches(self, keys: KeyRange) -> Iterator[tuple[list[str], Resolved]]:
+        """Yield the same without waiting."""
+        for found, columns in self.table.scan(keys):
+            kept = (
+                [at for at, name in enumerate(found) if self._generated(name) is None] if self.gens else None
+            )
+            names = found if kept is None else [found[at] for at in kept]
+            rows = columns if kept is None else columns.take(kept)
+            yield names, Resolved(rows, self.table.urls, self.table.inline)
+        for number, gen in enumerate(self.gens):
+            later = self.gens[number + 1 :]
+            if not later and gen.is_distinct and gen.may_hold(keys):
+                yield from self._expanded(gen, keys)
+                continue
+            for names in _named(gen, keys, later):
+                yield names, self.find(names)
+
+    def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[tuple[list[str], Resolved]]:
+        """Yield what a generator describes whose keys are all different, without reading the keys back."""
+        _check_listed(gen)
+        everything = keys == KeyRange()
+        pairs = gen.expand() if everything else (pair for pair in gen.expand() if keys.contains(pair[0]))
+        while batch := list(islice(pairs, _BATCH)):
+            names = [name for name, _ in batch]
+            rows = Rows.of([self._row(found) for _, found in batch])
+            yield names, Resolved(rows, self.table.urls, self.table.inline)
+
+
+def _check_listed(gen: Gen) -> None:
+    if gen.count > MAX_LISTED:
+        raise ResourceExhaustedError(f"Cannot list the {gen.count} keys of the generator {gen.key.text!r}")
+
+
+def _named(gen: Gen, keys: KeyRange, later: tuple[Gen, ...]) -> Iterator[list[str]]:
+    """Yield the keys of a generator in a range, those of later generators left out."""
+    if not gen.may_hold(keys):
+        return
+    _check_listed(gen)
+    batch: dict[str, None] = {}
+    for key in gen.names():
+        if keys.contains(key) and not any(other.find(key) for other in later):
+            batch[key] = None
+        if len(batch) >= _BATCH:
+            yield list(batch)
+            batch = {}
+    if batch:
+        yield list(batch)

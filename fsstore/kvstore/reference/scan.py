@@ -1,0 +1,249 @@
+"""Making reference sets from files: kerchunk's scanners, run in processes of their own.
+
+One process a file, so that a file that crashes or hangs a scanner loses itself and nothing else, and is named.
+The format is told by the first bytes.  Inside a process the garbage collector rests while a scanner runs: kerchunk's
+HDF5 scan calls into an event loop while it holds h5py's lock, and a collection at that moment can deadlock.
+
+Several files are combined along dimensions by kerchunk's MultiZarrToZarr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsstore import _runtime
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.reference.json_refs import from_json, from_mapping
+from fsstore.kvstore.reference.refset import TableSet
+
+__all__ = ["ScanError", "Scanned", "detect_format", "scan_files"]
+
+_MAGIC = (
+    (b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (b"CDF\x01", "netcdf3"),
+    (b"CDF\x02", "netcdf3"),
+    (b"GRIB", "grib2"),
+    (b"SIMPLE  =", "fits"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),
+    (b"MM\0+", "tiff"),
+)
+_HDF5_STEPS = (512, 1024, 2048, 4096)
+
+
+class ScanError(StoreError):
+    """Files could not be scanned.  `failures` maps each to what its scanner said."""
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        self.failures = dict(failures)
+        super().__init__("; ".join(f"Cannot scan {url}: {why}" for url, why in failures.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The outcome of a scan: a document (version 1) a file, in order, and what failed."""
+
+    documents: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def detect_format(head: bytes) -> str | None:
+    """Return the format of a file from its first bytes, or None."""
+    for magic, name in _MAGIC:
+        if head.startswith(magic):
+            return name
+    if any(head[step : step + 8] == _MAGIC[0][0] for step in _HDF5_STEPS):
+        return "hdf5"
+    return "grib2" if b"GRIB" in head[:64] else None
+
+
+def scan_files(
+    urls: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    workers: int | None = None,
+    timeout_s: float = 600.0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Scanned:
+    """Return the documents of all files that could be scanned.
+
+    `options` may hold `format`, `storage_options`, and arguments of the scanner.  `progress` is called with the number
+    of files done, the number of all, and the file, from whichever thread is done with it.
+    """
+    scanned, done = Scanned(), [0]
+
+    def one(url: str) -> tuple[str, list[dict[str, Any]] | None, str]:
+        documents, why = _in_process(url, options, timeout_s)
+        done[0] += 1
+        if progress is not None:
+            progress(done[0], len(urls), url)
+        return url, documents, why
+
+    for url, documents, why in _runtime.map_blocking(
+        one, list(urls), kind="io", limit=workers or _runtime.core_count()
+    ):
+        if documents is None:
+            scanned.failures[url] = why
+        else:
+            scanned.documents[url] = documents
+    return scanned
+
+
+def _in_process(
+    url: str, options: Mapping[str, Any], timeout_s: float
+) -> tuple[list[dict[str, Any]] | None, str]:
+    """Scan one file in a process of its own; return its documents, or None and why not."""
+    order = json.dumps({"url": url, "options": dict(options)})
+    try:
+        done = subprocess.run(  # our own module, with the interpreter that runs us
+            [sys.executable, "-m", "fsstore.kvstore.reference.scan"],
+            input=order.encode(),
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"the scanner did not finish in {timeout_s:g} seconds"
+    if done.returncode:
+        return None, (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["the scanner crashed"])[
+            -1
+        ]
+    documents: list[dict[str, Any]] = json.loads(done.stdout)
+    return documents, ""
+
+
+def combine(documents: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> TableSet:
+    """Return the set of several documents: one as it is, more combined by kerchunk along `concat_dims`."""
+    if len(documents) == 1:
+        return from_mapping(documents[0])
+    if not arguments.get("concat_dims"):
+        raise StoreError("Several files need `concat_dims`, the dimensions along which they are combined")
+    try:
+        from kerchunk.combine import MultiZarrToZarr
+    except ImportError:
+        raise UnimplementedError("Combining needs kerchunk: pip install 'fsstore[kerchunk]'") from None
+    combined = MultiZarrToZarr([dict(document) for document in documents], **arguments).translate()
+    return from_mapping(combined)
+
+
+def _head(url: str, storage_options: Mapping[str, Any]) -> bytes:
+    import fsspec
+
+    with fsspec.open(url, "rb", **storage_options) as file:
+        data: bytes = file.read(8192)
+        return data
+
+
+def _scan_one(url: str, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the documents of a file: kerchunk's scanner for its format, called in this process."""
+    storage = options.pop("storage_options", {})
+    kind = options.pop("format", None)
+    if kind is None:
+        if (Path(url) / ".zgroup").exists() or (Path(url) / ".zarray").exists():
+            kind = "zarr"
+        else:
+            kind = detect_format(_head(url, storage))
+    scanner = _SCANNERS.get(kind or "")
+    if scanner is None:
+        raise StoreError(f"its format is not one of {', '.join(_SCANNERS)}")
+    found = scanner(url, storage, options)
+    return [_document(one) for one in (found if isinstance(found, list) else [found])]
+
+
+def _document(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a scanner's answer as a document of version 1 that JSON can hold."""
+    from fsstore.kvstore.reference.value import encode_text
+
+    if "version" not in found:
+        found = {"version": 1, "refs": found}
+    refs = {
+        key: value
+        if isinstance(value, bytes) and value.startswith(b"base64:")
+        else encode_text(value)
+        if isinstance(value, bytes)
+        else value
+        for key, value in found["refs"].items()
+    }
+    return {**found, "refs": {k: v.decode() if isinstance(v, bytes) else v for k, v in refs.items()}}
+
+
+def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
+    from kerchunk.hdf import SingleHdf5ToZarr
+
+    return SingleHdf5ToZarr(url, storage_options=storage, **options).translate()
+
+
+def _netcdf3(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
+    from kerchunk.netCDF3 import NetCDF3ToZarr
+
+    return NetCDF3ToZarr(url, storage_options=storage or None, **options).translate()
+
+
+def _grib2(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
+    from kerchunk.grib2 import scan_grib
+
+    return scan_grib(url, storage_options=storage, **options)
+
+
+def _fits(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
+    from kerchunk.fits import process_file
+
+    return process_file(url, storage_options=storage, **options)
+
+
+def _tiff(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
+    import io
+
+    import fsspec
+    import tifffile
+
+    with fsspec.open(url, "rb", **storage) as file, tifffile.TiffFile(file) as image:
+        store = image.series[0].aszarr(**options)
+        text = io.StringIO()
+        store.write_fsspec(text, url=url.rpartition("/")[0] + "/", version=1)
+    return json.loads(text.getvalue())
+
+
+def _zarr(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
+    from kerchunk.zarr import single_zarr
+
+    return dict(single_zarr(url, storage_options=storage, **options))
+
+
+_SCANNERS: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Any]] = {
+    "hdf5": _hdf5,
+    "netcdf3": _netcdf3,
+    "grib2": _grib2,
+    "fits": _fits,
+    "tiff": _tiff,
+    "zarr": _zarr,
+}
+
+
+def _serve() -> int:
+    """Read an order from standard input, scan, and write the documents to standard output."""
+    gc.disable()
+    order = json.load(sys.stdin)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            documents = _scan_one(order["url"], order["options"])
+            for document in documents:
+                from_json(json.dumps(document).encode())
+        sys.stdout.write(json.dumps(documents))
+    except Exception as error:  # noqa: BLE001  # scanners raise whatever they like; the parent reports it by file
+        sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_serve())

@@ -1,0 +1,89 @@
+"""The value of one reference, as documents write it: checked, and made a row or bytes.
+
+    "text"                   inline, the UTF-8 of the text
+    "base64:..."             inline, decoded strictly: canonical alphabet, padded
+    {...}                    inline, the JSON text
+    [url]                    all of the URL
+    [url, offset, length]    a range of it; `[null, ...]` means the `target` of the set
+    null                     no such key
+
+Anything else is refused, and so are lengths below zero (other readers take -1 for "the rest of the file").
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, NamedTuple
+
+from fsstore._json import dumps, expected
+from fsstore.errors import JsonError
+
+__all__ = ["Located", "decode_text", "decode_value", "encode_text"]
+
+_PREFIX = "base64:"
+MAX_OFFSET = 2**62
+
+
+class Located(NamedTuple):
+    """A reference into a target; `length` is -1 for all of it.  `url` is None for the target of the set."""
+
+    url: str | None
+    offset: int
+    length: int
+
+
+def decode_text(text: str) -> bytes:
+    """Return the bytes that inline text stands for."""
+    if not text.startswith(_PREFIX):
+        try:
+            return text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise JsonError("Inline text contains half of a surrogate pair") from None
+    try:
+        return base64.b64decode(text[len(_PREFIX) :].encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise JsonError(f"Expected base64 with padding after 'base64:', but {error}") from None
+
+
+def encode_text(value: bytes) -> str:
+    """Return text that stands for exactly `value`: the text itself where it can be, else base64."""
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        text = _PREFIX
+    return _PREFIX + base64.b64encode(value).decode() if text.startswith(_PREFIX) else text
+
+
+def decode_value(value: Any) -> bytes | Located | None:
+    """Return inline bytes, a place in a target, or None for no reference; raise `JsonError` for anything else."""
+    if isinstance(value, str):
+        return decode_text(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        return decode_text(data.decode("latin-1")) if data.startswith(b"base64:") else data
+    if isinstance(value, dict):
+        return dumps(value, allow_nan=True).encode()
+    if value is None:
+        return None
+    if isinstance(value, list | tuple) and len(value) in (1, 3):
+        return _located(value)
+    raise expected("text, an object, null, [url] or [url, offset, length]", value)
+
+
+def _located(value: Any) -> Located:
+    url = value[0]
+    if url is not None and (not isinstance(url, str) or not url):
+        raise expected("a URL as first element", url)
+    if url is not None and not url.isprintable():
+        raise expected("a URL of printable characters", url)
+    if len(value) == 1:
+        return Located(url, 0, -1)
+    problems = [
+        f"Expected {name} as a non-negative integer, but received: {number!r}"
+        for name, number in zip(("offset", "length"), value[1:], strict=True)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_OFFSET
+    ]
+    if problems:
+        raise JsonError(problems)
+    return Located(url, value[1], value[2])

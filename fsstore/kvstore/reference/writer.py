@@ -1,0 +1,119 @@
+"""Writing a set as a JSON document, byte-exact and piece by piece.
+
+Inline bytes are written as text when they are UTF-8 and do not begin with `base64:`, else in base64: reading gives the
+same bytes back, in this library and in every other.  No value is parsed or formatted again.  The document is produced
+in pieces (and compressed in a stream), never as one Python object; it is stored by one atomic write.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from json.encoder import encode_basestring_ascii
+from typing import Any, Literal
+
+from fsstore.errors import JsonError, ResourceExhaustedError
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.overlay import State
+from fsstore.kvstore.reference.refset import Resolved, TableSet
+from fsstore.kvstore.reference.table import ABSENT, WHOLE
+from fsstore.kvstore.reference.value import encode_text
+
+__all__ = ["Compression", "compression_of", "encode"]
+
+Compression = Literal["", "zstd", "gzip"]
+MAX_EXPANDED = 20_000_000
+
+
+def compression_of(path: str) -> Compression:
+    """Return how a document of this name is compressed."""
+    if path.endswith((".zst", ".zstd")):
+        return "zstd"
+    return "gzip" if path.endswith(".gz") else ""
+
+
+async def encode(state: State, *, version: Literal[0, 1] = 1, compression: Compression = "") -> bytes:
+    """Return the document of a set.
+
+    Generators stay symbolic in version 1 unless a change touches one of their keys; version 0 writes them out.
+    """
+    write = _compressor(compression)
+    out = [piece async for text in _pieces(state, version) if (piece := write(text))]
+    out.append(write(None))
+    return b"".join(out)
+
+
+def _compressor(compression: Compression) -> Any:
+    if not compression:
+        return lambda text: b"" if text is None else text.encode("ascii")
+    machine: Any
+    if compression == "zstd":
+        import zstandard
+
+        machine = zstandard.ZstdCompressor(level=9).compressobj()
+    else:
+        machine = zlib.compressobj(6, zlib.DEFLATED, 31)
+    return lambda text: machine.flush() if text is None else machine.compress(text.encode("ascii"))
+
+
+async def _pieces(state: State, version: int) -> AsyncIterator[str]:
+    symbolic = _symbolic(state) if version == 1 else {}
+    if version == 1:
+        head = {"version": 1, **symbolic}
+        yield json.dumps(head, separators=(",", ":"))[:-1] + ',"refs":{'
+    else:
+        yield "{"
+    first = True
+    async for names, found in _references(state, expand=not symbolic):
+        if version == 0 and "version" in names:
+            raise JsonError('A document of version 0 cannot hold the key "version"; save version 1')
+        text = ",\n".join(_members(names, found, escape=bool(symbolic)))
+        if text:
+            yield text if first else ",\n" + text
+            first = False
+    yield "}" if version == 0 else "}}"
+
+
+def _symbolic(state: State) -> Mapping[str, Any]:
+    """Return `templates` and `gen` if they can be written as they are."""
+    base = state.base
+    if not isinstance(base, TableSet) or not base.gens:
+        return {}
+    touched = any(gen.find(key) is not None for key in state.changes for gen in base.gens)
+    if not touched and base.described:
+        return base.described
+    count = sum(gen.count for gen in base.gens)
+    if count > MAX_EXPANDED:
+        raise ResourceExhaustedError(
+            f"A change touches a generated key, and the {count} generated keys are too many"
+        )
+    return {}
+
+
+async def _references(state: State, *, expand: bool) -> AsyncIterator[tuple[list[str], Resolved]]:
+    if not expand and isinstance(state.base, TableSet):
+        state = State(TableSet(state.base.table), state.changes)
+    async for names, found in state.scan(KeyRange()):
+        yield names, found
+
+
+def _members(names: list[str], found: Resolved, *, escape: bool) -> Iterator[str]:
+    """Yield `"key":value` of each reference; `escape` says that other readers will render the URLs."""
+    quoted: dict[int, str] = {}
+    columns = (column.tolist() for column in found.rows)
+    for name, url, offset, length in zip(names, *columns, strict=True):
+        key = encode_basestring_ascii(name)
+        if url >= 0:
+            text = quoted.get(url)
+            if text is None:
+                text = quoted[url] = _url(found.urls[url], escape=escape)
+            yield f"{key}:[{text}]" if length == WHOLE else f"{key}:[{text},{offset},{length}]"
+        elif url != ABSENT:
+            yield f"{key}:{encode_basestring_ascii(encode_text(found.inline[offset]))}"
+
+
+def _url(url: str, *, escape: bool) -> str:
+    if escape and "{{" in url:
+        raise JsonError(f"The URL {url!r} holds braces and the set has templates; save version 0")
+    return encode_basestring_ascii(url)

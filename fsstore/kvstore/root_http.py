@@ -1,0 +1,176 @@
+"""The `http` root: `{"driver": "http", "base_url": ..., "headers": [...], "path": ...}`, and its drivers.
+
+A URL `https://host/a/b?query` has the base `https://host?query` and the path `/a/b`.  The query is appended to every
+request; where it or the headers carry credentials, JSON and messages do not show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+from urllib.parse import unquote, urlsplit
+
+from fsstore._json import Fields, Json, array_of, expected, quote, string
+from fsstore.errors import JsonError, StoreError, UrlError
+from fsstore.kvstore.coalesce import limits_from
+from fsstore.kvstore.contract import Features
+from fsstore.kvstore.fs import FsspecDriver, Home, check_key
+from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.retry import Retry, retry_from
+from fsstore.kvstore.root_option import choose_engine, concurrency_from, take_engine
+from fsstore.kvstore.secret import guard, reveal
+from fsstore.url import decode_path, encode_path
+
+__all__ = ["HttpDriver", "HttpKind"]
+
+
+class HttpDriver(FsspecDriver):
+    """A read-only store over a web server.  A key may start with the slash that ends the host."""
+
+    id: ClassVar[str] = "http"
+
+    def _path(self, key: str) -> str:
+        rest = key.removeprefix("/")
+        if rest:
+            check_key(rest)
+        if not self.root:
+            return rest
+        return self.root.removesuffix("/") + "/" + rest if key else self.root
+
+    def describe_key(self, key: str) -> str:
+        """Return the quoted URL of the key, without query."""
+        rest = key.removeprefix("/")
+        return quote(self.shown.removesuffix("/") + "/" + rest if key else self.shown)
+
+
+def _base_url(value: Any) -> str:
+    url = string(value)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise JsonError(f'Expected scheme of "http" or "https" but received: {quote(parts.scheme)}')
+    if parts.fragment or "#" in url:
+        raise JsonError("Fragment identifier not supported")
+    if not parts.netloc:
+        raise expected("URL with a host", value)
+    return url
+
+
+def _header(value: Any) -> str:
+    text = string(value)
+    name, colon, _ = text.partition(":")
+    if not colon or not name.strip() or any(mark in text for mark in "\r\n\0"):
+        raise expected('header such as "Name: value"', value)
+    return text
+
+
+@dataclass(frozen=True)
+class HttpKind:
+    """Web servers, read-only."""
+
+    id: str = "http"
+    schemes: tuple[str, ...] = ("http", "https")
+    role: Literal["root"] = "root"
+    resources: tuple[str, ...] = ("http_request_concurrency", "http_request_retries", "range_coalescing")
+
+    @property
+    def defaults(self) -> dict[str, Json]:
+        """Members that are left out of JSON."""
+        return {"headers": []}
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `base_url`, `headers` and `engine`."""
+        members: dict[str, Json] = {}
+        url = fields.require("base_url", _base_url)
+        if url is not None:
+            members["base_url"] = guard(url)
+        headers = fields.take("headers", array_of(_header), default=[])
+        if headers:
+            members["headers"] = guard(headers)
+        return {**members, **take_engine(fields)}
+
+    def check_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def base_path(self, path: str) -> str:
+        """Return the path as it is: a root has no base."""
+        return path
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
+        """Return the path, and the host and query as `base_url`."""
+        if "#" in rest:
+            raise UrlError("Fragment identifier not supported", rest, rest.find("#"))
+        rest, mark, query = rest.partition("?")
+        host, slash, path = rest.partition("/")
+        if not host:
+            raise UrlError("URL must have a host")
+        return decode_path(slash + path), {"base_url": guard(f"{scheme}://{host}{mark}{query}")}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return the URL; headers are not part of it."""
+        base, mark, query = str(members["base_url"]).partition("?")
+        gap = "" if not path or path.startswith("/") or base.endswith("/") else "/"
+        return base + gap + encode_path(path) + mark + query
+
+    async def open(self, opening: KvOpening) -> HttpDriver:
+        """Return the driver; obstore serves plain URLs, fsspec those with a query or user information."""
+        url = str(reveal(opening.members["base_url"]))
+        lines: list[str] = reveal(opening.members.get("headers", []))
+        headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        parts = urlsplit(url)
+        if opening.path.startswith("/") and parts.path.strip("/"):
+            raise StoreError(
+                f"Cannot specify absolute path {quote(opening.path)} in conjunction with a base URL which already "
+                f"includes the path component {quote(parts.path)}"
+            )
+        retry = retry_from(opening.resources, "http_request_retries")
+        threads = concurrency_from(opening.resources, "http_request_concurrency")
+        plain = not parts.query and "@" not in parts.netloc and "%" not in parts.path
+        extra: dict[str, Any] = {"members": opening.members, "limits": limits_from(opening.resources)}
+        base = url.partition("?")[0]
+        if choose_engine(opening.members, possible=plain) == "obstore":
+            return HttpDriver(obstore_engine(base, headers, retry, threads), "", **extra)
+        return HttpDriver(
+            fsspec_engine(parts.query, headers, retry, threads), unquote(base), shown=base, **extra
+        )
+
+
+def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency: int | None) -> Any:
+    """Return the obstore engine for a web server."""
+    from obstore.store import HTTPStore
+
+    from fsstore.kvstore.object_store import ObstoreEngine, client_options
+
+    options = client_options(retry, allow_http=True, headers=headers)
+    return ObstoreEngine(
+        lambda config: HTTPStore(base, client_options=options, retry_config=config),
+        shown=base.removesuffix("/") + "/",
+        features=Features(waits=True, writable=False, listable=False),
+        retry=retry,
+        concurrency=concurrency or 16,
+    )
+
+
+def fsspec_engine(
+    query: str,
+    headers: dict[str, str],
+    retry: Retry,
+    concurrency: int | None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the engine over fsspec's HTTP filesystem, made with `options`."""
+    from fsstore.kvstore.fs_http import HttpEngine
+    from fsstore.kvstore.fs_open import filesystem_class
+
+    cls = filesystem_class("http")
+    given = {
+        **(options or {}),
+        "asynchronous": True,
+        "skip_instance_cache": True,
+        "use_listings_cache": False,
+    }
+    home = Home(lambda: cls(**given))
+    mark = f"?{query}" if query else ""
+    threads = concurrency or 32
+    return HttpEngine(home, headers=headers, query=mark, retry=retry, concurrency=threads, plain=not options)

@@ -1,0 +1,180 @@
+"""Parsing the specs of key-value stores: JSON objects, URL pipelines, live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fsstore import registry
+from fsstore._json import Fields, expected, obj, quote, string
+from fsstore.context import ContextSpec, is_default, parse_resource
+from fsstore.errors import JsonError, StoreError, UrlError
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.kind import KvKind
+from fsstore.kvstore.spec import KvSpec
+from fsstore.url import Component, split_pipeline
+
+__all__ = ["kv_from_components", "kv_kind", "kv_spec", "unsupported"]
+
+
+def kv_kind(name: str) -> KvKind | None:
+    """Return the kind of key-value store with a JSON name, or None."""
+    kind: KvKind | None = registry.kvstores.get(name)
+    if kind is None or kind.id != name:
+        return None
+    return kind
+
+
+def kv_scheme(scheme: str) -> KvKind | None:
+    """Return the kind that a URL scheme means: a registered one, or any protocol that fsspec knows."""
+    kind: KvKind | None = registry.kvstores.get(scheme)
+    if kind is not None and scheme in kind.schemes:
+        return kind
+    from fsstore.kvstore.roots import fsspec_scheme
+
+    found: KvKind | None = fsspec_scheme(scheme)
+    return found
+
+
+def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
+    """Return the spec that `json` means: a spec, a URL, a JSON object, or a live filesystem or mapping.
+
+    `single_writer` promises that nobody else writes to a live object; other stores have a member for that.
+    """
+    found = _from_text(json)
+    if found is not None:
+        if single_writer:
+            raise StoreError(
+                'single_writer is for live objects: give "single_writer": true in the spec instead'
+            )
+        return found
+    if json is not None and not isinstance(json, bool | int | float | list):
+        from fsstore.kvstore.roots import from_live
+
+        return _from_live(from_live(json, single_writer=single_writer))
+    raise expected("object", json)
+
+
+def _from_text(json: Any) -> KvSpec | None:
+    """Return the spec that `json` means if it is no live object."""
+    if isinstance(json, KvSpec):
+        return json.copy()
+    if isinstance(json, str):
+        return _from_url(json)
+    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json):
+        return _from_json(json)
+    return None
+
+
+def _from_live(prefix: KvPrefix) -> KvSpec:
+    kind = kv_kind("memory")
+    if kind is None:
+        raise StoreError("the memory key-value store is not registered")
+    return KvSpec.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
+
+
+def _from_url(url: str) -> KvSpec:
+    try:
+        components = split_pipeline(url)
+        spec, rest = kv_from_components(components)
+        if rest:
+            raise unsupported(rest[0], for_kvstore=True)
+    except StoreError as error:
+        raise error.within(f"Parsing spec from url: {quote(url)}") from None if url else error
+    return spec
+
+
+def kv_from_components(components: list[Component]) -> tuple[KvSpec, list[Component]]:
+    """Return the spec of the key-value part of a pipeline, and the components that follow it."""
+    first = components[0]
+    kind = kv_scheme(first.scheme)
+    if kind is None:
+        raise unsupported(first, for_kvstore=True)
+    if kind.role != "root":
+        raise first.error(
+            f"kvstore adapter URL scheme in {quote(first.text)} is not valid as the first URL pipeline component"
+        )
+    if not first.is_root:
+        if ":" not in first.text:
+            raise first.error(f"URL scheme must be specified in {quote(first.text)}")
+        raise first.error(
+            f"Invalid kvstore URL component {quote(first.text)}: Scheme {quote(first.scheme + '://')}"
+            " not present in url"
+        )
+    spec = _component_spec(kind, first, None)
+    for number, component in enumerate(components[1:], 1):
+        kind = registry.kvstores.get(component.scheme)
+        if kind is None or component.scheme not in kind.schemes:
+            return spec, components[number:]
+        if kind.role == "root":
+            raise component.error(
+                f"root kvstore URL scheme in {quote(component.text)} is not valid following a KvStore URL"
+                " pipeline component"
+            )
+        spec = _component_spec(kind, component, spec)
+    return spec, []
+
+
+def _component_spec(kind: KvKind, component: Component, base: KvSpec | None) -> KvSpec:
+    try:
+        path, members = kind.from_url(component.scheme, component.rest)
+        return KvSpec.of(kind, path, members=members, base=base)
+    except UrlError as error:
+        raise component.error(
+            f"Invalid kvstore URL component {quote(component.text)}: {error.message}"
+        ) from None
+    except StoreError as error:
+        raise error.within(f"Invalid kvstore URL component {quote(component.text)}") from None
+
+
+def unsupported(component: Component, *, for_kvstore: bool = False) -> UrlError:
+    """Return the error for a component whose scheme nobody knows, or that is an array's and not a store's."""
+    what = f"unsupported URL scheme: {quote(component.scheme)}"
+    if for_kvstore:
+        what = f"unsupported URL scheme {quote(component.scheme)} in {quote(component.text)}"
+        if component.scheme != "array" and registry.drivers.get(component.scheme) is not None:
+            what += f": {quote(component.scheme)} is a kvstore-based TensorStore URL scheme"
+    return component.error(what)
+
+
+def _driver_name(value: Any) -> str:
+    name = string(value)
+    if kv_kind(name) is None:
+        if registry.drivers.get(name) is not None:
+            raise JsonError(f"{quote(name)} is a TensorStore driver, not a KvStore driver")
+        raise JsonError(f"{quote(name)} is not a registered KvStore driver")
+    return name
+
+
+def _base_spec(value: Any) -> KvSpec:
+    try:
+        return kv_spec(value)
+    except JsonError:
+        raise
+    except StoreError as error:
+        raise JsonError(str(error)) from None
+
+
+def _from_json(json: Mapping[str, Any]) -> KvSpec:
+    head = Fields({name: value for name, value in json.items() if name == "driver"})
+    name = head.require("driver", _driver_name)
+    head.finish()
+    kind = kv_kind(name)
+    if kind is None:
+        raise JsonError(f"{quote(name)} is not a registered KvStore driver")
+    fields = Fields({name: value for name, value in json.items() if name != "driver"})
+    path = fields.take("path", string, default="")
+    context = fields.take("context", ContextSpec)
+    resources = {
+        name: fields.take(name, partial(parse_resource, name)) for name in kind.resources if name in fields
+    }
+    base = fields.require("base", _required_base) if kind.role == "adapter" else None
+    members = kind.members(fields)
+    fields.finish()
+    given = {name: value for name, value in resources.items() if not is_default(name, value)}
+    return KvSpec.of(kind, path, members=members, resources=given, base=base, context=context)
+
+
+def _required_base(value: Any) -> KvSpec:
+    return _base_spec(value) if isinstance(value, KvSpec | str) else _base_spec(obj(value))

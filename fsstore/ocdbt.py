@@ -1,0 +1,165 @@
+"""OCDBT databases beyond keys and values: their versions, their health, copies without history, their insides.
+
+Databases are given as a `KvStore`, a spec or a URL: of the `ocdbt` store itself (`file:///data/db|ocdbt:`) or of the
+directory it lives in (`file:///data/db/`).  Everything returns a `Future`.
+
+>>> import fsstore as ts
+>>> store = ts.KvStore.open("memory://|ocdbt:").result()
+>>> store["a"] = b"1"
+>>> [version.num_keys for version in versions(store).result()]
+[0, 1]
+>>> verify(store).result().ok
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from fsstore import _runtime
+from fsstore import future as futures
+from fsstore._json import Fields
+from fsstore.context import Context
+from fsstore.errors import NotFoundError, StoreError
+from fsstore.future import Future
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.ocdbt import compact as compacting
+from fsstore.kvstore.ocdbt import dump as dumping
+from fsstore.kvstore.ocdbt import verify as verifying
+from fsstore.kvstore.ocdbt import versions as listing
+from fsstore.kvstore.ocdbt.driver import OcdbtDriver
+from fsstore.kvstore.ocdbt.dump import undump_manifest, undump_version_tree_node
+from fsstore.kvstore.ocdbt.history import find_version
+from fsstore.kvstore.ocdbt.kind import open_database
+from fsstore.kvstore.ocdbt.options import choice_of, take_members
+from fsstore.kvstore.ocdbt.verify import Report
+from fsstore.kvstore.ocdbt.version import Version
+from fsstore.kvstore.ocdbt.versions import VersionInfo, describe_version
+from fsstore.kvstore.store import KvStore
+
+__all__ = [
+    "Report",
+    "VersionInfo",
+    "compact",
+    "dump",
+    "undump_manifest",
+    "undump_version_tree_node",
+    "verify",
+    "versions",
+]
+
+T = TypeVar("T")
+
+
+def dump(base: Any, node: str | None = None, *, context: Context | None = None) -> Future[Any]:
+    """Return the manifest of the database in the directory `base` as JSON, or the node or value `node` refers to.
+
+    References are the `location` and `indirect_value` members of other dumps.
+    """
+    return _with_store(base, context, lambda store: dumping.dump(_directory(store), node))
+
+
+def versions(store: Any, *, context: Context | None = None) -> Future[list[VersionInfo]]:
+    """Return all versions, oldest first."""
+    return _with_store(store, context, lambda opened: listing.versions(_database(opened).source))
+
+
+def verify(store: Any, *, version: int | str | None = None, context: Context | None = None) -> Future[Report]:
+    """Check every node of a version and that its values are there; the newest, or the one that `version` says."""
+
+    async def work(opened: KvStore) -> Report:
+        database = _database(opened)
+        return await verifying.verify(database.source, await _version(database, version))
+
+    return _with_store(store, context, work)
+
+
+def compact(
+    store: Any, target: Any, *, version: int | str | None = None, context: Context | None = None
+) -> Future[VersionInfo]:
+    """Copy one version into a new database at `target` and return that database's only version.
+
+    The configuration is the source's where the spec of `target` says nothing.  An existing database is refused.
+    """
+    try:
+        opening = _opened(target, context)
+    except StoreError as error:
+        return futures.failed(error)
+
+    async def work(opened: KvStore) -> VersionInfo:
+        database = _database(opened)
+        new = _database(opening.result() if opening.done() else await opening)
+        chosen = await _version(database, version)
+        manifest = database.source.last.manifest
+        if manifest is None:
+            raise NotFoundError(f"{database.source.base.describe()} holds no OCDBT database")
+        config = new.committer.new_config(manifest.config)
+        return describe_version(await compacting.compact(database.source, chosen, new.committer, config))
+
+    return _with_store(store, context, work, opening)
+
+
+def _opened(store: Any, context: Context | None) -> Future[KvStore]:
+    return futures.ready(store) if isinstance(store, KvStore) else KvStore.open(store, context=context)
+
+
+def _with_store(
+    store: Any,
+    context: Context | None,
+    work: Callable[[KvStore], Coroutine[Any, Any, T]],
+    *others: Future[KvStore],
+) -> Future[T]:
+    """Return the future of `work` on an opened store; `others` are stores that it will wait for."""
+    try:
+        opening = _opened(store, context)
+        if all(one.done() for one in (opening, *others)):
+            drivers = [one.result()._open.driver for one in (opening, *others)]
+            return _runtime.start(work(opening.result()), waits=any(one.features.waits for one in drivers))
+    except StoreError as error:
+        return futures.failed(error)
+
+    async def chain() -> T:
+        return await work(await opening)
+
+    return _runtime.start(chain())
+
+
+def _directory(store: KvStore) -> KvPrefix:
+    """Return the directory of a database given as such, or as the `ocdbt` store."""
+    driver = store._open.driver
+    return driver.source.base if isinstance(driver, OcdbtDriver) else _database(store).source.base
+
+
+def _database(store: KvStore) -> OcdbtDriver:
+    """Return the driver of a database given as the `ocdbt` store or as its directory."""
+    driver = store._open.driver
+    if isinstance(driver, OcdbtDriver):
+        return driver
+    found: OcdbtDriver = open_database(store._open.prefix)
+    return found
+
+
+async def _version(database: OcdbtDriver, version: int | str | None) -> Version:
+    """Return a version of a database."""
+    manifest = (await database.source.snapshot()).manifest
+    if version is None:
+        found, _ = await database.version()
+    else:
+        choice = choice_of(_member(version))
+        found = (
+            None
+            if manifest is None or choice is None
+            else await find_version(database.source, manifest, choice)
+        )
+    if found is None:
+        raise NotFoundError(f"{database.source.base.describe()} holds no such version of an OCDBT database")
+    return found
+
+
+def _member(version: int | str) -> Any:
+    """Return a version in the form of the `version` member."""
+    fields = Fields({"version": version})
+    members = take_members(fields)
+    fields.finish()
+    return members["version"]

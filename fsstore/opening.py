@@ -1,0 +1,112 @@
+"""`open`: from a spec and keyword arguments to an open array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsstore import _runtime
+from fsstore.context import Context, ContextResource
+from fsstore.driver.contract import OpenArray, Opening
+from fsstore.errors import StoreError
+from fsstore.future import Future
+from fsstore.kvstore.opened import OpenKv, open_bound
+from fsstore.spec import Spec
+from fsstore.spec_options import OPEN_OPTIONS, apply_options
+from fsstore.store import TensorStore
+
+__all__ = ["open", "open_spec"]
+
+_LOCAL = frozenset(("file", "memory"))
+
+
+def open(  # noqa: A001  # TensorStore's name
+    spec: Any,
+    *,
+    read: bool | None = None,
+    write: bool | None = None,
+    context: Context | None = None,
+    transaction: Any = None,
+    batch: Any = None,
+    **options: Any,
+) -> Future[TensorStore]:
+    """Open or create the array that `spec` describes: JSON, a URL, a `Spec`, or a key-value store to look into.
+
+    Keyword arguments add to the spec: `create`, `open`, `delete_existing`, `dtype`, `shape`, `chunk_layout`,
+    `fill_value`, ... as in TensorStore.  `read=True` or `write=True` alone restricts what the store may be used for.
+
+    >>> store = open("memory://|zarr3:", create=True, dtype="int32", shape=[3]).result()
+    >>> store.write([1, 2, 3]).result()
+    >>> store.read().result()
+    array([1, 2, 3], dtype=int32)
+    """
+    unknown = sorted(set(options) - OPEN_OPTIONS)
+    if unknown:
+        raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}")
+    if context is not None and not isinstance(context, Context):
+        context = Context(context)
+    bound = apply_options(Spec(spec), options).bound(context or Context())
+    readable = bool(read) or not write
+    writable = bool(write) or not read
+
+    async def begin() -> TensorStore:
+        opened = await open_spec(bound, transaction=transaction, writable=writable)
+        return TensorStore._of(opened, readable=readable, writable=writable)
+
+    if batch is not None:
+        later: Future[TensorStore] = batch.later(lambda: _runtime.start(begin(), waits=_waits(bound)))
+        return later
+    return _runtime.start(begin(), waits=_waits(bound))
+
+
+def _waits(spec: Spec) -> bool:
+    """Return whether opening may have to wait; the roots of this machine have nothing to wait for."""
+    while spec.base_spec is not None:
+        spec = spec.base_spec
+    if spec.layers:
+        return True
+    if spec._kvstore is None:
+        return False
+    if spec.kind.id == "auto":  # what it will find is not known yet
+        return True
+    root = spec._kvstore
+    if root.live is not None:
+        return root.live.features.waits
+    return root.base is not None or root.kind.id not in _LOCAL
+
+
+async def open_spec(spec: Spec, *, transaction: Any = None, writable: bool = True) -> OpenArray:
+    """Open a bound spec."""
+    base = None
+    if spec.base_spec is not None:
+        base = await open_spec(spec.base_spec, transaction=transaction, writable=writable)
+    kvstore: OpenKv | None = None
+    if spec._kvstore is not None:
+        kvstore = await open_bound(spec._kvstore)
+        if transaction is not None:
+            kvstore = kvstore.within(transaction)
+    opening = Opening(
+        members=spec.members,
+        schema=spec.base_schema,
+        mode=spec.mode,
+        context=spec.bound_context or Context(),
+        resources={
+            name: value for name, value in spec.resources.items() if isinstance(value, ContextResource)
+        },
+        kvstore=kvstore,
+        base=base,
+        layers=spec.layers,
+        transform=spec.transform_,
+        transaction=transaction,
+        writable=writable,
+    )
+    opened = await spec.kind.open(opening)
+    _check_dtype(spec, opened)
+    return opened
+
+
+def _check_dtype(spec: Spec, opened: OpenArray) -> None:
+    wanted = spec.base_schema.dtype
+    if wanted is not None and wanted != opened.driver.dtype:
+        raise StoreError(
+            f"Specified dtype ({wanted.name}) does not match existing value ({opened.driver.dtype.name})"
+        )

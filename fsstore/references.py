@@ -1,0 +1,207 @@
+"""Reference sets (kerchunk): open, look into, combine, write, make and check them.
+
+    from fsstore import references
+
+    refs = references.open("s3://bucket/refs.json.zst")
+    refs.inspect()                        # hosts, codecs and bytes, before anything is fetched
+    refs.rewrite({"s3://old/": "s3://new/"}).save("file:///data/refs.parquet")
+    references.scan(["a.nc", "b.nc"], concat_dims=["time"]).save("file:///data/both.json")
+    assert references.verify("file:///data/both.json")
+
+To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fsstore.KvStore.open`; a set in memory has
+`references.store`.  This module is the door; what is behind it lives in `fsstore.kvstore.reference`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from fsstore import _runtime
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.live import is_live_set
+from fsstore.kvstore.reference.collection import References, Saving, as_spec
+from fsstore.kvstore.reference.json_refs import from_mapping
+from fsstore.kvstore.reference.kind import policy_of, reference_driver
+from fsstore.kvstore.reference.live_set import live_state, live_targets
+from fsstore.kvstore.reference.load import Reading, load
+from fsstore.kvstore.reference.location import beside
+from fsstore.kvstore.reference.overlay import Overlay, State
+from fsstore.kvstore.reference.report import Report, Touched
+from fsstore.kvstore.reference.scan import ScanError, Scanned, combine, scan_files
+from fsstore.kvstore.reference.targets import Targets, check_prefixes, open_with_spec
+from fsstore.kvstore.reference.value import Located
+from fsstore.kvstore.reference.verify import Problem, Verification, verify_state
+from fsstore.kvstore.store import KvStore
+
+__all__ = [
+    "Located",
+    "Problem",
+    "References",
+    "Report",
+    "Saving",
+    "ScanError",
+    "Scanned",
+    "Touched",
+    "Verification",
+    "inspect",
+    "open",
+    "scan",
+    "store",
+    "verify",
+]
+
+
+async def _base(url: Any) -> KvPrefix:
+    """Return the store and path of a document."""
+    from fsstore.context import Context
+    from fsstore.kvstore.opened import open_kv
+    from fsstore.kvstore.spec_parse import kv_spec
+
+    url = as_spec(url)
+    return (await open_kv(kv_spec(url), Context())).prefix
+
+
+async def _open(source: Any, reading: Reading) -> tuple[State, KvPrefix | None]:
+    """Return the state of a set, and the place of its document."""
+    if isinstance(source, References):
+        return source.state, None
+    if isinstance(source, Mapping) and "driver" not in source:
+        return State(from_mapping(source, target=reading.target, overrides=reading.templates)), None
+    if is_live_set(source):
+        return await live_state(source, reading)
+    base = await _base(source)
+    return await load(base, reading), base
+
+
+def open(  # noqa: A001  # the door is a module: references.open
+    source: Any,
+    *,
+    target: str | None = None,
+    templates: Mapping[str, str] | None = None,
+    create: bool = False,
+) -> References:
+    """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
+
+    `target` stands in for null URLs; `templates` replaces or adds templates; with `create` a set that does not exist
+    is an empty one.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
+
+    >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
+    >>> refs["x/0"]
+    Located(url='s3://bucket/file', offset=10, length=20)
+    >>> refs["x/1"]
+    b'inline'
+    """
+    state, base = _runtime.call(_open(source, Reading(target, templates, create)))
+    return References(state, "in memory" if base is None else base.describe())
+
+
+def store(
+    source: Any,
+    *,
+    targets: Mapping[str, Any] | None = None,
+    rewrite: Mapping[str, str] | None = None,
+    allow: Sequence[str] | None = None,
+    target: str | None = None,
+) -> KvStore:
+    """Return the key-value store of a set in memory: a mapping, `References`, or a live `ReferenceFileSystem`.
+
+    Relative URLs are relative to the working directory.  Writes change this store only.
+    """
+    from fsstore.kvstore.opened import OpenKv
+    from fsstore.kvstore.spec import KvSpec
+    from fsstore.kvstore.spec_parse import kv_kind
+
+    state, base = _runtime.call(_open(source, Reading(target)))
+    members = _members(targets=targets, rewrite=rewrite, allow=allow)
+    members["targets"] = {**live_targets(source), **members.get("targets", {})}
+    driver = reference_driver(
+        Overlay(state, None, writable=True), members, base=base, described="reference set in memory"
+    )
+    kind = kv_kind("memory")
+    if kind is None:
+        raise StoreError("the memory key-value store is not registered")
+    return KvStore.of(OpenKv(driver, "", KvSpec.of(kind, "").replace(live=driver)))
+
+
+def _members(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def inspect(source: Any) -> Report:
+    """Return the places, codecs, arrays and bytes of a set; only the set itself is read."""
+    return open(source).inspect()
+
+
+def scan(
+    urls: str | Sequence[str],
+    *,
+    concat_dims: Sequence[str] = (),
+    combine_options: Mapping[str, Any] | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    progress: Callable[[int, int, str], None] | None = None,
+    **options: Any,
+) -> References:
+    """Return the reference set of one or more files (HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr), made by kerchunk.
+
+    Several files are combined along `concat_dims`.  Files are scanned in processes of their own; what fails is named
+    in a `ScanError`, or left out with `on_error="skip"`.  `options` go to the scanner: `format`, `storage_options`,
+    and its own.
+    """
+    listed = [urls] if isinstance(urls, str) else list(urls)
+    scanned = scan_files(listed, options, progress=progress)
+    if scanned.failures and (on_error == "raise" or not scanned.documents):
+        raise ScanError(scanned.failures)
+    documents = [document for url in listed for document in scanned.documents.get(url, [])]
+    arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
+    return References(State(combine(documents, arguments)), f"scan of {len(documents)} files")
+
+
+def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification:
+    """Return what is wrong between a set and its targets: missing, unreachable or short ones.
+
+    With `decode` every chunk of every array is read and decoded as well, which needs a set that has a URL.
+    `members` are those of the `reference` kvstore: `targets`, `rewrite`, `allow`.
+
+    >>> bool(verify({"x/0": "inline"}))
+    True
+    """
+    found = _runtime.call(_verify(source, members))
+    if not decode:
+        return found
+    damaged = tuple(_undecodable(source, members))
+    return Verification(found.targets, found.references, found.problems + damaged)
+
+
+async def _verify(source: Any, members: Mapping[str, Any]) -> Verification:
+    state, base = await _open(source, Reading())
+    parent = None if base is None else await beside(base)
+    prefixes = check_prefixes(members.get("targets") or {})
+    rewrite = members.get("rewrite") or {}
+    targets = Targets(open_with_spec, policy_of(parent, members), parent, prefixes, rewrite)
+    return await verify_state(state, targets)
+
+
+def _undecodable(source: Any, members: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the arrays and chunks that cannot be read and decoded."""
+    from fsstore.kvstore.spec_parse import kv_spec
+    from fsstore.opening import open as open_array
+
+    base = kv_spec(as_spec(source)).to_json()
+    for path, grid in open(source).arrays.items():
+        kvstore = {"driver": "reference", "base": base, "path": f"{path}/" if path else "", **members}
+        try:
+            driver = "zarr3" if grid.c_prefix or f"{path}/zarr.json".lstrip("/") in open(source) else "zarr"
+            array = open_array({"driver": driver, "kvstore": kvstore}).result()
+        except StoreError as error:
+            yield Problem(path, f"the array cannot be opened: {error}")
+            continue
+        for index in itertools.product(*(range(count) for count in (() if grid.scalar else grid.shape))):
+            corner = zip(index, grid.chunk, array.shape, strict=True)
+            region = tuple(slice(at * step, min((at + 1) * step, size)) for at, step, size in corner)
+            try:
+                array[region].read().result()
+            except StoreError as error:
+                yield Problem(path, str(error), (grid.key(index or (0,)),), 1)

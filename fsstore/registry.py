@@ -1,0 +1,121 @@
+"""Names of drivers, formats and codecs, and where their code is.
+
+A registry holds `"module:attribute"` strings and imports on first use, so that `import fsstore` stays cheap.
+Plug-ins add entries through entry-point groups; a built-in name cannot be taken over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Registry", "codecs", "drivers", "kvstores"]
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Objects by name, loaded when asked for.  `group` is the entry-point group of plug-ins."""
+
+    def __init__(self, group: str, builtin: Mapping[str, str]) -> None:
+        self.group = group
+        self._where = dict(builtin)
+        self._loaded: dict[str, T] = {}
+        self._plugins_read = False
+        self._lock = threading.Lock()
+
+    def _read_plugins(self) -> None:
+        with self._lock:
+            if not self._plugins_read:
+                from importlib.metadata import entry_points  # costs as much as half of our own modules
+
+                for entry in entry_points(group=self.group):
+                    self._where.setdefault(entry.name, entry.value)
+                self._plugins_read = True
+
+    def get(self, name: str) -> T | None:
+        """Return the object called `name`, or None when nobody registered the name."""
+        if name in self._loaded:
+            return self._loaded[name]
+        if name not in self._where:
+            self._read_plugins()
+        where = self._where.get(name)
+        if where is None:
+            return None
+        module, _, attribute = where.partition(":")
+        found: Any = getattr(import_module(module), attribute)
+        self._loaded[name] = found
+        return self._loaded[name]
+
+    def add(self, name: str, where: str) -> None:
+        """Register `name` for this process, as `"module:attribute"`; a name in use is refused."""
+        self._read_plugins()
+        if self._where.setdefault(name, where) != where:
+            raise ValueError(f"{name!r} is already registered in {self.group} as {self._where[name]}")
+
+    def names(self) -> list[str]:
+        """Return all registered names, plug-ins included, sorted."""
+        self._read_plugins()
+        return sorted(self._where)
+
+
+kvstores: Registry[Any] = Registry(
+    "fsstore.kvstores",
+    {
+        "file": "fsstore.kvstore.local:KIND",
+        "memory": "fsstore.kvstore.memory:KIND",
+        "fsspec": "fsstore.kvstore.roots:FSSPEC",
+        "s3": "fsstore.kvstore.roots:S3",
+        "gcs": "fsstore.kvstore.roots:GCS",
+        "gs": "fsstore.kvstore.roots:GCS",
+        "http": "fsstore.kvstore.roots:HTTP",
+        "https": "fsstore.kvstore.roots:HTTP",
+        "abfs": "fsstore.kvstore.roots:ABFS",
+        "zip": "fsstore.kvstore.zip_archive:KIND",
+        "ocdbt": "fsstore.kvstore.ocdbt.driver:KIND",
+        "reference": "fsstore.kvstore.reference.driver:KIND",
+        "kerchunk": "fsstore.kvstore.reference.driver:KIND",
+    },
+)
+"""Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
+
+drivers: Registry[Any] = Registry(
+    "fsstore.formats",
+    {
+        "zarr3": "fsstore.driver.chunked:ZARR3",
+        "zarr": "fsstore.driver.chunked:ZARR2",
+        "zarr2": "fsstore.driver.chunked:ZARR2",
+        "n5": "fsstore.driver.chunked:N5_KIND",
+        "auto": "fsstore.driver.auto:KIND",
+        "cast": "fsstore.driver.cast:KIND",
+        "json": "fsstore.driver.json:KIND",
+        "array": "fsstore.driver.array:KIND",
+        "avif": "fsstore.driver.image:AVIF",
+        "bmp": "fsstore.driver.image:BMP",
+        "jpeg": "fsstore.driver.image:JPEG",
+        "png": "fsstore.driver.image:PNG",
+        "tiff": "fsstore.driver.image:TIFF",
+        "webp": "fsstore.driver.image:WEBP",
+        "stack": "fsstore.driver.stack:KIND",
+        "downsample": "fsstore.driver.downsample:KIND",
+    },
+)
+"""Kinds of TensorStore drivers, by JSON name and by URL scheme."""
+
+codecs: Registry[Any] = Registry(
+    "fsstore.codecs",
+    {
+        "bytes": "fsstore.codec.endian:BytesCodec",
+        "transpose": "fsstore.codec.transpose:TransposeCodec",
+        "gzip": "fsstore.codec.deflate:GzipCodec",
+        "zstd": "fsstore.codec.zstd:ZstdCodec",
+        "blosc": "fsstore.codec.blosc:BloscCodec",
+        "crc32c": "fsstore.codec.crc32c:Crc32cCodec",
+        "sharding_indexed": "fsstore.codec.sharding:ShardingCodec",
+        "vlen-utf8": "fsstore.codec.vlen:VlenUtf8Codec",
+        "vlen-bytes": "fsstore.codec.vlen:VlenBytesCodec",
+    },
+)
+"""Codecs of zarr v3 (classes with the `Codec` contract), by name."""

@@ -1,0 +1,139 @@
+"""The keyword arguments of `open` and `Spec.update`: what they change in a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fsstore._json import Fields, boolean
+from fsstore.context import Context
+from fsstore.errors import StoreError
+from fsstore.kvstore.spec import KvSpec
+from fsstore.kvstore.spec_parse import kv_spec
+from fsstore.open_mode import OpenMode, mode_from_options
+from fsstore.recheck import recheck
+from fsstore.schema import Schema
+from fsstore.spec import Spec
+
+__all__ = ["OPEN_OPTIONS", "UPDATE_OPTIONS", "apply_options"]
+
+_SCHEMA = (
+    *("rank", "dtype", "domain", "shape", "chunk_layout", "codec", "fill_value", "dimension_units", "schema"),
+)
+_RECHECK = ("recheck_cached_metadata", "recheck_cached_data", "recheck_cached")
+_MODE = ("open_mode", "open", "create", "delete_existing", "assume_metadata", "assume_cached_metadata")
+OPEN_OPTIONS = frozenset((*_SCHEMA, *_RECHECK, *_MODE, "context", "kvstore"))
+"""What both `open` and `Spec.update` take."""
+UPDATE_OPTIONS = OPEN_OPTIONS | {"minimal_spec", "unbind_context", "strip_context"}
+"""What `Spec.update` takes."""
+
+
+def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
+    """Return the spec with the keyword arguments applied; None is the same as not given."""
+    unknown = sorted(set(options) - UPDATE_OPTIONS)
+    if unknown:
+        raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.get("minimal_spec"):
+        spec = _minimal(spec)
+    mode = mode_from_options(given)
+    if mode:
+        spec = _with_mode(spec, mode)
+    if "kvstore" in given:
+        spec = _with_kvstore(spec, given["kvstore"])
+    spec = _with_recheck(spec, given)
+    if any(name in given for name in _SCHEMA):
+        spec = _with_schema(spec, {name: given[name] for name in _SCHEMA if name in given})
+    if given.get("strip_context"):
+        spec = spec.unbound()
+    elif given.get("unbind_context"):
+        spec = Spec(spec.to_json())
+    context = given.get("context")
+    if context is not None:
+        spec = spec.bound(context if isinstance(context, Context) else Context(context))
+    return spec
+
+
+def _with_mode(spec: Spec, mode: OpenMode) -> Spec:
+    if spec.base_spec is not None:
+        return spec.replace(base_spec=_with_mode(spec.base_spec, mode))
+    # `auto` has no members for the mode in JSON, but has to refuse one that does not open
+    return spec.replace(mode=mode) if spec.kind.has_mode or spec.kind.id == "auto" else spec
+
+
+def _minimal(spec: Spec) -> Spec:
+    members = {name: value for name, value in spec.members.items() if name != "metadata"}
+    base = None if spec.base_spec is None else _minimal(spec.base_spec)
+    return spec.replace(members=members, base_spec=base)
+
+
+def _with_kvstore(spec: Spec, kvstore: Any) -> Spec:
+    if spec.base_spec is not None:
+        return spec.replace(base_spec=_with_kvstore(spec.base_spec, kvstore))
+    if spec.kind.role != "store":
+        raise StoreError(f'"kvstore" is not supported by the {spec.kind.id} driver')
+    if spec._kvstore is not None:
+        raise StoreError('"kvstore" is already specified')
+    new: KvSpec = kvstore.spec() if hasattr(kvstore, "with_transaction") else kv_spec(kvstore)
+    return spec.replace(_kvstore=new.replace(_path=spec.kind.kvstore_path(new.path)))
+
+
+def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:
+    names = {name: given[name] for name in _RECHECK if name in given}
+    if names and spec.base_spec is not None:
+        return spec.replace(base_spec=_with_recheck(spec.base_spec, given))
+    if not names or "recheck_cached_data" not in spec.kind.defaults:
+        return spec
+    both = names.pop("recheck_cached", None)
+    if both is not None:
+        names = {"recheck_cached_metadata": both, "recheck_cached_data": both, **names}
+    changed = {name: recheck(value) for name, value in names.items() if name in spec.kind.defaults}
+    members = {**spec.members, **changed}
+    kept = {name: value for name, value in members.items() if spec.kind.defaults.get(name, members) != value}
+    return spec.replace(members=kept)
+
+
+def _with_schema(spec: Spec, given: Mapping[str, Any]) -> Spec:
+    added = Schema(**given)
+    schema = spec.base_schema.copy()
+    if spec.base_spec is None:
+        below = added.beneath(spec.transform_) if spec.transform_ is not None else added
+        schema = schema.merged(below)
+        spec.kind.constrain(spec.members, schema)
+        return spec.replace(base_schema=schema)
+    known = spec.kind.constrain(spec.members, schema)
+    if added.dtype is not None:
+        known.merged(Schema(dtype=added.dtype))
+        schema = schema.merged(Schema(dtype=added.dtype))
+    spec = spec.replace(base_schema=schema)
+    rest = {name: value for name, value in given.items() if name not in ("dtype", "schema")}
+    if added.dtype is not None or "schema" in given:
+        rest = _parts(added.retyped(None))
+    if not rest:
+        return spec
+    base = spec.base_spec
+    assert base is not None
+    if spec.transform_ is not None:
+        rest = _parts(Schema(**rest).beneath(spec.transform_))
+    return spec.replace(base_spec=_with_schema(base, rest))
+
+
+def _parts(schema: Schema) -> dict[str, Any]:
+    """Return the constraints of a schema by name, so that a conflict names the one it is about."""
+    layout = schema.chunk_layout
+    parts = {
+        "rank": schema.rank,
+        "dtype": schema.dtype,
+        "domain": schema.domain,
+        "chunk_layout": layout if layout.to_json() else None,
+        "codec": schema.codec,
+        "fill_value": schema.fill_value,
+        "dimension_units": schema.dimension_units,
+    }
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+def flag(fields: Fields, name: str, *, default: bool) -> dict[str, bool]:
+    """Take a boolean member; the default is left out."""
+    value = fields.take(name, boolean, default=default)
+    return {} if value == default else {name: value}

@@ -1,0 +1,75 @@
+"""`array` and `cast`: stores over what is open already.  The drivers behind them are imported on first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fsstore.context import Context
+from fsstore.driver.contract import OpenArray
+from fsstore.dtypes import dtype, dtype_of
+from fsstore.errors import StoreError
+from fsstore.index.transform import identity
+from fsstore.schema import Schema
+from fsstore.spec import Spec
+from fsstore.store import TensorStore
+
+__all__ = ["array", "cast"]
+
+
+def array(
+    value: Any,
+    dtype: Any = None,
+    context: Context | None = None,
+    *,
+    copy: bool | None = None,
+    write: bool | None = None,
+) -> TensorStore:
+    """Return a store over an array: a view of a NumPy array, or a copy if `copy` is true.
+
+    >>> array([1, 2, 3], dtype="uint32").read().result()
+    array([1, 2, 3], dtype=uint32)
+    """
+    from fsstore.driver.array import InMemoryDriver
+
+    values = np.asarray(value, dtype=None if dtype is None else dtype_of(dtype).numpy_dtype)
+    if copy or (copy is None and not isinstance(value, np.ndarray)):
+        values = values.copy()
+    context = context or Context()
+    resources = {"data_copy_concurrency": context["data_copy_concurrency"]}
+    driver = InMemoryDriver(values, dtype_of(values.dtype if dtype is None else dtype), resources)
+    if write and not driver.writable:
+        raise StoreError("the array is read-only")
+    return TensorStore._of(
+        OpenArray(driver, identity(driver.domain())), writable=write is not False and driver.writable
+    )
+
+
+def cast(base: Any, target: Any) -> Any:
+    """Return a store or spec shown with another data type."""
+    kind = dtype_of(target)
+    if isinstance(base, TensorStore):
+        return _cast_store(base, kind)
+    if isinstance(base, Spec):
+        return _cast_spec(base, kind)
+    raise TypeError(f"cast() takes a TensorStore or a Spec, not {type(base).__name__}")
+
+
+def _cast_store(base: TensorStore, kind: dtype) -> TensorStore:
+    from fsstore.driver.cast import CastDriver
+
+    opened = OpenArray(CastDriver(base._driver, kind), base._transform)
+    return type(base)._of(opened, readable=base._readable, writable=base._writable)
+
+
+def _cast_spec(base: Spec, kind: dtype) -> Spec:
+    from fsstore.driver.cast import KIND
+
+    return type(base).of(
+        KIND,
+        base_spec=base.replace(transform_=None, shows_transform=False),
+        members={"dtype": kind.name},
+        base_schema=Schema(dtype=kind),
+        transform_=base.transform_,
+    )

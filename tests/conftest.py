@@ -1,0 +1,309 @@
+"""Servers on the loopback address that tests share: an object server that can misbehave, and a moto process.
+
+The object server speaks as much HTTP and S3 (path style) as the engines need.  Faults are scripted: the next
+requests whose path contains a text are answered by the given functions instead of properly.
+"""
+
+import hashlib
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import urllib.request
+import zlib
+from collections import deque
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+import pytest
+
+
+class ObjectServer:
+    """Objects by URL path, a log of requests `(method, path, range)`, and scripted faults."""
+
+    def __init__(self):
+        self.objects = {}
+        self.log = []
+        self.faults = []
+        self.headers_seen = []
+        self.etags = True
+        self.lock = threading.Lock()
+        self.released = threading.Event()
+        self._http = _Quiet(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+
+    def put(self, path, data):
+        """Store an object."""
+        self.objects["/" + path.lstrip("/")] = bytes(data)
+
+    def fail(self, text, *answers, method=None):
+        """Answer the next `len(answers)` requests whose path contains `text` with `answers`."""
+        self.faults.append((text, method, deque(answers)))
+
+    def count(self, method="GET"):
+        """Return how many requests of a method were seen."""
+        return sum(entry[0] == method for entry in self.log)
+
+    def take_fault(self, method, path):
+        """Return the fault scripted for this request, or None; the caller holds the lock."""
+        for text, only, answers in self.faults:
+            if text in path and answers and only in (None, method):
+                return answers.popleft()
+        return None
+
+    def reset(self):
+        """Forget everything."""
+        self.released.set()
+        self.released = threading.Event()
+        self.objects.clear()
+        self.log.clear()
+        self.faults.clear()
+        self.headers_seen.clear()
+        self.etags = True
+
+    def close(self):
+        """Stop serving."""
+        self.released.set()
+        self._http.shutdown()
+        self._http.server_close()
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request, client_address):
+        """Say nothing: broken connections are what the tests are about."""
+
+
+def etag_of(data):
+    """Return the entity tag of an object."""
+    return '"' + hashlib.md5(data).hexdigest() + '"'
+
+
+def _handler(server):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+        disable_nagle_algorithm = True
+
+        def log_message(self, *args):
+            """Keep quiet."""
+
+        def handle_expect_100(self):
+            """Invite the body at once: output is buffered."""
+            super().handle_expect_100()
+            self.wfile.flush()
+            return True
+
+        def reply(self, status, body=b"", *, send_body=True, length=None, **headers):
+            """Send a response; underscores in header names become hyphens."""
+            self.send_response_only(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            if status not in (204, 304):
+                self.send_header("Content-Length", str(len(body) if length is None else length))
+            self.end_headers()
+            if send_body:
+                self.wfile.write(body)
+
+        def handle_any(self):
+            split = urlsplit(self.path)
+            path, query = (
+                unquote(split.path, errors="surrogateescape"),
+                parse_qs(split.query, keep_blank_values=True),
+            )
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            with server.lock:
+                server.log.append((self.command, path, self.headers.get("Range")))
+                server.headers_seen.append(dict(self.headers))
+                fault = server.take_fault(self.command, path)
+            if fault is not None:
+                fault(self, path, body)
+            else:
+                self.serve(path, query, body)
+
+        do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = handle_any
+
+        def serve(self, path, query, body):
+            """Answer properly."""
+            if self.command == "PUT":
+                self.store(path, body)
+            elif self.command == "DELETE":
+                server.objects.pop(path, None)
+                self.reply(204)
+            elif self.command == "POST" and "delete" in query:
+                bucket = "/" + path.split("/")[1]
+                keys = re.findall(rb"<Key>(.*?)</Key>", body)
+                for key in keys:
+                    server.objects.pop(f"{bucket}/{key.decode()}", None)
+                gone = b"".join(b"<Deleted><Key>" + key + b"</Key></Deleted>" for key in keys)
+                self.reply(200, b"<DeleteResult>" + gone + b"</DeleteResult>")
+            elif "list-type" in query:
+                self.reply(
+                    200, _listing(server.objects, path.strip("/"), query), Content_Type="application/xml"
+                )
+            else:
+                self.fetch(path)
+
+        def store(self, path, body):
+            with server.lock:
+                old = server.objects.get(path)
+                wanted = self.headers.get("If-Match")
+                clash = self.headers.get("If-None-Match") == "*" and old is not None
+                clash = clash or (wanted is not None and (old is None or etag_of(old) != wanted))
+                if not clash:
+                    server.objects[path] = body
+            if clash:
+                self.reply(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            else:
+                self.reply(200, ETag=etag_of(body))
+
+        def fetch(self, path):
+            data = server.objects.get(path)
+            if data is None:
+                self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>", send_body=self.command != "HEAD")
+                return
+            headers = {"Last_Modified": formatdate(1.7e9, usegmt=True), "Date": formatdate(usegmt=True)}
+            if server.etags:
+                headers["ETag"] = etag_of(data)
+                if self.headers.get("If-None-Match") == headers["ETag"]:
+                    self.reply(304, **headers)
+                    return
+            wanted = self.headers.get("Range")
+            status, total = 200, len(data)
+            if wanted:
+                first, last = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted).groups()
+                start = int(first) if first else max(0, total - int(last))
+                stop = min(int(last) + 1 if first and last else total, total)
+                if start >= total:
+                    self.reply(
+                        416, b"<Error><Code>InvalidRange</Code></Error>", Content_Range=f"bytes */{total}"
+                    )
+                    return
+                headers["Content_Range"] = f"bytes {start}-{stop - 1}/{total}"
+                status, data = 206, data[start:stop]
+            if self.command == "HEAD":
+                self.reply(status, b"", send_body=False, length=len(data), **headers)
+            else:
+                self.reply(status, data, Accept_Ranges="bytes", **headers)
+
+    return Handler
+
+
+def _listing(objects, bucket, query):
+    prefix = query.get("prefix", [""])[0]
+    after = query.get("continuation-token", query.get("start-after", [""]))[0]
+    limit = int(query.get("max-keys", ["1000"])[0])
+    cut = len(bucket) + 2
+    found = sorted(path[cut:] for path in objects if path.startswith(f"/{bucket}/{prefix}"))
+    found = [key for key in found if key > after]
+    page = found[:limit]
+    items = "".join(
+        f"<Contents><Key>{escape(key)}</Key><Size>{len(objects[f'/{bucket}/{key}'])}</Size>"
+        f"<LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>&quot;x&quot;</ETag></Contents>"
+        for key in page
+    )
+    more = len(found) > len(page)
+    token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
+    return (
+        f"<ListBucketResult><Name>{bucket}</Name><KeyCount>{len(page)}</KeyCount>"
+        f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{items}</ListBucketResult>"
+    ).encode()
+
+
+@pytest.fixture(scope="session")
+def _object_server():
+    server = ObjectServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def object_server(_object_server):
+    """Give the empty object server."""
+    _object_server.reset()
+    yield _object_server
+    _object_server.reset()
+
+
+@pytest.fixture(scope="session")
+def moto_url():
+    """Give the endpoint of a moto server process; it ends with the session."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    pause = threading.Event()
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"{url}/moto-api/", timeout=1).close()
+            break
+        except OSError:
+            pause.wait(0.05)
+    yield url
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def moto_bucket(moto_url):
+    """Give `(endpoint, bucket)` of a bucket of the moto server."""
+    urllib.request.urlopen(urllib.request.Request(f"{moto_url}/tests", method="PUT")).close()
+    return moto_url, "tests"
+
+
+def build_zip(members, *, prefix=b"", shift=True, comment=b"", zip64=False, suffix=b""):
+    """Return an archive built byte by byte from `(name, value, options)`.
+
+    Options: `method`, `packed` (the compressed bytes), `flags`, `crc`, `size` (as declared), `local_extra`,
+    `central_extra`, `streamed` (sizes after the data), `signed` (whether the descriptor has a signature), `wide` (a
+    ZIP64 extra field).  `shift` counts offsets from the start of the archive and not of the file.
+    """
+    body, central = bytearray(prefix), bytearray()
+    base = len(prefix) if shift else 0
+    for name, value, options in members:
+        raw = name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
+        method = options.get("method", 0)
+        packed = options.get("packed", zlib.compress(value, wbits=-15) if method == 8 else value)
+        crc, size = options.get("crc", zlib.crc32(value)), options.get("size", len(value))
+        streamed, extra = options.get("streamed", False), options.get("local_extra", b"")
+        flags = options.get("flags", 0) | (8 if streamed else 0)
+        offset = len(body) - base
+        shown = (0, 0, 0) if streamed else (crc, len(packed), min(size, 0xFFFFFFFF))
+        body += struct.pack("<4s5H3L2H", b"PK\3\4", 20, flags, method, 0, 0, *shown, len(raw), len(extra))
+        body += raw + extra + packed
+        if streamed:
+            body += (b"PK\7\10" if options.get("signed", True) else b"") + struct.pack(
+                "<3L", crc, len(packed), size
+            )
+        fields = (crc, len(packed), size)
+        central_extra = options.get("central_extra", b"")
+        if options.get("wide"):
+            central_extra = struct.pack("<2H3Q", 1, 24, size, len(packed), offset) + central_extra
+            fields, offset = (crc, 0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF
+        central += struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, flags, method, 0, 0, *fields,
+                               len(raw), len(central_extra), 0, 0, 0, 0, offset)  # fmt: skip
+        central += raw + central_extra
+    place, count, length = len(body) - base, len(members), len(central)
+    body += central
+    if zip64:
+        record = len(body) - base
+        body += struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, place)
+        body += struct.pack("<4sLQL", b"PK\6\7", 0, record, 1)
+        count, length, place = 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF
+    body += struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, length, place, len(comment)) + comment
+    return bytes(body + suffix)
+
+
+@pytest.fixture(scope="session")
+def zip_builder():
+    """Give `build_zip`."""
+    return build_zip

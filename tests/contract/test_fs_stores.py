@@ -1,0 +1,326 @@
+"""Every root that a storage library serves keeps the promises of the contract, whichever library it is."""
+
+import asyncio
+import functools
+import gc
+import itertools
+
+import fsspec
+import pytest
+
+import fsstore
+from fsstore import _runtime
+from fsstore.errors import NotFoundError, StoreError, UnimplementedError
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Write
+from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.live import from_live
+from fsstore.kvstore.roots import FSSPEC, HTTP, S3
+from fsstore.testing.kvstore_suite import CHECKS, filled
+
+RETRIES = {"s3_request_retries": {"initial_delay": "10ms", "max_retries": 5}}
+NUMBERS = itertools.count()
+
+
+def opened(kind, members, resources=None):
+    """Return the driver of a kind."""
+    return _runtime.call(kind.open(KvOpening(members, resources or {})))
+
+
+def memory(tmp_path):
+    """A protocol of fsspec by URL."""
+    return KvPrefix(opened(FSSPEC, {"url": f"memory://m{next(NUMBERS)}/"}))
+
+
+def local(tmp_path):
+    """Local files through fsspec."""
+    return KvPrefix(opened(FSSPEC, {"url": f"file://{tmp_path}/{next(NUMBERS)}/"}))
+
+
+def wrapped(tmp_path):
+    """A synchronous filesystem behind fsspec's asynchronous wrapper, living on fsspec's loop."""
+    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+
+    filesystem = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=False)
+    return KvPrefix(from_live(filesystem).driver, f"{tmp_path}/{next(NUMBERS)}/".lstrip("/"))
+
+
+def nested(tmp_path):
+    """A filesystem with a root in another filesystem."""
+    return KvPrefix(opened(FSSPEC, {"url": f"dir::memory://n{next(NUMBERS)}/"}))
+
+
+def mapper(tmp_path):
+    """An `FSMap`."""
+    return from_live(fsspec.get_mapper(f"memory://f{next(NUMBERS)}"))
+
+
+def dictionary(tmp_path):
+    """A dictionary."""
+    return from_live({})
+
+
+def zarr_memory(tmp_path):
+    """A memory store of zarr-python."""
+    from zarr.storage import MemoryStore
+
+    return from_live(MemoryStore())
+
+
+def guarded_memory(tmp_path):
+    """A protocol of fsspec by URL, whose user promises to be the only writer."""
+    return KvPrefix(opened(FSSPEC, {"url": f"memory://g{next(NUMBERS)}/", "single_writer": True}))
+
+
+def guarded_local(tmp_path):
+    """Local files through fsspec, with a single writer: their own generations are too coarse."""
+    return KvPrefix(opened(FSSPEC, {"url": f"file://{tmp_path}/{next(NUMBERS)}/", "single_writer": True}))
+
+
+def guarded_dictionary(tmp_path):
+    """A dictionary with a single writer."""
+    return from_live({}, single_writer=True)
+
+
+def guarded_zarr_memory(tmp_path):
+    """A memory store of zarr-python with a single writer: a storage without generations."""
+    from zarr.storage import MemoryStore
+
+    return from_live(MemoryStore(), single_writer=True)
+
+
+RACES = ("one_creator", "no_lost_update")  # moto compares and stores in two steps; the object server in one
+
+LOCAL_STORES = (
+    memory,
+    local,
+    wrapped,
+    mapper,
+    dictionary,
+    zarr_memory,
+    guarded_memory,
+    guarded_local,
+    guarded_dictionary,
+    guarded_zarr_memory,
+)
+
+# What a storage system has no way of doing.  Each is a fact about the system, not about the engine.
+NOT_EXPRESSIBLE = {
+    "keys_of_bytes": (
+        "s3",
+        "zarr_memory",
+        "guarded_zarr_memory",
+    ),  # keys of S3 are UTF-8; zarr-python's stores are not made for others
+}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("store", LOCAL_STORES)
+def test_filesystems_and_mappings(check, store, tmp_path):
+    """Filesystems of this process and live objects keep the contract."""
+    if store.__name__ not in NOT_EXPRESSIBLE.get(check.__name__, ()):
+        check(lambda contents: filled(store(tmp_path), contents))
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch):
+    """Give the environment of S3 clients."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(scope="module")
+def drivers(moto_bucket):
+    """Give a function that returns the driver of an engine over the moto bucket, opened once."""
+    endpoint, name = moto_bucket
+
+    @functools.cache
+    def driver(engine):
+        members = {"bucket": name, "endpoint": endpoint, "aws_region": "us-east-1", "engine": engine}
+        return opened(S3, members, RETRIES)
+
+    return driver
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_s3(check, engine, drivers, object_server):
+    """S3 keeps the contract through s3fs and through obstore."""
+    if "s3" in NOT_EXPRESSIBLE.get(check.__name__, ()):
+        return
+    if check.__name__ in RACES:
+        members = {
+            "bucket": "races",
+            "endpoint": object_server.url,
+            "aws_region": "us-east-1",
+            "engine": engine,
+        }
+        driver = opened(S3, members, RETRIES)
+    else:
+        driver = drivers(engine)
+    check(lambda contents: filled(KvPrefix(driver, f"{engine}{next(NUMBERS)}/"), contents))
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_s3_refuses_what_it_cannot_do(engine, drivers):
+    """A conditional deletion is refused, and a key that is not UTF-8 is an error."""
+    store = KvPrefix(drivers(engine), "refuse/")
+    _runtime.call(store.write("k", b"v"))
+    with pytest.raises(UnimplementedError):
+        _runtime.call(store.write_many([Write("k", None, b'"x"')]))
+    with pytest.raises(StoreError):
+        _runtime.call(store.read("x/\udcff"))
+    assert bytes(_runtime.call(store.read("k")).value) == b"v"
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_http(check, engine, object_server):
+    """Web servers keep the contract of a read-only store, through aiohttp and through obstore."""
+    if check.__name__ == "keys_of_bytes" and engine == "obstore":
+        return
+    driver = opened(HTTP, {"base_url": object_server.url, "engine": engine})
+
+    def make(contents):
+        place = f"/h{next(NUMBERS)}/"
+        for key, value in contents.items():
+            object_server.objects[place + key] = value
+        return KvPrefix(driver, place)
+
+    check(make)
+
+
+@pytest.mark.parametrize("key", ["a//b", "../a", "a/./b", "", "a\0", "a/"])
+def test_ambiguous_keys_are_refused(key, tmp_path):
+    """Keys that storage systems read in different ways are invalid everywhere."""
+    for store in (memory(tmp_path), local(tmp_path)):
+        with pytest.raises(StoreError, match="Invalid key"):
+            _runtime.call(store.read(key))
+        with pytest.raises(StoreError, match="Invalid key"):
+            _runtime.call(store.write(key, b""))
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_deleting_what_must_be_missing_works_everywhere(engine, drivers):
+    """A deletion under `NO_VALUE` changes nothing, and says whether the key was missing."""
+    store = KvPrefix(drivers(engine), f"absent-{engine}/")
+    _runtime.call(store.write("k", b"v"))
+    writes = [Write("k", None, NO_VALUE), Write("n", b"new"), Write("none", None, NO_VALUE)]
+    stamps = _runtime.call(store.write_many(writes))
+    assert [stamps[0].generation, stamps[2].generation] == [UNKNOWN, NO_VALUE]
+    assert stamps[1].generation == _runtime.call(store.read("n")).generation
+    assert bytes(_runtime.call(store.read("k")).value) == b"v"
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_a_missing_bucket_is_an_error_not_a_missing_key(engine, moto_url):
+    """Whoever mistypes the bucket must not read an empty store."""
+    members = {"bucket": "no-such-bucket", "endpoint": moto_url, "aws_region": "us-east-1", "engine": engine}
+    store = KvPrefix(opened(S3, members, RETRIES))
+
+    async def collect():
+        return [batch async for batch in store.scan()]
+
+    for action in (
+        lambda: store.read("k"),
+        lambda: store.read("k", 2, 5),
+        lambda: store.write("k", b""),
+        collect,
+    ):
+        with pytest.raises(NotFoundError, match="no-such-bucket"):
+            _runtime.call(action())
+
+
+def test_many_threads_share_a_store(drivers):
+    """A driver may be used from any thread at once."""
+    store = KvPrefix(drivers("obstore"), "threads/")
+
+    def work(number):
+        for turn in range(5):
+            _runtime.call(store.write(f"{number}", b"%d" % turn))
+            assert bytes(_runtime.call(store.read(f"{number}")).value) == b"%d" % turn
+
+    _runtime.map_blocking(work, range(6), kind="io")
+
+
+def test_a_dropped_driver_closes_its_connections(object_server):
+    """Connections do not outlive their driver: nothing is left for the garbage collector to complain about."""
+    object_server.put("d/x", b"0123")
+    plain = opened(HTTP, {"base_url": object_server.url, "engine": "fsspec"})
+    full = opened(FSSPEC, {"url": object_server.url, "storage_options": {"encoded": False}})
+    for driver in (plain, full):
+        assert bytes(_runtime.call(KvPrefix(driver, "/d/").read("x")).value) == b"0123"
+    [connections] = plain.engine.wire._kept.values()
+    session = full.engine.home._filesystem._session
+    assert connections
+    assert plain.engine.home._filesystem is None
+    del plain, full, driver
+    gc.collect()
+
+    async def closed():
+        while not session.closed or any(connection.open for connection in connections):
+            await asyncio.sleep(0)
+        return True
+
+    assert _runtime.call(closed())
+
+
+def guarded_bucket(bucket, engine):
+    """Return the driver of a bucket with a single writer."""
+    endpoint, name = bucket
+    members = {"bucket": name, "endpoint": endpoint, "aws_region": "us-east-1", "engine": engine}
+    return opened(S3, members | {"single_writer": True}, RETRIES)
+
+
+@pytest.mark.parametrize("check", ["conditional_deletion", "conditions"])
+def test_s3_with_a_single_writer(check, moto_bucket):
+    """What S3 itself cannot guard, a single writer can."""
+    driver = guarded_bucket(moto_bucket, "obstore")
+    CHECKS[check](lambda contents: filled(KvPrefix(driver, f"guarded{next(NUMBERS)}/"), contents))
+
+
+def test_drivers_of_one_place_share_their_claims(tmp_path):
+    """The same place opened twice loses no update: claims belong to the process, not to a driver."""
+    url = f"memory://twice{next(NUMBERS)}/"
+    stores = [KvPrefix(opened(FSSPEC, {"url": url, "single_writer": True})) for _ in range(2)]
+    _runtime.call(stores[0].write("n", b"0"))
+
+    async def count(store):
+        for _ in range(20):
+            stamp = None
+            while stamp is None or stamp.generation == UNKNOWN:
+                found = await store.read("n")
+                stamp = await store.write("n", b"%d" % (int(bytes(found.value)) + 1), found.generation)
+
+    async def both():
+        await _runtime.gather([count(store) for store in stores * 2])
+
+    _runtime.call(both())
+    assert bytes(_runtime.call(stores[0].read("n")).value) == b"80"
+
+
+def test_parts_of_chunks_are_written_where_a_single_writer_is_promised():
+    """A store without conditions refuses parts of chunks by a message that names the way out, which then works."""
+    place = f"memory://part{next(NUMBERS)}/"
+    spec = {"driver": "zarr3", "kvstore": {"driver": "fsspec", "url": place}}
+    array = fsstore.open(spec, create=True, dtype="uint8", shape=[4]).result()
+    with pytest.raises(UnimplementedError, match='"single_writer": true'):
+        array[1:3].write([1, 2]).result()
+    spec["kvstore"]["single_writer"] = True
+    array = fsstore.open(spec).result()
+    array[1:3].write([1, 2]).result()
+    assert array.read().result().tolist() == [0, 1, 2, 0]
+    assert array.spec().to_json()["kvstore"]["single_writer"] is True
+    with pytest.raises(UnimplementedError):
+        array.url
+
+
+def test_a_live_object_with_a_single_writer():
+    """The keyword of `KvStore.open` is for live objects only; arrays are opened over the store."""
+    mapping = fsspec.get_mapper(f"memory://live{next(NUMBERS)}")
+    store = fsstore.KvStore.open(mapping, single_writer=True).result()
+    array = fsstore.open({"driver": "zarr3"}, kvstore=store, create=True, dtype="uint8", shape=[4]).result()
+    array[1:3] = 7
+    assert array.read().result().tolist() == [0, 7, 7, 0]
+    with pytest.raises(StoreError, match="single_writer"):
+        fsstore.KvStore.open("memory://", single_writer=True).result()

@@ -1,0 +1,43 @@
+"""The reference store keeps the contract of key-value stores: over a document that is written to, and in memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fsstore import _runtime
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.reference.kind import open_reference, reference_driver
+from fsstore.kvstore.reference.overlay import Overlay, State
+from fsstore.kvstore.reference.refset import TableSet
+from fsstore.kvstore.reference.table import Table
+from fsstore.testing.kvstore_suite import CHECKS, filled
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_document(check, kind, tmp_path):
+    """A set whose document lies in a store that can be written keeps the contract, saved at every batch."""
+    numbers = itertools.count()
+
+    def make(contents):
+        driver = LocalDriver(Protocol(sync=False)) if kind == "file" else MemoryDriver()
+        base = KvPrefix(driver, f"{tmp_path}/{next(numbers)}.json")
+        return filled(KvPrefix(_runtime.call(open_reference(base, {}), waits=False), "p/"), contents)
+
+    check(make)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_in_memory(check):
+    """A set without a document keeps the contract."""
+
+    def make(contents):
+        overlay = Overlay(State(TableSet(Table())), None, writable=True)
+        return filled(KvPrefix(reference_driver(overlay, {}, base=None, described="a set")), contents)
+
+    check(make)

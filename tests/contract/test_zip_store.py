@@ -1,0 +1,77 @@
+"""A ZIP archive keeps the promises of the contract, over stores that wait and stores that do not."""
+
+import pytest
+
+from fsstore import _runtime
+from fsstore.kvstore.contract import KvPrefix, Read
+from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.live import from_live
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.roots import HTTP
+from fsstore.kvstore.zip_archive import ZipDriver
+from fsstore.testing.doubles import Slow
+from fsstore.testing.kvstore_suite import CHECKS, filled
+
+BASES = {"memory": MemoryDriver, "slow": lambda: Slow(MemoryDriver()), "no-generations": lambda: None}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("method", [0, 8])
+@pytest.mark.parametrize("base", BASES)
+def test_archives(check, method, base, zip_builder):
+    """Stored and deflated members keep the contract of a read-only store."""
+
+    def make(contents):
+        data = zip_builder([(key, value, {"method": method}) for key, value in contents.items()])
+        if base == "no-generations":
+            from zarr.storage import MemoryStore
+
+            store = filled(from_live(MemoryStore()), {"a.zip": data})
+        else:
+            store = filled(KvPrefix(BASES[base]()), {"a.zip": data})
+        return KvPrefix(ZipDriver(store.join("a.zip")))
+
+    if (
+        check.__name__ != "sorted_listing"
+    ):  # it lists a key that ends with a slash, which in an archive is a directory
+        check(make)
+
+
+def test_listing_is_sorted_as_bytes(zip_builder):
+    """Members are listed in byte order, with their sizes."""
+    keys = ["b", "a/b", "a", "é", "a.b", "\udcff", "\U00010000", "B"]
+    store = filled(KvPrefix(MemoryDriver()), {"z": zip_builder([(key, b"v" * 3, {}) for key in keys])})
+
+    async def collect():
+        return [entry async for batch in KvPrefix(ZipDriver(store.join("z"))).scan() for entry in batch]
+
+    found = _runtime.call(collect(), waits=False)
+    assert [entry.key for entry in found] == sorted(
+        keys, key=lambda key: key.encode("utf-8", "surrogateescape")
+    )
+    assert {entry.size for entry in found} == {3}
+
+
+def test_a_missing_archive_is_empty():
+    """No archive: nothing listed, every key missing."""
+    store = KvPrefix(ZipDriver(KvPrefix(MemoryDriver(), "none.zip")))
+    assert _runtime.call(store.read("a"), waits=False).state == "missing"
+
+    async def collect():
+        return [batch async for batch in store.scan()]
+
+    assert _runtime.call(collect(), waits=False) == []
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_members_of_a_remote_archive_are_read_together(engine, object_server, zip_builder):
+    """Reading all small members of an archive on a web server costs a few requests, not one each."""
+    object_server.put(
+        "z.zip", zip_builder([(f"c/{n}", b"%d" % n * 300, {"method": 8 * (n % 2)}) for n in range(400)])
+    )
+    opening = KvOpening({"base_url": object_server.url, "engine": engine}, {})
+    base = KvPrefix(_runtime.call(HTTP.open(opening)), "/z.zip")
+    store = KvPrefix(ZipDriver(base))
+    results = _runtime.call(store.read_many([Read(f"c/{n}") for n in range(400)]))
+    assert [bytes(result.value) for result in results] == [b"%d" % n * 300 for n in range(400)]
+    assert object_server.count() <= 4

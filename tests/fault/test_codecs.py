@@ -1,0 +1,441 @@
+"""Damaged, truncated and hostile encodings: what is raised, in whose words, and how little memory it takes."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import struct
+import tracemalloc
+import zlib
+
+import numcodecs
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsstore import registry
+from fsstore.codec import numcodecs_v2
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_resolve import resolve
+from fsstore.codec.chain_spec import ChainSpec, merge_specs
+from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
+from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.zstd import ZstdCodec
+from fsstore.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    JsonError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    StoreError,
+    UnimplementedError,
+)
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+GZIP = {"name": "gzip", "configuration": {"level": 5}}
+ZSTD = {"name": "zstd", "configuration": {"level": 3}}
+CRC = {"name": "crc32c"}
+BLOSC = {
+    "name": "blosc",
+    "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0},
+}
+DATA = np.arange(4, dtype="i4")
+MISSING = 2**64 - 1
+
+
+def bound(*chain, dtype="i4", shape=(4,)):
+    return CodecChain.from_json([LITTLE, *chain]).bind(ChunkSpec(np.dtype(dtype), shape, 0))
+
+
+def shard(index=(LITTLE,), **more):
+    configuration = {"chunk_shape": [2], "codecs": [LITTLE], "index_codecs": list(index), **more}
+    codec = {"name": "sharding_indexed", "configuration": configuration}
+    return CodecChain.from_json([codec]).bind(ChunkSpec(DATA.dtype, (4,), 0))
+
+
+def flip(position):
+    def change(data):
+        out = bytearray(data)
+        out[position] ^= 1
+        return bytes(out)
+
+    return change
+
+
+# every message was produced by tensorstore 0.1.86 from the same bytes, which then adds where in the stream it was
+DAMAGE = [
+    ((), lambda c: c[:-1], FailedPreconditionError, "Not enough data: expected at least 16 or 1 more; at byte 15"),
+    ((), lambda c: c + b"x", FailedPreconditionError, "End of data expected; remaining length: 1; at byte 16"),
+    ((), lambda c: b"", FailedPreconditionError, "Not enough data: expected at least 16 or 16 more; at byte 0"),
+    ((CRC,), flip(0), DataLossError, "Digest mismatch, stored digest is 0x835b3dad but computed digest is 0x71573053"),
+    ((CRC,), lambda c: c[:-1], DataLossError, "Unexpected end of input; at byte 16"),
+    ((CRC,), lambda c: c[:10], FailedPreconditionError, "Not enough data: expected at least 16 or 6 more; at byte 10"),
+    ((GZIP,), flip(0), FailedPreconditionError, "inflate() failed: incorrect header check; at byte 2; at uncompressed byte 0"),
+    ((GZIP,), flip(-1), FailedPreconditionError, "inflate() failed: incorrect length check"),
+    ((GZIP,), lambda c: c[:-1], FailedPreconditionError, "Truncated Zlib-compressed stream; at byte 33"),
+    ((GZIP,), lambda c: gzip.compress(bytes(12)), FailedPreconditionError, "Not enough data: expected at least 16 or 4 more"),
+    ((GZIP,), lambda c: gzip.compress(bytes(20)), FailedPreconditionError, "End of data expected"),
+    ((ZSTD,), flip(0), FailedPreconditionError, "ZSTD_decompressStream() failed: Unknown frame descriptor"),
+    ((ZSTD,), lambda c: c[:-1], FailedPreconditionError, "Truncated Zstd-compressed stream; at byte 24"),
+    ((ZSTD,), lambda c: b"", FailedPreconditionError, "Truncated Zstd-compressed stream; at byte 0"),
+    ((ZSTD,), lambda c: zstandard.compress(bytes(12)), FailedPreconditionError, "Not enough data: expected at least 16 or 4 more"),
+    ((ZSTD,), lambda c: zstandard.compress(bytes(20)), FailedPreconditionError, "End of data expected"),
+    ((BLOSC,), flip(0), FailedPreconditionError, "Invalid blosc-compressed data; at byte 0"),
+    ((BLOSC,), lambda c: c[:-1], FailedPreconditionError, "Invalid blosc-compressed data; at byte 0"),
+    ((BLOSC,), lambda c: c + b"x", FailedPreconditionError, "Invalid blosc-compressed data; at byte 0"),
+    ((BLOSC,), lambda c: b"", FailedPreconditionError, "Invalid blosc-compressed data; at byte 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chain", "damage", "kind", "message"), DAMAGE)
+def test_damage_is_named_as_tensorstore_names_it(chain, damage, kind, message):
+    """Each kind of damage raises TensorStore's status with its words, with and without a destination."""
+    codec = bound(*chain)
+    damaged = damage(bytes(codec.encode(DATA)))
+    for out in (None, np.zeros(4, "i4")):
+        with pytest.raises(kind) as caught:
+            codec.decode(damaged, out)
+        assert type(caught.value) is kind
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "chain", [(GZIP,), (ZSTD,), (CRC,), ({**ZSTD, "configuration": {"level": 3, "checksum": True}},)], ids=str
+)
+@pytest.mark.parametrize("shape", [(4,), (40000,)])
+def test_bytes_after_the_stream_are_ignored(chain, shape):
+    """Trailing bytes after a compressed stream do not matter, as in TensorStore, for small and large chunks."""
+    codec = bound(*chain, shape=shape)
+    data = np.arange(shape[0], dtype="i4")
+    for out in (None, np.zeros(shape, "i4")):
+        assert (codec.decode(bytes(codec.encode(data)) + b"junk", out) == data).all()
+
+
+def test_members_and_frames_continue():
+    """Several gzip members or zstd frames make one chunk (deliberate: TensorStore reads only the first)."""
+    raw = DATA.tobytes()
+    joined = {
+        "gzip": gzip.compress(raw[:5]) + gzip.compress(raw[5:]),
+        "zstd": zstandard.compress(raw[:5]) + zstandard.compress(raw[5:]),
+    }
+    assert (bound(GZIP).decode(joined["gzip"]) == DATA).all()
+    assert (bound(ZSTD).decode(joined["zstd"]) == DATA).all()
+
+
+def test_zstd_frame_without_size():
+    """Frames that do not state their size are decoded, bounded by the size of the chunk."""
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    assert (bound(ZSTD).decode(compressor.compress(DATA.tobytes())) == DATA).all()
+    with pytest.raises(FailedPreconditionError, match="End of data expected"):
+        bound(ZSTD).decode(compressor.compress(bytes(1 << 20)))
+
+
+def test_truncated_zstd_checksum_is_noticed_in_large_chunks():
+    """A frame without its whole checksum is refused also where the destination is written directly."""
+    codec = bound({**ZSTD, "configuration": {"level": 3, "checksum": True}}, shape=(40000,))
+    data = np.arange(40000, dtype="i4")
+    with pytest.raises(FailedPreconditionError, match="Truncated"):
+        codec.decode(bytes(codec.encode(data))[:-1], np.zeros_like(data))
+
+
+@pytest.mark.parametrize("value", [2, 255])
+def test_booleans_are_zero_or_one(value):
+    """Any other byte is refused with its value and place, also in large compressed chunks."""
+    for count in (4, 50000):
+        raw = bytearray(count)
+        raw[3] = value
+        codec = CodecChain.from_json([{"name": "bytes"}, ZSTD]).bind(ChunkSpec(np.dtype(bool), (count,)))
+        for out in (None, np.zeros(count, bool)):
+            with pytest.raises(FailedPreconditionError, match=f"Invalid bool value: {value}; at byte 3"):
+                codec.decode(zstandard.compress(bytes(raw)), out)
+
+
+SHARD_INDEX = [
+    (
+        (0, 8, 48, 160),
+        DataLossError,
+        "Shard index entry 1 with byte range [48, 208) is invalid for shard of size 48",
+    ),
+    (
+        (0, 8, MISSING, 0),
+        DataLossError,
+        "Invalid shard index entry 1 with offset=18446744073709551615, length=0",
+    ),
+    (
+        (0, 8, MISSING - 1, 8),
+        DataLossError,
+        "Invalid shard index entry 1 with offset=18446744073709551614, length=8",
+    ),
+    (
+        (0, 8, 0, MISSING),
+        DataLossError,
+        "Invalid shard index entry 1 with offset=0, length=18446744073709551615",
+    ),
+    (
+        (0, 8, 2**63, 0),
+        DataLossError,
+        "Invalid shard index entry 1 with offset=9223372036854775808, length=0",
+    ),
+    (
+        (0, 8, 8, 7),
+        FailedPreconditionError,
+        "Error reading shard entry {1}/{2}: Not enough data: expected at least 8 or 1 more; at byte 7",
+    ),
+    (
+        (0, 8, 8, 9),
+        FailedPreconditionError,
+        "Error reading shard entry {1}/{2}: End of data expected; remaining length: 1; at byte 8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "kind", "message"), SHARD_INDEX)
+def test_bad_shard_index_is_named_as_tensorstore_names_it(rows, kind, message):
+    """Rows of the index that cannot be are refused with TensorStore's words."""
+    codec = shard()
+    damaged = bytes(codec.encode(DATA + 1))[:16] + np.array(rows, "u8").tobytes()
+    with pytest.raises(kind) as caught:
+        codec.decode(damaged)
+    assert message in str(caught.value)
+
+
+def test_short_shard_and_bad_index_checksum():
+    """A shard too short for its index and an index with a wrong checksum are data loss."""
+    codec = shard((LITTLE, CRC))
+    good = bytes(codec.encode(DATA + 1))
+    with pytest.raises(
+        DataLossError, match="Existing shard has size of 3 bytes, but expected at least 36 bytes"
+    ):
+        codec.decode(good[:3])
+    with pytest.raises(DataLossError, match="Error decoding shard index: Digest mismatch"):
+        codec.decode(flip(-1)(good))
+
+
+def test_index_is_checked_against_the_shard_only_where_its_size_is_known():
+    """A reader that has only the index still gets impossible rows refused."""
+    layout = shard().shard
+    rows = layout.decode_index(np.array([0, 8, 48, 160], "u8").tobytes())
+    assert rows.tolist() == [[0, 8], [48, 160]]
+    with pytest.raises(DataLossError, match="Invalid shard index entry 0"):
+        layout.decode_index(np.array([MISSING, 8, 48, 160], "u8").tobytes())
+
+
+GIGABYTE = 1 << 30
+
+
+def zeros(compressor):
+    return compressor.compress(bytes(1 << 27)) + compressor.flush()
+
+
+BOMBS = {
+    "zlib": lambda: zeros(zlib.compressobj(1)),
+    "gzip": lambda: zeros(zlib.compressobj(1, wbits=31)),
+    "bz2": lambda: bz2.compress(bytes(1 << 24)) * 8,
+    "lzma": lambda: lzma.compress(bytes(1 << 27), preset=0),
+    "zstd": lambda: zstandard.compress(bytes(1 << 28)),
+    "zstd-no-size": lambda: zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 28)),
+    "lz4": lambda: struct.pack("<i", GIGABYTE) + bytes(4000),
+    "blosc": lambda: struct.pack("<4B3I", 2, 1, 0x33, 1, GIGABYTE, 1 << 20, 5000) + bytes(4984),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_before_memory_is_taken(name):
+    """What would inflate far past the chunk is refused within little more memory than the chunk has."""
+    bomb = BOMBS[name]()
+    pipeline = V2Pipeline.from_json({"id": name.split("-")[0]})
+    codec = pipeline.bind(ChunkSpec(np.dtype("u1"), (1000,)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError):
+            codec.decode(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_bombs_of_unknown_size_stop_at_the_limit():
+    """Text has no fixed size; its compressed form may still not fill the memory."""
+    codec = V2Pipeline.from_json({"id": "zstd"}, [{"id": "vlen-utf8"}]).bind(
+        ChunkSpec(np.dtype(object), (2,))
+    )
+    with pytest.raises(ResourceExhaustedError, match="larger than the limit"):
+        codec.decode(zstandard.compress(bytes(1 << 28)))
+    unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 28))
+    with pytest.raises(ResourceExhaustedError, match="larger than the limit"):
+        ZstdCodec(3).bind(ByteSpec()).decode(unsized)
+
+
+def test_bomb_behind_a_filter():
+    """A filter that is itself a compressor is bounded like the compressor."""
+    codec = V2Pipeline.from_json({"id": "zlib"}, [{"id": "zlib", "level": 9}]).bind(
+        ChunkSpec(np.dtype("u1"), (1000,))
+    )
+    with pytest.raises(StoreError):
+        codec.decode(zlib.compress(zlib.compress(bytes(1 << 26), 9), 9))
+
+
+@pytest.mark.parametrize("length", [0x80000000, 0xFFFFFFFF, 0x7FFFFFFF, 100])
+@pytest.mark.parametrize("name", ["vlen-utf8", "vlen-bytes", "vlen-array"])
+def test_hostile_string_lengths(name, length):
+    """Lengths beyond the data and negative ones are refused."""
+    options = {"id": name, **({"dtype": "<i4"} if name == "vlen-array" else {})}
+    codec = V2Pipeline.from_json(None, [options]).bind(ChunkSpec(np.dtype(object), (2,)))
+    with pytest.raises(FailedPreconditionError):
+        codec.decode(struct.pack("<III", 2, length, 0) + b"abcdefgh")
+    with pytest.raises(FailedPreconditionError):
+        codec.decode(struct.pack("<III", length, 0, 0))
+
+
+def test_json2_does_not_believe_its_shape():
+    """The shape and dtype inside the text are not allocated."""
+    codec = V2Pipeline.from_json(None, [{"id": "json2"}]).bind(ChunkSpec(np.dtype(object), (2,)))
+    for text in (
+        b'[1,"|O",[1000000000000]]',
+        b'[1,"<i4",[2]]',
+        b'[[1,2],"|O",[2]]',
+        b"[" * 100000,
+        b"{}",
+        b"3",
+        b'["a"]',
+        b"\xff",
+        b"",
+    ):
+        with pytest.raises(FailedPreconditionError, match="json2"):
+            codec.decode(text)
+
+
+@pytest.mark.parametrize(
+    "read", [parse_compressor, lambda value: parse_filters([value])], ids=["compressor", "filter"]
+)
+def test_codecs_that_run_code_are_refused(read):
+    """Pickle is refused by name, others that are not on the list are unknown or unsupported."""
+    with pytest.raises(PermissionDeniedError, match="runs code"):
+        read({"id": "pickle"})
+    with pytest.raises(UnimplementedError, match="not supported"):
+        read({"id": "zfpy"})
+    with pytest.raises(JsonError, match='"os.system" is not registered'):
+        read({"id": "os.system"})
+    with pytest.raises(StoreError, match="runs code"):
+        CodecChain.from_json([LITTLE, {"name": "numcodecs.pickle"}])
+
+
+@pytest.mark.parametrize("options", [
+    {"id": "delta", "dtype": "|O"}, {"id": "astype", "encode_dtype": "|O", "decode_dtype": "<i4"}, {"id": "delta", "dtype": "<i8"}, {"id": "delta", "dtype": "nonsense"},
+    {"id": "fixedscaleoffset", "dtype": "<f4", "astype": "S0", "scale": 1, "offset": 0}, {"id": "vlen-array", "dtype": "|O"}, {"id": "shuffle", "elementsize": "x"}, {"id": "quantize"},
+    {"id": "lzma", "filters": [{"id": 33, "dict_size": 1 << 31}], "format": 3},
+], ids=str)  # fmt: skip
+def test_filters_that_do_not_fit_are_refused_when_bound(options):
+    """Options that numcodecs or the chunk cannot agree with raise a `StoreError`, before any data is seen."""
+    with pytest.raises(StoreError):
+        V2Pipeline.from_json(None, [options]).bind(ChunkSpec(np.dtype("<i4"), (4,))).encode(DATA)
+
+
+def test_damaged_filters():
+    """Damage behind filters is found by size, checksum or content."""
+    for filters, size in (
+        ([{"id": "fletcher32"}], 20),
+        ([{"id": "crc32"}], 20),
+        ([{"id": "delta", "dtype": "<i4"}], 16),
+    ):
+        codec = V2Pipeline.from_json(None, filters).bind(ChunkSpec(DATA.dtype, (4,)))
+        good = bytes(codec.encode(DATA))
+        assert len(good) == size
+        for bad in (good[:-1], good + b"x", b""):
+            with pytest.raises(FailedPreconditionError):
+                codec.decode(bad)
+    checked = V2Pipeline.from_json(None, [{"id": "crc32"}]).bind(ChunkSpec(DATA.dtype, (4,)))
+    with pytest.raises(FailedPreconditionError, match="crc32"):
+        checked.decode(flip(6)(bytes(checked.encode(DATA))))
+
+
+def test_bitrounding_integers_is_refused():
+    """A filter that numcodecs cannot apply to the data raises when encoding."""
+    codec = V2Pipeline.from_json(None, [numcodecs.BitRound(3).get_config()]).bind(ChunkSpec(DATA.dtype, (4,)))
+    with pytest.raises(StoreError, match="cannot encode"):
+        codec.encode(DATA)
+
+
+def deep(levels):
+    inner = [LITTLE]
+    for _ in range(levels):
+        inner = [
+            {
+                "name": "sharding_indexed",
+                "configuration": {"chunk_shape": [4], "codecs": inner, "index_codecs": [LITTLE]},
+            }
+        ]
+    return inner
+
+
+@pytest.mark.parametrize("levels", [20, 100, 150, 400, 3000])
+def test_deeply_nested_shards_are_refused_or_work(levels):
+    """However deep the shards nest, reading the chain gives a chain or a `JsonError`."""
+    for read in (CodecChain.from_json, ChainSpec.from_json):
+        try:
+            chain = read(deep(levels))
+        except JsonError as error:
+            assert "nested too deeply" in str(error)
+            continue
+        assert chain.to_json() == deep(levels)
+        if isinstance(chain, CodecChain):
+            codec = chain.bind(ChunkSpec(DATA.dtype, (4,), 0))
+            assert (codec.decode(codec.encode(DATA)) == DATA).all()
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["<i4", "|O", "C", "little", "end", "bytes", "x" * 50]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "name", "configuration", "level", "order", "dtype", "codecs", "x"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+MEMBERS = [
+    "level", "checksum", "cname", "clevel", "shuffle", "typesize", "blocksize", "order", "endian", "chunk_shape", "codecs", "index_codecs", "index_location", "dtype",
+    "astype", "elementsize", "digits", "keepbits", "offset", "scale", "encode_dtype", "decode_dtype", "labels", "format", "preset", "filters", "check", "acceleration", "location",
+]  # fmt: skip
+NAMES = [
+    *registry.codecs.names(),
+    *sorted(numcodecs_v2.ARRAY_CODECS | numcodecs_v2.BYTES_CODECS | numcodecs_v2.OBJECT_CODECS),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(NAMES),
+    st.dictionaries(st.sampled_from(MEMBERS), JSON | st.integers(-3, 300), max_size=3),
+    JSON,
+)
+def test_odd_configurations_give_codecs_or_store_errors(name, options, other):
+    """Whatever the JSON, reading, binding and using a codec raises nothing but `StoreError`."""
+    data = DATA.copy()
+
+    def use(chain):
+        codec = chain.bind(ChunkSpec(DATA.dtype, (4,)))
+        codec.decode(bytes(codec.encode(data)))
+        codec.decode(bytes(16))
+
+    v3 = {"name": name if name in registry.codecs.names() else "numcodecs." + name, "configuration": options}
+    for attempt in (
+        lambda: use(CodecChain.from_json([v3, LITTLE])), lambda: use(CodecChain.from_json([LITTLE, v3])), lambda: CodecChain.from_json(other),
+        lambda: ChainSpec.from_json([v3]), lambda: ChainSpec.from_json(other), lambda: resolve(ChainSpec.from_json([v3]), ChunkSpec(DATA.dtype, (4,))),
+        lambda: use(V2Pipeline.from_json({"id": name, **options})), lambda: use(V2Pipeline.from_json(None, [{"id": name, **options}])),
+        lambda: V2Pipeline.from_json(other, other, other), lambda: merge_specs({"driver": "zarr3", "codecs": [v3]}, other),
+    ):  # fmt: skip
+        try:
+            attempt()
+        except StoreError:
+            pass

@@ -1,0 +1,180 @@
+"""Local files when processes die, race, or lack permission."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from fsstore import _runtime
+from fsstore._runtime import drive
+from fsstore.kvstore import local_write
+from fsstore.kvstore.contract import KvPrefix, Write
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.local_lock import hold
+from fsstore.kvstore.local_write import Protocol
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def command(script, *arguments):
+    return [sys.executable, "-W", "error", str(HERE / script), *map(str, arguments)]
+
+
+def run_script(script, *arguments):
+    done = subprocess.run(command(script, *arguments), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def kill_writers(path, mode, sync, rounds):
+    seed = zlib.crc32(f"{mode} {sync} {rounds}".encode())
+    assert run_script("local_kill_loop.py", path, mode, sync, rounds, seed) == f"survived {rounds}\n"
+
+
+@pytest.mark.parametrize("sync", ["sync", "nosync"])
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
+def test_killed_writers(tmp_path, mode, sync):
+    """A writer killed at any moment leaves whole values, loses nothing answered, and blocks nobody in mode `os`."""
+    kill_writers(tmp_path, mode, sync, 10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sync", ["sync", "nosync"])
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
+def test_many_killed_writers(tmp_path, mode, sync):
+    """The same two hundred times."""
+    kill_writers(tmp_path, mode, sync, 200)
+
+
+def count_up(path, mode, libraries, count):
+    """Let one process per library name raise the same counter; return its final value."""
+    (path / "n").write_bytes(b"0")
+    processes = [
+        subprocess.Popen(
+            command("local_increment.py", library, path, mode, count),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for library in libraries
+    ]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == b"ready\n"
+        for process in processes:
+            process.stdin.write(b"\n")
+            process.stdin.close()
+        assert [process.wait() for process in processes] == [0] * len(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stdin.close()
+    assert os.listdir(path) == ["n"]
+    return int((path / "n").read_bytes())
+
+
+@pytest.mark.parametrize("mode", ["os", "lockfile"])
+def test_no_update_lost_between_processes(tmp_path, mode):
+    """Processes that raise one counter by conditional writes lose nothing."""
+    assert count_up(tmp_path, mode, ["fsstore"] * 3, 60) == 180
+
+
+def test_no_update_lost_beside_tensorstore(tmp_path):
+    """Nor do they when tensorstore writes the same key."""
+    assert count_up(tmp_path, "os", ["fsstore", "tensorstore"] * 2, 60) == 240
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["os", "lockfile"])
+def test_no_update_lost_between_many_processes(tmp_path, mode):
+    """Eight processes, five hundred increments each."""
+    assert count_up(tmp_path, mode, ["fsstore"] * 8, 500) == 4000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["os", "lockfile"])
+def test_no_update_lost_beside_many_tensorstores(tmp_path, mode):
+    """Four processes of each library, five hundred increments each."""
+    assert count_up(tmp_path, mode, ["fsstore", "tensorstore"] * 4, 500) == 4000
+
+
+def test_permission_denied(tmp_path):
+    """What the system forbids is `PERMISSION_DENIED` with path and reason, never missing."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    (folder / "secret").write_bytes(b"x")
+    (folder / "secret").chmod(0)
+    folder.chmod(0o555)
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == os.getuid() and path != Path("/tmp"):
+            path.chmod(path.stat().st_mode | 0o011)
+    try:
+        lines = run_script("local_permission.py", folder).splitlines()
+        assert all(
+            "PERMISSION_DENIED: Failed to " in line and "Permission denied" in line for line in lines[:3]
+        ), lines
+        assert f'open: "{folder}/secret"' in lines[0]
+        assert f'open: "{folder}/new.__lock"' in lines[1]
+        assert lines[3] == "allowed"
+        folder.chmod(0)
+        lines = run_script("local_permission.py", folder).splitlines()
+        assert all("PERMISSION_DENIED: Failed to " in line for line in lines), lines
+    finally:
+        folder.chmod(0o755)
+
+
+def test_files_that_come_and_go(tmp_path):
+    """Reading and listing beside writers that replace and delete never fails and never sees half a value."""
+    store = KvPrefix(LocalDriver(Protocol(sync=False)), f"{tmp_path}/")
+    values = {b"a" * 10, b"b" * 70_000, b""}
+
+    async def names():
+        return [entry.key async for batch in store.scan() for entry in batch]
+
+    def work(number):
+        for step in range(60):
+            key = f"d{step % 3}/e/k{step % 5}"
+            if number == 0:
+                drive(
+                    store.write_many(
+                        [Write(key, b"ab"[step % 2 : step % 2 + 1] * (10 if step % 2 == 0 else 70_000))]
+                    )
+                )
+            elif number == 1:
+                drive(store.delete_range(KeyRange.prefix(f"d{step % 3}")))
+            else:
+                result = drive(store.read(key))
+                assert bytes(result.value) in values
+                assert set(drive(names())) <= {f"d{a}/e/k{b}" for a in range(3) for b in range(5)}
+
+    _runtime.map_blocking(work, range(4), kind="io")
+
+
+def test_lock_does_not_live_on_in_a_forked_child(tmp_path, monkeypatch):
+    """A child forked while a lock is held inherits the open file, but the lock ends with the write."""
+    inherited = []
+
+    def hold_and_fork(*arguments):
+        held = hold(*arguments)
+        inherited.append(os.dup(held.fd))  # what a fork does to the descriptor
+        return held
+
+    monkeypatch.setattr(local_write, "hold", hold_and_fork)
+    store = KvPrefix(LocalDriver(Protocol(sync=False)), f"{tmp_path}/")
+    drive(store.write("k", b"v"))
+    try:
+        with open(tmp_path / "k", "r+b") as again:
+            fcntl.fcntl(again, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    finally:
+        os.close(inherited[0])

@@ -1,0 +1,418 @@
+"""OCDBT and damage: mutated structures with valid checksums, lost and shortened files, writers that die."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fsstore.ocdbt
+from fsstore._runtime import drive
+from fsstore.errors import AbortedError, DataLossError, StoreError, UnimplementedError
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Features, KvPrefix, Read, Stamp, Write
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.ocdbt.data_file import Location
+from fsstore.kvstore.ocdbt.envelope import BTREE_NODE, MANIFEST, VERSION_NODE, seal, unseal
+from fsstore.kvstore.ocdbt.kind import open_database
+from fsstore.kvstore.ocdbt.manifest import decode_manifest, encode_manifest
+from fsstore.kvstore.ocdbt.verify import verify
+
+CONFIG = {
+    "compression": None,
+    "max_decoded_node_bytes": 200,
+    "max_inline_value_bytes": 4,
+    "version_tree_arity_log2": 1,
+}
+EDGES = (0, 1, 127, 128, 255)
+
+
+def database(config=CONFIG, commits=9):
+    """Return a memory store with a small database in it: interior nodes, version tree nodes, both kinds of value."""
+    base = KvPrefix(MemoryDriver())
+    driver = open_database(base, {"config": config})
+    for number in range(commits):
+        writes = [Write(f"k{number}/{row}", b"x" * (row * 3)) for row in range(6)]
+        drive(driver.write_many(writes))
+    return base, driver
+
+
+async def everything(driver):
+    """List, look keys up, and read values."""
+    entries = [entry async for batch in driver.scan(KeyRange()) for entry in batch][:200]
+    some = [Read(entry.key) for entry in entries[:20]] + [Read("k3/5", 2, 4), Read("k"), Read("zz")]
+    await driver.read_many(some)
+    await driver.version()
+
+
+def attempt(base):
+    """Use a database in every way; only errors of fsstore may come of it."""
+    for members in ({}, {"version": 3}):
+        try:
+            driver = open_database(base, members)
+            drive(everything(driver))
+            if not members:
+                drive(driver.write_many([Write("k1/3", b"new"), Write("k", None)]))
+                drive(driver.delete_range(KeyRange("k2", "k5")))
+                drive(verify(driver.source, drive(driver.version())[0]))
+        except StoreError:
+            pass
+
+
+def mutate(body, generator):
+    """Return a body with a few bytes changed, inserted, removed or repeated."""
+    data = bytearray(body)
+    for _ in range(generator.choice((1, 1, 1, 2, 4))):
+        at = generator.randrange(len(data) or 1)
+        action = generator.random()
+        if action < 0.5:
+            data[at : at + 1] = bytes([generator.choice((*EDGES, generator.randrange(256)))])
+        elif action < 0.65:
+            data[at : at + 1] = b"\xff" * generator.randrange(1, 10) + bytes([generator.randrange(128)])
+        elif action < 0.8:
+            del data[at : at + generator.choice((1, 1, 2, 10))]
+        else:
+            data[at:at] = data[at : at + generator.choice((1, 2, 8, 40))]
+    return bytes(data)
+
+
+def structures(base):
+    """Return the places of all structures: (key, offset, length, magic)."""
+    found = []
+    for key, (value, _) in base.driver.storage.values.items():
+        for magic in (MANIFEST, VERSION_NODE, BTREE_NODE):
+            at = value.find(magic)
+            while at >= 0:
+                found.append((key, at, int.from_bytes(value[at + 4 : at + 12], "little"), magic))
+                at = value.find(magic, at + 1)
+    return found
+
+
+def fuzz(executions, seed):
+    """Damage one structure at a time, repairing lengths and checksums, and use the database."""
+    base, _ = database()
+    generator = random.Random(seed)
+    storage = base.driver.storage
+    original = dict(storage.values)
+    places = structures(base)
+    assert {magic for *_, magic in places} == {MANIFEST, VERSION_NODE, BTREE_NODE}
+    newest = decode_manifest(original["manifest.ocdbt"][0]).newest.root
+    for _ in range(executions):
+        if generator.random() < 0.4:
+            key, offset, length, magic = "manifest.ocdbt", 0, len(original["manifest.ocdbt"][0]), MANIFEST
+        else:
+            key, offset, length, magic = generator.choice(places)
+        value = original[key][0]
+        body = mutate(unseal(magic, value[offset : offset + length], "x"), generator)
+        fresh = seal(magic, body, generator.choice((None, None, 0)))
+        storage.values = dict(original)
+        if key == "manifest.ocdbt":
+            storage.put(key, fresh)
+        else:
+            # the damaged node goes into a file of its own, and becomes the root of the newest version
+            storage.put(key, value[:offset] + fresh[: len(fresh)] + value[offset + length :])
+            if magic == BTREE_NODE:
+                manifest = decode_manifest(original["manifest.ocdbt"][0])
+                file = next(place.root.file for place in manifest.versions if place.root)._replace(
+                    relative_path=key.encode()
+                )
+                root = Location(file, offset, len(fresh))
+                height = body[0] if body else newest.length
+                versions = tuple(v._replace(root=root, height=height % 256) for v in manifest.versions)
+                storage.put(
+                    "manifest.ocdbt",
+                    encode_manifest(type(manifest)(manifest.config, versions, manifest.refs)),
+                )
+        storage._sorted = None
+        attempt(base)
+
+
+def test_damaged_structures():
+    """Whatever a field of a structure holds, using the database ends, in an answer or an error of fsstore."""
+    fuzz(1500, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_damaged_structures_at_length():
+    """The same a million times."""
+    for seed in range(100):
+        fuzz(10_000, seed=1000 + seed)
+
+
+def test_damaged_decoding():
+    """Decoding alone of damaged structures ends, in a value or an error of fsstore."""
+    from fsstore.kvstore.ocdbt.node import decode_node
+    from fsstore.kvstore.ocdbt.version_tree import decode_version_node
+
+    base, _ = database()
+    generator = random.Random(5)
+    decoders = {
+        MANIFEST: lambda data: decode_manifest(data),
+        VERSION_NODE: lambda data: decode_version_node(data, b"", "x"),
+        BTREE_NODE: lambda data: decode_node(data, b"", "x"),
+    }
+    bodies = [
+        (magic, unseal(magic, base.driver.storage.values[key][0][offset : offset + length], "x"))
+        for key, offset, length, magic in structures(base)
+    ]
+    failures = 0
+    for _ in range(16_000):
+        magic, body = generator.choice(bodies)
+        try:
+            decoders[magic](seal(magic, mutate(body, generator), None))
+        except StoreError:
+            failures += 1
+    assert 1000 < failures < 16_000
+
+
+def test_flipped_bits():
+    """Without a repaired checksum no change of a structure goes unnoticed: contents are right or an error is raised."""
+    base, driver = database(commits=3)
+    storage = base.driver.storage
+    original = dict(storage.values)
+
+    async def contents(driver):
+        entries = [entry async for batch in driver.scan(KeyRange()) for entry in batch]
+        return [bytes(one.value) for one in await driver.read_many([Read(entry.key) for entry in entries])]
+
+    wanted = drive(contents(driver))
+    errors = 0
+    for key, offset, length, _ in structures(base):
+        for at in range(offset, offset + length, 7):
+            value = bytearray(original[key][0])
+            value[at] ^= 1 << (at % 8)
+            storage.put(key, bytes(value))
+            try:
+                assert drive(contents(open_database(base))) == wanted
+            except DataLossError:
+                errors += 1
+        storage.values[key] = original[key]
+    assert errors > 20
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "empty"])
+def test_lost_data_files(damage, tmp_path):
+    """A missing or shortened data file is an error for every key in it and never a missing value; `verify` names it."""
+    base = KvPrefix(LocalDriver(), f"{tmp_path}/")
+    driver = open_database(base)
+    drive(driver.write_many([Write("inline", b"1"), Write("outside", b"x" * 500)]))
+    values = set(os.listdir(tmp_path / "d"))
+    drive(driver.write_many([Write("other", b"2")]))
+    (name,) = values
+    path = tmp_path / "d" / name
+    if damage == "missing":
+        path.unlink()
+    else:
+        os.truncate(path, 499 if damage == "short" else 0)
+    again = open_database(base)
+    assert bytes(drive(again.read_many([Read("inline")]))[0].value) == b"1"
+    for read in (Read("outside"), Read("outside", 499, 500)):
+        with pytest.raises(DataLossError, match=name):
+            drive(again.read_many([read]))
+    report = fsstore.ocdbt.verify(f"file://{tmp_path}/").result()
+    assert len(report.problems) == 1
+    assert name in report.problems[0]
+    for old in (tmp_path / "d").iterdir():
+        old.unlink()
+    with pytest.raises(DataLossError):
+        drive(open_database(base).read_many([Read("inline")]))
+    assert not fsstore.ocdbt.verify(f"file://{tmp_path}/").result().ok
+
+
+def test_verify_finds_wrong_sums():
+    """`verify` compares the sums that parents state with the nodes."""
+    base, driver = database()
+    assert drive(verify(driver.source, drive(driver.version())[0])).ok
+    manifest = decode_manifest(base.driver.storage.values["manifest.ocdbt"][0])
+    wrong = manifest.newest._replace(statistics=manifest.newest.statistics._replace(num_keys=7))
+    report = drive(verify(driver.source, wrong))
+    assert len(report.problems) == 1
+    assert "says" in report.problems[0]
+
+
+def test_endless_trees_are_walked_lazily():
+    """A tiny database whose nodes are shared so often that it holds 2**60 keys is listed lazily and verified at once."""
+    base, driver = database(config={"max_decoded_node_bytes": 0})
+    from fsstore.kvstore.ocdbt.interior import Child, encode_interior
+    from fsstore.kvstore.ocdbt.key_column import key_lengths, shared_prefixes
+    from fsstore.kvstore.ocdbt.version import Statistics
+
+    manifest = decode_manifest(base.driver.storage.values["manifest.ocdbt"][0])
+    place, count, size = manifest.newest.root, 54, manifest.newest.root.length
+    for height in range(1, 55):
+        sums = Statistics(count, size, 0)
+        children = [Child(key, 1, place, sums) for key in (b"a", b"b")]
+        keys = [child.key for child in children]
+        lengths = key_lengths(keys)
+        body = encode_interior(
+            children, height, omit=0, shared=shared_prefixes(keys, lengths), lengths=lengths
+        )
+        data = seal(BTREE_NODE, body, None)
+        file = place.file._replace(relative_path=b"d/%d" % height)
+        base.driver.storage.put(f"d/{height}", data)
+        place = Location(file, 0, len(data))
+        count, size = min(count * 2, 2**64 - 1), min(size * 2 + len(data), 2**64 - 1)
+    version = manifest.newest._replace(root=place, height=54, statistics=Statistics(count, size, 0))
+    base.driver.storage.put(
+        "manifest.ocdbt", encode_manifest(type(manifest)(manifest.config, (version,), ()))
+    )
+    driver = open_database(base)
+
+    async def first():
+        async for batch in driver.scan(KeyRange()):
+            return batch[0].key
+
+    assert drive(first()) == "a" * 54 + "k0/0"
+    assert drive(driver.read_many([Read("b" * 54 + "k8/1")]))[0].state == "value"
+    report = drive(verify(driver.source, version))
+    assert report.num_nodes == 55
+
+
+class Interrupted(MemoryDriver):
+    """A memory store whose next `allowed` writes succeed and whose others fail."""
+
+    allowed = 10**9
+
+    async def write_many(self, writes):
+        """Count down, then fail."""
+        if self.allowed < len(writes):
+            raise StoreError("disk full")
+        self.allowed -= len(writes)
+        return await super().write_many(writes)
+
+
+@pytest.mark.parametrize("kind", ["single", "numbered"])
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_failed_writes(kind, allowed):
+    """A commit that fails at any write raises, leaves the last version as it was, and can be tried again."""
+    store = Interrupted()
+    base = KvPrefix(store)
+    driver = open_database(
+        base, {"config": {"manifest_kind": kind, "max_inline_value_bytes": 0}, "value_data_prefix": "v/"}
+    )
+    drive(driver.write_many([Write("a", b"old")]))
+    store.allowed = allowed
+    with pytest.raises(StoreError, match="disk full"):
+        drive(driver.write_many([Write("a", b"new"), Write("b", b"more")]))
+    store.allowed = 10**9
+    assert bytes(drive(open_database(base).read_many([Read("a")]))[0].value) == b"old"
+    drive(driver.write_many([Write("a", b"new"), Write("b", b"more")]))
+    assert [bytes(one.value) for one in drive(open_database(base).read_many([Read("a"), Read("b")]))] == [
+        b"new",
+        b"more",
+    ]
+
+
+class Unconditional(MemoryDriver):
+    """A store without conditional writes."""
+
+    @property
+    def features(self):
+        """Nothing but plain writes."""
+        return Features(waits=False)
+
+    async def write_many(self, writes):
+        """Refuse conditions."""
+        if any(write.if_equal != UNKNOWN for write in writes):
+            raise UnimplementedError("conditions are not supported")
+        return await super().write_many(writes)
+
+
+class CreateOnly(MemoryDriver):
+    """A store that can create if absent, and nothing more."""
+
+    @property
+    def features(self):
+        """Create-if-absent only."""
+        return Features(waits=False, create_only=True)
+
+    async def write_many(self, writes):
+        """Refuse other conditions."""
+        if any(write.if_equal not in (UNKNOWN, NO_VALUE) for write in writes):
+            raise UnimplementedError("conditions are not supported")
+        return await super().write_many(writes)
+
+
+def test_stores_without_conditions():
+    """Without conditional writes nothing is committed unless `single_writer` says so; create-only stores are numbered."""
+    base = KvPrefix(Unconditional())
+    with pytest.raises(UnimplementedError, match="single_writer"):
+        drive(open_database(base).write_many([Write("a", b"1")]))
+    assert base.driver.storage.values == {}
+    assert not open_database(base).features.writable
+    driver = open_database(base, {"single_writer": True})
+    drive(driver.write_many([Write("a", b"1", NO_VALUE)]))
+    assert drive(driver.write_many([Write("a", b"2", NO_VALUE)])) == [Stamp(UNKNOWN, driver.source.last.time)]
+    base = KvPrefix(CreateOnly())
+    driver = open_database(base)
+    drive(driver.write_many([Write("a", b"1")]))
+    drive(driver.write_many([Write("b", b"2")]))
+    assert sum(key.startswith("manifest.0") for key in base.driver.storage.values) == 3
+    single = open_database(base, {"config": {"manifest_kind": "single"}})
+    with pytest.raises(StoreError, match="mismatch"):
+        drive(single.write_many([Write("c", b"1")]))
+    with pytest.raises(UnimplementedError, match="single_writer"):
+        other = KvPrefix(CreateOnly())
+        drive(open_database(other, {"config": {"manifest_kind": "single"}}).write_many([Write("c", b"1")]))
+
+
+def test_atomic_writes_abort():
+    """An atomic write whose guard has changed raises and changes nothing; other failed conditions are stamped."""
+    _, driver = database(commits=1)
+    with pytest.raises(AbortedError, match="Generation mismatch"):
+        drive(driver.write_atomic([Write("a", b"1")], unchanged={"k0/1": NO_VALUE}, deleted=[]))
+    stamps = drive(
+        driver.write_atomic([Write("a", b"1"), Write("b", b"1", b"\0x")], unchanged={}, deleted=[KeyRange()])
+    )
+    assert [stamp.generation == UNKNOWN for stamp in stamps] == [False, True]
+    assert drive(driver.read_many([Read("a")]))[0].state == "missing"
+    assert drive(driver.version())[0].statistics.num_keys == 6
+
+
+WRITER = """
+import sys
+from fsstore.kvstore.store import KvStore
+store = KvStore.open({"driver": "ocdbt", "base": "file://" + sys.argv[1] + "/", "config": {"manifest_kind": sys.argv[2]}}).result()
+number = int(store["number"] or b"0") if "number" in store else 0
+while True:
+    number += 1
+    store.write("k%d" % number, b"x" * 1000).result()
+    store["number"] = b"%d" % number
+    print(number, flush=True)
+"""
+
+
+def kill_writers(path, kind, times):
+    """Kill writers at random moments; what they had acknowledged must be there, in an intact database."""
+    generator = random.Random(times)
+    for _ in range(times):
+        command = [sys.executable, "-c", WRITER, str(path), kind]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            lines = [process.stdout.readline() for _ in range(generator.randrange(1, 20))]
+            process.send_signal(signal.SIGKILL)
+            acknowledged = [int(line) for line in lines + process.communicate()[0].splitlines()]
+        driver = open_database(KvPrefix(LocalDriver(), f"{path}/"))
+        number = int(bytes(drive(driver.read_many([Read("number")]))[0].value))
+        assert number in (acknowledged[-1], acknowledged[-1] + 1)
+        reads = drive(driver.read_many([Read(f"k{one}") for one in range(1, acknowledged[-1] + 1)]))
+        assert all(bytes(read.value) == b"x" * 1000 for read in reads)
+        assert fsstore.ocdbt.verify(f"file://{path}/").result().problems == []
+
+
+@pytest.mark.parametrize("kind", ["single", "numbered"])
+def test_killed_writers(kind, tmp_path):
+    """A writer killed at any moment leaves everything it had acknowledged."""
+    kill_writers(Path(tmp_path), kind, 5)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["single", "numbered"])
+def test_killed_writers_at_length(kind, tmp_path):
+    """The same a hundred times for each kind of manifest."""
+    kill_writers(Path(tmp_path), kind, 100)

@@ -1,0 +1,252 @@
+"""What happens to arrays over time: handles, transactions, caches, resizes, pickles; the same in TensorStore 0.1.86."""
+
+import pickle
+
+import numpy as np
+import pytest
+import tensorstore
+
+import fsstore
+
+
+class Observer:
+    """Outcomes of named steps with one library."""
+
+    def __init__(self, module, driver, folder):
+        self.ts, self.driver, self.folder, self.seen = module, driver, folder, {}
+        self.context = module.Context()
+
+    def note(self, name, run):
+        """Remember the result of a step as text, or the kind of its failure."""
+        try:
+            self.seen[name] = str(run())
+        except ValueError as error:
+            text = str(error)
+            code = next(
+                (c for c in ("NOT_FOUND", "FAILED_PRECONDITION", "ALREADY_EXISTS") if text.startswith(c)), ""
+            )
+            self.seen[name] = f"refused {code}"
+
+    def spec(self, path="a/", **members):
+        """Return a spec in the memory store of the context."""
+        return {"driver": self.driver, "kvstore": {"driver": "memory", "path": path}, **members}
+
+    def create(self, spec=None, context=None, **options):
+        """Create an array of 10 elements in chunks of 4."""
+        layout = self.ts.ChunkLayout(chunk_shape=[4])
+        given = {"dtype": "int32", "shape": [10], "chunk_layout": layout, "fill_value": 0, **options}
+        return self.ts.open(
+            spec or self.spec(), create=True, context=context or self.context, **given
+        ).result()
+
+    def open(self, spec=None, context=None, **options):
+        """Open an array."""
+        return self.ts.open(spec or self.spec(), context=context or self.context, **options).result()
+
+
+VALUES = np.arange(1, 11, dtype="i4")
+
+
+def handles(o):
+    """Handles of one context share metadata; data outside a smaller shape stay in chunks that are partly inside."""
+    store = o.create()
+    store.write(VALUES).result()
+    other = o.open()
+    small = store.resize(exclusive_max=[7]).result()
+    o.note("other handle", lambda: other.read().result())
+    o.note("its domain", lambda: other.domain)
+    o.note("resolved", lambda: other.resolve().result().domain)
+    o.note("resolved view", lambda: other[2:].resolve().result().domain)
+    o.note("explicit view", lambda: other[3:6].resolve().result().domain)
+    o.note("fixed", lambda: other.resolve(fix_resizable_bounds=True).result().domain)
+    grown = small.resize(exclusive_max=[10]).result()
+    o.note("grown again", lambda: grown.read().result())
+    again = grown.resize(exclusive_max=[4]).result().resize(exclusive_max=[10]).result()
+    o.note("grown from a chunk", lambda: again.read().result())
+
+
+def resizes(o):
+    """Which resizes are allowed through which views."""
+    store = o.create()
+    store.write(VALUES).result()
+    square = o.create(o.spec("square/"), shape=[10, 10], chunk_layout=o.ts.ChunkLayout(chunk_shape=[4, 4]))
+    resized = {
+        "expand only": lambda: store.resize(exclusive_max=[3], expand_only=True),
+        "shrink only": lambda: store.resize(exclusive_max=[30], shrink_only=True),
+        "lower": lambda: store.resize(inclusive_min=[1]),
+        "rank": lambda: store.resize(exclusive_max=[3, 4]),
+        "view": lambda: store[2:].resize(exclusive_max=[8]),
+        "tied view": lambda: store[2:].resize(exclusive_max=[9], resize_tied_bounds=True),
+        "strided": lambda: store[::2].resize(exclusive_max=[3]),
+        "explicit": lambda: store[:5].resize(exclusive_max=[3]),
+        "translated": lambda: store.translate_by[3].resize(exclusive_max=[11]),
+        "keep": lambda: store.resize(exclusive_max=[None]),
+        "row": lambda: square[:, 3].resize(exclusive_max=[5]),
+        "tied row": lambda: square[:, 3].resize(exclusive_max=[7], resize_tied_bounds=True),
+        "diagonal": lambda: square[o.ts.d[0, 1].diagonal].resize(exclusive_max=[5]),
+        "transposed": lambda: square.T.resize(exclusive_max=[None, 8]),
+        "read only": lambda: o.open(read=True).resize(exclusive_max=[3]),
+        "metadata only": lambda: store.resize(exclusive_max=[1], resize_metadata_only=True),
+    }
+    for name, begin in resized.items():
+        o.note(name, lambda begin=begin: begin().result().domain)
+    o.note("keys", lambda: sorted(key.decode()[-1] for key in store.kvstore.list().result()))
+
+
+def transactions(o):
+    """Writes in transactions are seen inside only, merge at the commit, and vanish with an abort."""
+    store = o.create()
+    store.write(VALUES).result()
+    one, two = o.ts.Transaction(), o.ts.Transaction()
+    a, b = store.with_transaction(one), store.with_transaction(two)
+    a[0:2].write([100, 101]).result()
+    b[2:4].write([102, 103]).result()
+    o.note("inside", lambda: a[0:4].read().result())
+    o.note("outside", lambda: store[0:4].read().result())
+    one.commit_sync()
+    two.commit_sync()
+    o.note("merged", lambda: store[0:4].read().result())
+    atomic = o.ts.Transaction(atomic=True)
+    store.with_transaction(atomic).write(7).result()
+    o.note("atomic inside", lambda: store.with_transaction(atomic).read().result())
+    atomic.commit_sync()
+    o.note("atomic", lambda: store.read().result())
+    aborted = o.ts.Transaction()
+    o.note(
+        "resize inside", lambda: store.with_transaction(aborted).resize(exclusive_max=[12]).result().domain
+    )
+    o.note("resize outside", lambda: o.open().domain)
+    aborted.abort()
+    o.note("resize aborted", lambda: o.open().domain)
+    o.note("pickle", lambda: pickle.dumps(store.with_transaction(o.ts.Transaction())))
+
+
+def creation_in_transactions(o):
+    """Arrays are created and replaced in transactions."""
+    creation = o.ts.Transaction()
+    new = o.create(o.spec("n/"), dtype="int8", transaction=creation)
+    new.write(3).result()
+    o.note("inside", lambda: new.read().result())
+    o.note("outside", lambda: o.open(o.spec("n/")).dtype)
+    creation.commit_sync()
+    o.note("committed", lambda: o.open(o.spec("n/")).read().result())
+    replacement = o.ts.Transaction()
+    o.create(o.spec("n/"), dtype="int16", delete_existing=True, transaction=replacement)
+    o.note("replaced outside", lambda: o.open(o.spec("n/")).dtype)
+    replacement.commit_sync()
+    o.note("replaced", lambda: (o.open(o.spec("n/")).dtype, o.open(o.spec("n/")).read().result()))
+
+
+def assumptions(o):
+    """Assumed metadata."""
+    missing = o.open(o.spec("none/"), open=True, assume_metadata=True, dtype="int8", shape=[4])
+    o.note("read", lambda: missing.read().result())
+    o.note("write", lambda: (missing.write(3).result(), missing.read().result()))
+    o.note("resize", lambda: missing.resize(exclusive_max=[3]).result())
+    o.note("still no metadata", lambda: o.open(o.spec("none/")))
+    cached = o.open(o.spec("none/"), open=True, assume_cached_metadata=True, dtype="int8", shape=[4])
+    o.note("cached resize", lambda: cached.resize(exclusive_max=[3]).result())
+    o.create()
+    cached = o.open(o.spec(), context=None, open=True, assume_cached_metadata=True, dtype="int32", shape=[10])
+    o.note("cached", lambda: cached.domain)
+
+
+def batches(o):
+    """A batch holds reads until it is submitted."""
+    store = o.create()
+    store.write(VALUES).result()
+    batch = o.ts.Batch()
+    first, second = store[0:3].read(batch=batch), store[2:5].read(batch=batch)
+    o.note("pending", lambda: (first.done(), second.done()))
+    batch.submit()
+    o.note("submitted", lambda: (first.result(), second.result()))
+
+
+def pickles(o):
+    """A pickled view keeps its domain and mode."""
+    store = o.create()
+    for name, view in {
+        "view": store[2:5],
+        "reversed": store[::-1],
+        "labeled": store[o.ts.d[0].label["x"]],
+    }.items():
+        copy = pickle.loads(pickle.dumps(view))
+        o.note(name, lambda copy=copy: (copy.domain, copy.dtype, copy.mode))
+    o.note("read only", lambda: pickle.loads(pickle.dumps(o.open(read=True))).mode)
+
+
+def statistics(o):
+    """How much is stored."""
+    store = o.create()
+    store[0:4].write(1).result()
+    for name, view in {"all": store, "first": store[0:2], "last": store[8:], "cut": store[3:5]}.items():
+        o.note(
+            name,
+            lambda view=view: view.storage_statistics(
+                query_not_stored=True, query_fully_stored=True
+            ).result(),
+        )
+    o.note("one question", lambda: store.storage_statistics(query_not_stored=True).result().fully_stored)
+
+
+def rechecks(o):
+    """When cached metadata and data are asked for again."""
+    for recheck in (True, False, "open", 0.0):
+        spec = {"driver": o.driver, "kvstore": {"driver": "file", "path": f"{o.folder}/m{recheck}/"}}
+        mine = o.create(spec, context=o.ts.Context(), recheck_cached_metadata=recheck)
+        other = o.open(spec, context=o.ts.Context())
+        other.resize(exclusive_max=[12]).result()
+        o.note(f"metadata {recheck} read", lambda mine=mine: mine.read().result())
+        o.note(f"metadata {recheck} resolved", lambda mine=mine: mine.resolve().result().domain)
+        o.ts.KvStore.open(spec["kvstore"]).result().delete_range(o.ts.KvStore.KeyRange()).result()
+        o.note(f"metadata {recheck} gone", lambda mine=mine: mine.read().result())
+        spec = {"driver": o.driver, "kvstore": {"driver": "file", "path": f"{o.folder}/d{recheck}/"}}
+        for limit in (0, 10**6):
+            context = o.ts.Context({"cache_pool": {"total_bytes_limit": limit}})
+            mine = o.create(spec, context=context, recheck_cached_data=recheck, delete_existing=True)
+            mine.write(1).result()
+            mine.read().result()
+            o.open(spec, context=o.ts.Context()).write(5).result()
+            o.note(f"data {recheck} {limit}", lambda mine=mine: mine.read().result())
+
+
+def modes(o):
+    """Open modes."""
+    o.note("missing", lambda: o.open(o.spec("no/")))
+    o.create()
+    o.note("exists", lambda: o.create())
+    o.note("open or create", lambda: o.create(open=True).domain)
+    o.note("other dtype", lambda: o.open(dtype="int64"))
+    o.note("other shape", lambda: o.open(shape=[11]))
+    o.note("other chunks", lambda: o.open(chunk_layout=o.ts.ChunkLayout(chunk_shape=[5])))
+    o.note("other fill", lambda: o.open(fill_value=1))
+    o.note("read only", lambda: o.open(read=True)[0:2].write(3).result())
+    o.note("write only", lambda: o.open(write=True)[0:2].read().result())
+    o.note("delete without create", lambda: o.open(delete_existing=True))
+
+
+BEHAVIOURS = [
+    handles,
+    resizes,
+    transactions,
+    creation_in_transactions,
+    assumptions,
+    batches,
+    pickles,
+    statistics,
+    rechecks,
+    modes,
+]
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: behaviour.__name__)
+@pytest.mark.parametrize("driver", ["zarr3", "zarr"])
+def test_behaviour(behaviour, driver, tmp_path):
+    """Both libraries show the same outcome at every step."""
+    seen = []
+    for module in (fsstore, tensorstore):
+        observer = Observer(module, driver, tmp_path / module.__name__)
+        behaviour(observer)
+        seen.append(observer.seen)
+    assert seen[0] == seen[1]
+    assert seen[0]

@@ -1,0 +1,182 @@
+"""Stacks of layers and downsampled views against TensorStore 0.1.86 and NumPy."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore
+
+import fsstore
+
+_SEEDS = [pytest.param(seed, marks=[pytest.mark.long] if seed >= 6 else []) for seed in range(60)]
+
+
+def _layers(rng: random.Random) -> list[tuple[Any, list[int]]]:
+    rank = rng.choice((1, 2, 3))
+    out = []
+    for _ in range(rng.randint(1, 4)):
+        values = np.array([rng.randint(-9, 9) for _ in range(6**rank)]).reshape((6,) * rank)
+        shape = tuple(slice(0, rng.randint(1, 6)) for _ in range(rank))
+        out.append((values[shape].astype("i4"), [rng.randint(-3, 3) for _ in range(rank)]))
+    return out
+
+
+def _view(rng: random.Random, domain: Any) -> Any:
+    """Return a random index that stays in the domain."""
+    index: list[Any] = []
+    for low, high in zip(domain.inclusive_min, domain.exclusive_max, strict=True):
+        kind = rng.choice(("whole", "slice", "one", "array", "stride"))
+        start = rng.randint(low, high - 1)
+        stop = rng.randint(start + 1, high)
+        index.append(
+            {
+                "whole": slice(None),
+                "slice": slice(start, stop),
+                "one": start,
+                "array": [rng.randint(low, high - 1) for _ in range(3)],
+                "stride": slice(start, stop, 2),
+            }[kind]
+        )
+    return tuple(index)
+
+
+def _read(store: Any, index: Any, mode: str) -> Any:
+    try:
+        view = store[index] if mode == "plain" else getattr(store, mode)[index]
+        return np.asarray(view.read().result()).tolist()
+    except ValueError:
+        return "refused"
+
+
+def _placed(library: Any, layers: Any) -> Any:
+    return [library.array(values).translate_to[origin] for values, origin in layers]
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_overlays_read_the_same(seed: int) -> None:
+    """Any view of any overlay holds the elements TensorStore reads, or is refused where no layer is."""
+    rng = random.Random(seed)
+    layers = _layers(rng)
+    ours, theirs = (library.overlay(_placed(library, layers)) for library in (fsstore, tensorstore))
+    assert str(ours.domain) == str(theirs.domain)
+    assert repr(ours) == repr(theirs)
+    for _ in range(20):
+        index, mode = _view(rng, ours.domain), rng.choice(("plain", "oindex", "vindex"))
+        assert _read(ours, index, mode) == _read(theirs, index, mode), (index, mode)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_stack_and_concat_are_numpys(axis: int) -> None:
+    """`stack` and `concat` hold what NumPy's functions return, and print as TensorStore's do."""
+    arrays = [np.arange(6, dtype="u2").reshape(2, 3) + 10 * number for number in range(3)]
+    for name, make in (("stack", np.stack), ("concat", np.concatenate)):
+        ours, theirs = (
+            getattr(library, name)([library.array(each) for each in arrays], axis=axis)
+            for library in (fsstore, tensorstore)
+        )
+        np.testing.assert_array_equal(ours.read().result(), make(arrays, axis=axis))
+        assert repr(ours) == repr(theirs)
+
+
+def test_a_write_reaches_the_topmost_layers() -> None:
+    """Writing a stack writes each element to the layer that shows it, and nothing where there is none."""
+    below, above = fsstore.array(np.zeros(4, "i4")), fsstore.array(np.zeros(2, "i4"))
+    both = fsstore.overlay([below, above.translate_to[3]])
+    both.write(np.arange(1, 6, dtype="i4")).result()
+    assert below.read().result().tolist() == [1, 2, 3, 0]
+    assert above.read().result().tolist() == [4, 5]
+    gap = fsstore.overlay([below, above.translate_to[6]])
+    with pytest.raises(ValueError, match="missing layer mapping"):
+        gap.write(9).result()
+    assert below.read().result().tolist() == [1, 2, 3, 0]
+
+
+def test_layers_that_are_specs_are_opened_when_needed() -> None:
+    """A layer given as a spec is not opened before a request touches it."""
+    spec = fsstore.Spec("memory://x/|zarr3:")
+    spec.update(dtype="int64", shape=[2], create=True, open=True)
+    missing = fsstore.Spec("memory://y/|zarr3:")
+    missing.update(dtype="int64", shape=[2])
+    store = fsstore.concat([spec, missing], axis=0)
+    assert store[:2].read().result().tolist() == [0, 0]
+    with pytest.raises(ValueError, match="While opening layer 1"):
+        store.read().result()
+
+
+_METHODS = ("stride", "mean", "min", "max", "median", "mode")
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_downsampled_views_read_the_same(seed: int) -> None:
+    """Every method reduces blocks of every type as TensorStore does, through views, cut at the edges of the base."""
+    rng = random.Random(seed)
+    (values, origin), method = _layers(rng)[0], rng.choice(_METHODS)
+    kind = rng.choice(("int8", "uint8", "bool", "int32", "uint64", "int64", "float64"))
+    factors = [rng.randint(1, 4) for _ in origin]
+    data = values.astype(kind)
+    ours, theirs = (
+        library.downsample(library.array(data).translate_to[origin], factors, method)
+        for library in (fsstore, tensorstore)
+    )
+    assert str(ours.domain) == str(theirs.domain)
+    assert repr(theirs) in (repr(ours), "TensorStore(...)")  # which it prints where an extent is 1
+    if not any(
+        _cut_twice(low, size, factor) for low, size, factor in zip(origin, data.shape, factors, strict=True)
+    ):
+        np.testing.assert_array_equal(ours.read().result(), theirs.read().result())
+    for _ in range(10):
+        if 0 in ours.shape:
+            break
+        index, mode = _view(rng, ours.domain), rng.choice(("plain", "oindex", "vindex"))
+        assert _read(ours, index, mode) == _read(_whole(ours), index, mode), (index, mode)
+
+
+def _cut_twice(low: int, size: int, factor: int) -> bool:
+    """Return whether both ends of the base lie inside one block: TensorStore then reduces memory it never filled."""
+    return low // factor == (low + size - 1) // factor and low % factor != 0 and (low + size) % factor != 0
+
+
+def _whole(store: Any) -> Any:
+    """Return the result of reading a store as a store of the same domain: what its views must hold."""
+    return fsstore.array(store.read().result()).translate_to[store.domain.inclusive_min]
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint64"])
+def test_means_of_large_integers_are_exact(kind: str) -> None:
+    """Sums beyond 64 bits do not overflow, and halves round to even."""
+    top = np.iinfo(kind).max
+    values = np.array([top, top - 1, top, top], kind)
+    assert fsstore.downsample(fsstore.array(values), [4], "mean").read().result().tolist() == [top]
+    assert fsstore.downsample(fsstore.array(values), [2], "mean").read().result().tolist() == [
+        top - 1 if (top - 1) % 2 == 0 else top,
+        top,
+    ]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"downsample_factors": [2, 3], "downsample_method": "mean"},
+        {"downsample_factors": [2, 0], "downsample_method": "mean"},
+        {"downsample_factors": [2], "downsample_method": "mean"},
+        {"downsample_factors": [2, 3], "downsample_method": "foo"},
+        {"downsample_factors": [2, 3]},
+        {"downsample_factors": [2, 3], "downsample_method": "mean", "dtype": "int8"},
+        {"downsample_factors": [2, 3], "downsample_method": "stride", "dtype": "uint8"},
+    ],
+    ids=lambda value: json.dumps(value),
+)
+def test_specs_of_downsampled_arrays(spec: dict[str, Any]) -> None:
+    """A spec is accepted by both or refused by both, and prints the same."""
+    base = {"driver": "zarr", "kvstore": "memory://", "metadata": {"shape": [10, 11], "dtype": "|u1"}}
+    outcomes = []
+    for library in (fsstore, tensorstore):
+        try:
+            outcomes.append(repr(library.Spec({"driver": "downsample", "base": base, **spec})))
+        except ValueError:
+            outcomes.append("refused")
+    assert outcomes[0] == outcomes[1]

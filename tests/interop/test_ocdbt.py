@@ -1,0 +1,574 @@
+"""OCDBT databases shared with TensorStore 0.1.86: each library reads, continues and sits beside the other."""
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import tensorstore as ts
+
+import fsstore.ocdbt
+from fsstore._runtime import drive, map_blocking
+from fsstore.errors import NotFoundError, StoreError
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.ocdbt.data_file import DataFile
+from fsstore.kvstore.ocdbt.kind import open_database
+from fsstore.kvstore.ocdbt.manifest import decode_manifest, encode_manifest
+from fsstore.kvstore.ocdbt.options import choice_of
+from fsstore.kvstore.store import KvStore
+
+SMALL = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 4}
+CONFIGS = {
+    "default": {},
+    "raw": {"compression": None, **SMALL},
+    "zstd": {"compression": {"id": "zstd", "level": 7}, **SMALL},
+    "one entry a node": {"max_decoded_node_bytes": 1, "version_tree_arity_log2": 1},
+    "numbered": {"manifest_kind": "numbered", "version_tree_arity_log2": 1, **SMALL},
+    "wide": {"version_tree_arity_log2": 2, "max_inline_value_bytes": 0, "max_decoded_node_bytes": 0},
+}
+
+
+def theirs(path, **members):
+    """Open a database with TensorStore."""
+    base = {"driver": "file", "path": f"{path}/", "file_io_sync": False}
+    return ts.KvStore.open({"driver": "ocdbt", "base": base, **members}).result()
+
+
+def ours(path, **members):
+    """Open a database with fsstore."""
+    return open_database(KvPrefix(LocalDriver(Protocol(sync=False)), f"{path}/"), members)
+
+
+def at_version(path, version):
+    """Open a version with fsstore."""
+    assert choice_of(version) is not None
+    return ours(path, version=version)
+
+
+async def listing(driver, keys=KeyRange()):
+    """Return the keys and sizes in a range, in the order in which the driver lists them."""
+    return [entry async for batch in driver.scan(keys) for entry in batch]
+
+
+def contents(driver):
+    """Return everything a driver holds, checked against its listing."""
+    entries = drive(listing(driver))
+    assert [entry.key for entry in entries] == sorted((entry.key for entry in entries), key=str.encode)
+    values = drive(driver.read_many([Read(entry.key) for entry in entries]))
+    assert [len(value.value) for value in values] == [entry.size for entry in entries]
+    return {entry.key: bytes(value.value) for entry, value in zip(entries, values)}
+
+
+def their_contents(store):
+    """Return everything TensorStore finds."""
+    keys = store.list().result()
+    return {key.decode(): store.read(key).result().value for key in keys}
+
+
+def their_commit(store, writes):
+    """Commit several writes at once with TensorStore."""
+    with ts.Transaction(atomic=True) as transaction:
+        bound = store.with_transaction(transaction)
+        for key, value in writes.items():
+            bound.write(key, value).result()
+
+
+def random_writes(generator):
+    """Return a few writes; a third of them delete."""
+    sizes = (0, 3, 30, 300)
+    return {
+        f"k{generator.randrange(200)}": None
+        if generator.random() < 0.3
+        else os.urandom(generator.choice(sizes))
+        for _ in range(generator.randrange(1, 20))
+    }
+
+
+def apply(model, writes):
+    """Apply writes to a dictionary."""
+    for key, value in writes.items():
+        model.pop(key, None)
+        if value is not None:
+            model[key] = value
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_taking_turns(config, tmp_path):
+    """Both libraries write, delete and delete ranges in one database, in turns, and agree on every state of it.
+
+    A second database is written by TensorStore alone: the trees have the same height and statistics.
+    """
+    generator = random.Random(repr(config))
+    mine, other, alone = (
+        ours(tmp_path / "a", config=config),
+        theirs(tmp_path / "a", config=config),
+        theirs(tmp_path / "b", config=config),
+    )
+    model, history = {}, {}
+    for step in range(60):
+        writer = generator.choice([mine, other])
+        if generator.random() < 0.6:
+            writes = random_writes(generator)
+            apply(model, writes)
+            their_commit(alone, writes)
+            if writer is mine:
+                drive(mine.write_many([Write(key, value) for key, value in writes.items()]))
+            else:
+                their_commit(other, writes)
+        else:
+            low = f"k{generator.randrange(200)}"
+            bounds = generator.choice([(low, low + "5"), (low, "k9"), (low, ""), ("", "k15")])
+            for key in [key for key in model if bounds[0] <= key and (not bounds[1] or key < bounds[1])]:
+                del model[key]
+            alone.delete_range(ts.KvStore.KeyRange(*bounds)).result()
+            if writer is mine:
+                drive(mine.delete_range(KeyRange(*bounds)))
+            else:
+                other.delete_range(ts.KvStore.KeyRange(*bounds)).result()
+        if step % 6 == 0:
+            assert contents(mine) == model
+            assert their_contents(other) == model
+        history[drive(mine.source.snapshot()).manifest.generation] = dict(model)
+    check_history(tmp_path / "a", history, generator)
+    one, two = (ts.ocdbt.dump(store.base).result()["versions"][-1] for store in (other, alone))
+    assert one["generation_number"] == two["generation_number"]
+    assert one["root_height"] == two["root_height"]
+    assert one["root"]["statistics"]["num_keys"] == two["root"]["statistics"]["num_keys"]
+    assert (
+        one["root"]["statistics"]["num_indirect_value_bytes"]
+        == two["root"]["statistics"]["num_indirect_value_bytes"]
+    )
+
+
+def check_history(path, history, generator):
+    """Compare old versions, opened by generation and by time, with what was there."""
+    infos = {info.generation: info for info in fsstore.ocdbt.versions(f"file://{path}/").result()}
+    assert list(infos) == list(range(1, max(history) + 1))
+    for generation in generator.sample(sorted(history), 5):
+        assert contents(at_version(path, generation)) == history[generation]
+        assert contents(at_version(path, infos[generation].url_version)) == history[generation]
+        store = ts.KvStore.open(f"file://{path}/|ocdbt:@v{generation}/").result()
+        assert their_contents(store) == history[generation]
+        assert fsstore.ocdbt.verify(f"file://{path}/", version=generation).result().problems == []
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_large_trees(config, tmp_path):
+    """A tree of a thousand keys built in one commit has the same nodes whoever built it."""
+    writes = {f"{number % 7}/{number}": bytes([number % 251]) * (number % 400) for number in range(1000)}
+    config = {**config, "uuid": "00" * 16}
+    drive(
+        ours(tmp_path / "a", config=config).write_many([Write(key, value) for key, value in writes.items()])
+    )
+    their_commit(theirs(tmp_path / "b", config=config), writes)
+    one, two = (fsstore.ocdbt.dump(f"file://{tmp_path}/{name}/").result() for name in "ab")
+    assert shape(tmp_path / "a", one["versions"][-1]["root"]["location"]) == shape(
+        tmp_path / "b", two["versions"][-1]["root"]["location"]
+    )
+    assert contents(ours(tmp_path / "b")) == writes == their_contents(theirs(tmp_path / "a"))
+
+
+def shape(path, location):
+    """Return a tree without the places of its data."""
+    node = fsstore.ocdbt.dump(f"file://{path}/", location).result()
+    if node["height"] == 0:
+        return [(entry["key"], entry.get("inline_value")) for entry in node["entries"]]
+    return [
+        (
+            entry["key"],
+            entry["subtree_common_prefix"],
+            entry["statistics"]["num_keys"],
+            shape(path, entry["location"]),
+        )
+        for entry in node["entries"]
+    ]
+
+
+def test_dumps_agree(tmp_path):
+    """Dumps of every structure are TensorStore's, and undumping gives TensorStore's bytes."""
+    store = theirs(
+        tmp_path,
+        config={"version_tree_arity_log2": 1, "max_decoded_node_bytes": 60, "max_inline_value_bytes": 3},
+    )
+    for number in range(9):
+        store[f"a{number}"] = b"x" * number
+    base = f"file://{tmp_path}/"
+    manifest = fsstore.ocdbt.dump(base).result()
+    assert manifest == ts.ocdbt.dump(store.base).result()
+    assert fsstore.ocdbt.undump_manifest(manifest) == (tmp_path / "manifest.ocdbt").read_bytes()
+    pending = [
+        found
+        for entry in (*manifest["versions"], *manifest["version_tree_nodes"])
+        for found in places_in(entry)
+    ]
+    seen = set()
+    while pending:
+        place = pending.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        node = fsstore.ocdbt.dump(base, place).result()
+        assert node == ts.ocdbt.dump(store.base, place).result()
+        if place.startswith("versionnode"):
+            encoded = fsstore.ocdbt.undump_version_tree_node(manifest["config"], node)
+            assert encoded == ts.ocdbt.undump_version_tree_node(manifest["config"], node)
+        if isinstance(node, dict):
+            pending += [found for entry in node["entries"] for found in places_in(entry)]
+    assert {place.split(":")[0] for place in seen} == {"btreenode", "versionnode", "value"}
+
+
+def places_in(entry):
+    """Return the references in an entry of a dump."""
+    texts = (entry.get("location"), entry.get("indirect_value"), entry.get("root", {}).get("location"))
+    return [text for text in texts if text]
+
+
+@pytest.mark.parametrize("node", ["foo", "btreenode:a:b", "foo:a:b:1:2", "btreenode::a:x:2"])
+def test_dump_references_refused(node, tmp_path):
+    """Malformed references are refused in TensorStore's words."""
+    with pytest.raises(ValueError) as their_error:
+        ts.ocdbt.dump(ts.KvStore.open(f"file://{tmp_path}/").result(), node).result()
+    with pytest.raises(StoreError) as error:
+        fsstore.ocdbt.dump(f"file://{tmp_path}/", node).result()
+    assert str(error.value) == str(their_error.value)
+
+
+def test_undump_refuses():
+    """Dumps with missing, extra or mismatched members are refused in TensorStore's words."""
+    store = ts.KvStore.open("memory://|ocdbt:").result()
+    store["a"] = b"1"
+    good = ts.ocdbt.dump(store.base).result()
+    version = good["versions"][-1]
+    without = {name: value for name, value in good.items() if name != "version_tree_nodes"}
+    value = {**version, "root": {**version["root"], "location": "value::a:0:1"}}
+    for bad in ({**good, "config": {}}, {**good, "x": 1}, without, {**good, "versions": [value]}):
+        with pytest.raises(ValueError) as their_error:
+            ts.ocdbt.undump_manifest(bad)
+        with pytest.raises(StoreError) as error:
+            fsstore.ocdbt.undump_manifest(bad)
+        assert str(error.value) == str(their_error.value)
+
+
+def test_odd_keys_and_databases(tmp_path):
+    """The empty key, binary and long keys, an emptied database, separate prefixes and assumed configurations pass."""
+    keys = [b"", b"\0", b"\xff\xfe", b"a" * 4000, b"a" * 65535, "é|:@".encode()]
+    store = theirs(tmp_path / "a", config=SMALL)
+    for key in keys:
+        store[key] = key[:500]
+    mine = KvStore.open(f"file://{tmp_path}/a/|ocdbt:").result()
+    assert mine.list().result() == sorted(keys)
+    assert [mine[key] for key in keys] == [key[:500] for key in keys]
+    for key in keys:
+        mine[key] = key[:600]
+    assert [store.read(key).result().value for key in keys] == [key[:600] for key in keys]
+    store.delete_range(ts.KvStore.KeyRange()).result()
+    assert mine.list().result() == []
+    members = {
+        "value_data_prefix": "v/",
+        "btree_node_data_prefix": "b_",
+        "version_tree_node_data_prefix": "t/u/",
+    }
+    config = {"max_inline_value_bytes": 1, "version_tree_arity_log2": 1}
+    for number, (write, check) in enumerate(((ours, theirs), (theirs, ours))):
+        path = tmp_path / f"p{number}"
+        for step in range(6):
+            (ours if step % 2 == number else theirs)(path, config=config, **members)
+            opened = write(path, config=config, **members)
+            if write is ours:
+                drive(opened.write_many([Write(f"k{step}", b"value")]))
+            else:
+                opened[f"k{step}"] = b"value"
+        assert len(list(path.glob("v/*"))) == len(list(path.glob("b_*"))) == 6
+        assert (contents if check is ours else their_contents)(check(path)) == {
+            f"k{i}": b"value" for i in range(6)
+        }
+        assert fsstore.ocdbt.verify(f"file://{path}/").result().ok
+    drive(ours(tmp_path / "s", assume_config=True).write_many([Write("a", b"1")]))
+    assert [info.generation for info in fsstore.ocdbt.versions(f"file://{tmp_path}/s/").result()] == [1]
+    assert theirs(tmp_path / "s", assume_config=True)["a"] == b"1"
+    with pytest.raises(ValueError, match="65535|exceed"):
+        mine["a" * 65536] = b""
+
+
+def test_values_of_a_nested_database(tmp_path):
+    """Values that TensorStore copied by reference from a database nested in the directory are found, and kept."""
+    context = ts.Context()
+    inner, outer = (
+        ts.KvStore.open(
+            {"driver": "ocdbt", "base": f"file://{path}/", "config": SMALL}, context=context
+        ).result()
+        for path in (tmp_path / "in", tmp_path)
+    )
+    their_commit(inner, {f"k{number}": b"value %d" % number for number in range(60)})
+    inner.experimental_copy_range_to(outer, source_range=ts.KvStore.KeyRange("k1", "k4")).result()
+    wanted = {key: value for key, value in their_contents(inner).items() if "k1" <= key < "k4"}
+    assert contents(ours(tmp_path)) == wanted
+    drive(ours(tmp_path).write_many([Write("k1", b"new value"), Write("k25", None)]))
+    wanted["k1"] = b"new value"
+    del wanted["k25"]
+    assert their_contents(theirs(tmp_path)) == wanted
+    assert fsstore.ocdbt.verify(f"file://{tmp_path}/").result().ok
+
+
+def test_tree_of_a_nested_database(tmp_path):
+    """A root reached through a base path resolves all its descendants below it, for both libraries, and commits go on."""
+    inner = theirs(tmp_path / "in", config=SMALL)
+    their_commit(inner, {f"k{number}": b"value %d" % number for number in range(60)})
+    manifest = decode_manifest((tmp_path / "in" / "manifest.ocdbt").read_bytes())
+    newest = manifest.newest
+    file = DataFile(b"in/", newest.root.file.relative_path)
+    grafted = newest._replace(root=newest.root._replace(file=file))
+    (tmp_path / "manifest.ocdbt").write_bytes(encode_manifest(replace(manifest, versions=(grafted,))))
+    wanted = their_contents(inner)
+    assert contents(ours(tmp_path)) == their_contents(theirs(tmp_path)) == wanted
+    drive(ours(tmp_path).write_many([Write("k1", b"new value"), Write("k25", None)]))
+    theirs(tmp_path)["k59"] = b"another"
+    drive(ours(tmp_path).delete_range(KeyRange("k3", "k4")))
+    wanted |= {"k1": b"new value", "k59": b"another"}
+    del wanted["k25"]
+    wanted = {key: value for key, value in wanted.items() if not "k3" <= key < "k4"}
+    assert contents(ours(tmp_path)) == their_contents(theirs(tmp_path)) == wanted
+    assert fsstore.ocdbt.verify(f"file://{tmp_path}/").result().ok
+
+
+@pytest.mark.parametrize(
+    "url", ["", ":", ":@v5", ":@v05/a", ":@v5/", ":%40a", ":x@v5/", ":/p", ":@2025-01-01T00:00:00.50Z/x"]
+)
+def test_urls(url):
+    """URLs mean what they mean to TensorStore and are printed alike."""
+    text = f"file:///data/db|ocdbt{url}"
+    spec, wanted = KvStore.Spec(text), ts.KvStore.Spec(text)
+    assert spec.to_json() == wanted.to_json()
+    assert spec.url == wanted.url
+
+
+@pytest.mark.parametrize(
+    "url", [":@v0/", ":@V5", ":@latest/a", ":a?b", ":a#b", ":@v99999999999999999999/a", ":@/a"]
+)
+def test_bad_urls(url):
+    """Bad URLs are refused for TensorStore's reasons."""
+    text = f"file:///data/db/|ocdbt{url}"
+    with pytest.raises(ValueError) as wanted:
+        ts.KvStore.Spec(text)
+    with pytest.raises(StoreError) as error:
+        KvStore.Spec(text)
+    assert str(wanted.value).split("\n")[0] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"version": 5.0},
+        {"version": "2025-01-01T00:00:00.50Z"},
+        {"config": {"compression": {"id": "zstd", "level": 0}}},
+        {"config": {"compression": None, "manifest_kind": "numbered"}, "assume_config": True},
+        {"value_data_prefix": "x", "btree_node_data_prefix": "d/", "target_data_file_size": 5},
+        {"version": 0},
+        {"version": "v5"},
+        {"version": None},
+        {"config": {"foo": 1}},
+        {"config": {"compression": {"id": "gzip"}}},
+        {"assume_config": 5},
+        {"manifest": "file:///data/m"},
+        {"manifest": {"driver": "memory", "path": "m"}},
+        {"manifest": {"driver": "nothing"}},
+        {"manifest": 5},
+        {"experimental_read_coalescing_interval": "1.5s", "experimental_read_coalescing_threshold_bytes": 0},
+        {"target_data_file_size": -1},
+        {"target_data_file_size": 0},
+        {"value_data_prefix": 5},
+    ],
+    ids=repr,
+)
+def test_specs(members):
+    """Specs are parsed, printed and refused as TensorStore does."""
+    json = {"driver": "ocdbt", "base": "file:///data/db", **members}
+    try:
+        wanted = ts.KvStore.Spec(json).to_json()
+    except ValueError as their_error:
+        with pytest.raises(StoreError) as error:
+            KvStore.Spec(json)
+        assert str(error.value) == str(their_error)
+        return
+    assert KvStore.Spec(json).to_json() == wanted
+
+
+def test_errors(tmp_path):
+    """Mismatches, missing versions and writes to a version are refused in TensorStore's words."""
+    base = f"file://{tmp_path}/"
+    KvStore.open(f"{base}|ocdbt:").result()["a"] = b"1"
+
+    def message(library, members, work):
+        with pytest.raises(ValueError) as error:
+            work(library.KvStore.open({"driver": "ocdbt", "base": base, **members}).result())
+        return str(error.value)
+
+    class Mine:
+        KvStore = KvStore
+
+    def read(store):
+        return store.read("a").result()
+
+    def write(store):
+        return store.write("a", b"2").result()
+
+    for members, work in (
+        ({"config": {"max_inline_value_bytes": 5}}, read),
+        ({"config": {"compression": None}}, write),
+        ({"config": {"manifest_kind": "numbered"}}, read),
+        ({"version": 99}, read),
+        ({"version": "2000-01-01T00:00:00Z"}, read),
+        ({"version": 1}, write),
+        ({"version": 1}, lambda store: store.delete_range(store.KeyRange()).result()),
+    ):
+        assert message(Mine, members, work) == message(ts, members, work)
+
+
+def test_assumed_configuration(tmp_path):
+    """A database whose configuration is not the assumed one is refused for reading and writing, as by TensorStore."""
+    theirs(tmp_path, config={"max_inline_value_bytes": 5})["a"] = b"1"
+    other, mine = theirs(tmp_path, assume_config=True), ours(tmp_path, assume_config=True)
+    with pytest.raises(ValueError) as wanted:
+        other.read("a").result()
+    for work in (mine.read_many([Read("a")]), mine.write_many([Write("a", b"2")])):
+        with pytest.raises(StoreError) as error:
+            drive(work)
+        assert str(error.value) == str(wanted.value)
+    assert mine.spec() == {"assume_config": True}
+    agreed = ours(tmp_path, assume_config=True, config={"max_inline_value_bytes": 5})
+    assert contents(agreed) == {"a": b"1"}
+
+
+def test_effective_spec(tmp_path):
+    """An opened store prints the whole stored configuration once it has read or written, as TensorStore does."""
+    json = {"driver": "ocdbt", "base": f"file://{tmp_path}/", "config": {"max_inline_value_bytes": 7}}
+    mine, other = KvStore.open(json).result(), ts.KvStore.open(json).result()
+    assert mine.list().result() == other.list().result() == []
+    assert (
+        mine.spec().to_json()["config"] == other.spec().to_json()["config"] == {"max_inline_value_bytes": 7}
+    )
+    mine["a"] = b"1"
+    assert other["a"] == b"1"
+    assert mine.spec().to_json()["config"] == other.spec().to_json()["config"]
+    assert len(mine.spec().to_json()["config"]["uuid"]) == 32
+
+
+WORKER = """
+import sys
+from pathlib import Path
+path, kind, who, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+json = {"driver": "ocdbt", "base": "file://" + path + "/", "config": {"manifest_kind": kind}}
+if who.startswith("t"):
+    import tensorstore as ts
+else:
+    from fsstore.kvstore.store import KvStore as Store
+    class ts: KvStore = Store
+store = ts.KvStore.open(json).result()
+for number in range(count):
+    store[f"{who}/{number}"] = b"x" * 200
+    while True:
+        read = store.read("counter").result()
+        value = b"%d" % (int(read.value or b"0") + 1)
+        if store.write("counter", value, if_equal=read.stamp.generation).result().generation:
+            break
+"""
+
+
+@pytest.mark.parametrize("kind", ["single", "numbered"])
+def test_processes_side_by_side(kind, tmp_path):
+    """Two processes of each library commit to one database at once and nothing is lost."""
+    count = 8
+    names = ["t1", "t2", "f1", "f2"]
+    started = [
+        subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), kind, name, str(count)])
+        for name in names
+    ]
+    assert [process.wait(timeout=120) for process in started] == [0] * 4
+    found = contents(ours(tmp_path))
+    assert found.pop("counter") == b"%d" % (count * 4)
+    assert sorted(found) == sorted(f"{name}/{number}" for name in names for number in range(count))
+    assert their_contents(theirs(tmp_path)) == contents(ours(tmp_path))
+    assert fsstore.ocdbt.verify(f"file://{tmp_path}/").result().ok
+
+
+@pytest.mark.parametrize("config", [{}, {"manifest_kind": "numbered"}], ids=["single", "numbered"])
+def test_threads_side_by_side(config):
+    """Threads with one driver, and with drivers of their own, lose nothing; waiting writers share commits."""
+    base = KvPrefix(MemoryDriver())
+    shared = open_database(base, {"config": config})
+
+    def work(number):
+        driver = shared if number % 2 else open_database(base, {"config": config})
+        for step in range(10):
+            drive(driver.write_many([Write(f"{number}/{step}", b"x" * 150)]))
+            while True:
+                read = drive(driver.read_many([Read("counter")]))[0]
+                value = b"%d" % (int(bytes(read.value) or b"0") + 1)
+                if (
+                    drive(driver.write_many([Write("counter", value, read.generation)]))[0].generation
+                    != UNKNOWN
+                ):
+                    break
+
+    map_blocking(work, range(8), kind="io")
+    found = contents(open_database(base))
+    assert found.pop("counter") == b"80"
+    assert len(found) == 80
+
+
+def test_generations_and_conditions(tmp_path):
+    """Generations: equal for equal inline values, new for each indirect write, NO_VALUE for a missing key."""
+    driver = ours(tmp_path)
+    (small,) = drive(driver.write_many([Write("a", b"1", NO_VALUE)]))
+    (again,) = drive(driver.write_many([Write("a", b"1", small.generation)]))
+    assert again.generation == small.generation
+    assert drive(driver.write_many([Write("a", b"2", NO_VALUE)]))[0].generation == UNKNOWN
+    first, second = (drive(driver.write_many([Write("b", b"x" * 500)]))[0] for _ in range(2))
+    assert first.generation != second.generation
+    read = drive(driver.read_many([Read("b", if_not_equal=second.generation), Read("c")]))
+    assert [(one.state, one.generation) for one in read] == [
+        ("unspecified", second.generation),
+        ("missing", NO_VALUE),
+    ]
+
+
+def test_copy_range(tmp_path):
+    """Copying a range copies references in one commit, and TensorStore reads the values through both keys."""
+    store = KvStore.open(f"file://{tmp_path}/|ocdbt:").result()
+    for key, value in {"a/1": b"x" * 500, "a/2": b"small", "b": b"other"}.items():
+        store[key] = value
+    files = len(os.listdir(tmp_path / "d"))
+    (store / "a/").experimental_copy_range_to(store / "c/").result()
+    assert len(os.listdir(tmp_path / "d")) == files + 1
+    assert len(fsstore.ocdbt.versions(store).result()) == 5
+    copied = {"c/1": b"x" * 500, "c/2": b"small"}
+    assert their_contents(theirs(tmp_path)) == {"a/1": b"x" * 500, "a/2": b"small", "b": b"other", **copied}
+    store.delete_range(KeyRange.prefix("a/")).result()
+    assert their_contents(theirs(tmp_path)) == {"b": b"other", **copied}
+    assert fsstore.ocdbt.verify(store).result().ok
+
+
+def test_compact(tmp_path):
+    """A copy of a version is a database of its own with that version only; an existing one is not overwritten."""
+    store = theirs(tmp_path / "a", config=SMALL)
+    for number in range(30):
+        store[f"k{number % 20}"] = b"x" * number
+    wanted = their_contents(ts.KvStore.open(f"file://{tmp_path}/a/|ocdbt:@v20/").result())
+    target = f"file://{tmp_path}/b/|ocdbt:"
+    info = fsstore.ocdbt.compact(f"file://{tmp_path}/a/", target, version=20).result()
+    assert (info.generation, info.num_keys) == (1, len(wanted))
+    assert their_contents(theirs(tmp_path / "b")) == wanted
+    assert fsstore.ocdbt.verify(target).result().ok
+    with pytest.raises(ValueError, match="already"):
+        fsstore.ocdbt.compact(f"file://{tmp_path}/a/", target).result()
+    with pytest.raises(NotFoundError):
+        fsstore.ocdbt.compact(f"file://{tmp_path}/nothing/", f"file://{tmp_path}/c/").result()
+    numbered = {"driver": "ocdbt", "base": f"file://{tmp_path}/d/", "config": {"manifest_kind": "numbered"}}
+    fsstore.ocdbt.compact(f"file://{tmp_path}/a/|ocdbt:", numbered).result()
+    assert their_contents(theirs(tmp_path / "d")) == their_contents(store)

@@ -1,0 +1,369 @@
+"""Arrays opened through reference sets have the values of the files the references point into.
+
+The oracle is the file itself, read by h5py, netCDF4, scipy or tifffile.  Sets are made in the run, by the writers people
+use and by hand, in every form, and stand beside their files on disk, on a web server or in a bucket.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import shutil
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+
+import fsstore as ts
+from fsstore import references
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")
+
+
+def write_hdf5(path):
+    """Write an HDF5 file with groups, filters, holes, odd byte orders, strings, scalars and grown dimensions."""
+    rng = np.random.default_rng(11)
+    with h5py.File(path, "w") as f:
+        temp = np.round(rng.random((5, 33, 47)), 3)
+        f.create_dataset("temp", data=temp, chunks=(2, 16, 20), compression="gzip", shuffle=True)
+        f.create_dataset("plain", data=rng.integers(-9, 9, (7, 9)).astype("<i2"))
+        f.create_dataset("big", data=rng.random((6, 5)).astype(">f4"), chunks=(4, 5), compression="gzip")
+        f.create_dataset("scalar", data=np.float32(3.5))
+        f.create_dataset("zeros", data=np.array([0, 3, 0, 4], "u1"), fillvalue=0)
+        f.create_dataset("holes", shape=(100,), chunks=(10,), dtype="i4", fillvalue=-1)[35:45] = 7
+        f.create_dataset("nan", shape=(9,), chunks=(4,), dtype="f4", fillvalue=np.nan)[:3] = 2
+        grown = f.create_dataset(
+            "grown", shape=(3, 4), maxshape=(None, 9), chunks=(2, 3), dtype="f8", fillvalue=9
+        )
+        grown[0] = 1
+        f.create_dataset("fixed", data=np.array([b"ab", b"c", b"defg"], "S4"), chunks=(2,))
+        f.create_dataset("empty", shape=(0, 3), dtype="i4", chunks=(1, 3), maxshape=(None, 3))
+        deep = f.create_group("g").create_group("deep")
+        deep.create_dataset("x", data=rng.integers(0, 9, (8, 8)), chunks=(3, 5), compression="gzip")
+        f.create_dataset("names", data=np.array(["aa", "é", ""], dtype=object), dtype=h5py.string_dtype())
+    return path
+
+
+ARRAYS = (
+    "temp",
+    "plain",
+    "big",
+    "scalar",
+    "zeros",
+    "holes",
+    "nan",
+    "grown",
+    "fixed",
+    "empty",
+    "g/deep/x",
+    "names",
+)
+
+
+def kerchunk_document(path, **options):
+    """Return kerchunk's document of an HDF5 file, made with the collector off (it can deadlock with it on)."""
+    from kerchunk.hdf import SingleHdf5ToZarr
+
+    gc.collect()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return SingleHdf5ToZarr(str(path), **options).translate()
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module")
+def hdf5(tmp_path_factory):
+    """The HDF5 file."""
+    return write_hdf5(tmp_path_factory.mktemp("arrays") / "a.h5")
+
+
+@pytest.fixture(scope="module")
+def document(hdf5):
+    """Kerchunk's references into it, with a few small chunks inline."""
+    return kerchunk_document(hdf5, inline_threshold=20)
+
+
+def pointed(document, url):
+    """Return the document with every target replaced by one URL."""
+    refs = {key: [url, *ref[1:]] if isinstance(ref, list) else ref for key, ref in document["refs"].items()}
+    return {"version": 1, "refs": refs}
+
+
+def assert_same(found, expected):
+    """Assert equal values, shapes and types; the byte order of memory does not count, strings are text."""
+    expected = np.asarray(expected)
+    if expected.dtype.hasobject:
+        expected = np.array([text.decode() for text in expected.ravel()], object).reshape(expected.shape)
+        found = np.array(
+            [bytes(text).decode() if isinstance(text, bytes) else text for text in found.ravel()], object
+        )
+    else:
+        assert found.dtype == expected.dtype.newbyteorder("=")
+    assert found.shape == expected.shape
+    assert np.array_equal(found, expected, equal_nan=expected.dtype.kind == "f")
+
+
+def assert_arrays(kvstore, hdf5, names=ARRAYS, driver="zarr"):
+    """Assert that arrays in a reference store read, whole and in part, what h5py reads."""
+    with h5py.File(hdf5) as f:
+        for name in names:
+            array = ts.open({"driver": driver, "kvstore": {**kvstore, "path": f"{name}/"}}).result()
+            assert array.shape == f[name].shape
+            assert_same(array.read().result(), f[name][()])
+            if array.rank and array.size:
+                part = tuple(slice(size // 3, None, 2) for size in array.shape)
+                whole = np.asarray(f[name][()])
+                assert_same(array[part].read().result(), whole[part])
+
+
+FORMS = {
+    "r.json": lambda refs, path: refs.save(path),
+    "r.json.zst": lambda refs, path: refs.save(path),
+    "r0.json.gz": lambda refs, path: refs.save(path, version=0),
+    "r3.parq": lambda refs, path: refs.save(path, record_size=3),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_sets_in_every_form_on_disk(document, hdf5, tmp_path, name):
+    """JSON of both versions, compressed, and parquet: all arrays of an HDF5 file, by spec."""
+    FORMS[name](references.open(document), tmp_path / name)
+    assert_arrays({"driver": "reference", "base": f"file://{tmp_path}/{name}"}, hdf5)
+
+
+def test_one_url_opens_an_array(document, hdf5, tmp_path):
+    """`<set>|reference:<array>/|zarr2:` in one string, and a batch of parts of several arrays."""
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with h5py.File(hdf5) as f:
+        for scheme in ("reference", "kerchunk"):
+            array = ts.open(f"file://{tmp_path}/r.json|{scheme}:temp/|zarr2:").result()
+            assert_same(array[1:4, 3, ::5].read().result(), f["temp"][1:4, 3, ::5])
+            assert array.url == f"file://{tmp_path}/r.json|reference:temp/|zarr2:"
+        listed = array[ts.d[1].translate_to[100]].oindex[:, [101, 110, 101], 3:9].read().result()
+        assert_same(listed, f["temp"][()][:, [1, 10, 1], 3:9])
+
+
+@pytest.mark.parametrize("engine", ["fastparquet", "pyarrow"])
+@pytest.mark.parametrize("record_size", [1, 4, 10_000])
+def test_parquet_made_by_fsspec(document, hdf5, tmp_path, engine, record_size):
+    """fsspec's parquet writer, with either engine and any partition size, holes and inline chunks included."""
+    from fsspec.implementations.reference import LazyReferenceMapper
+
+    fs = LazyReferenceMapper.create(str(tmp_path / "r.parq"), record_size=record_size, engine=engine)
+    refs = document["refs"]
+    for key in sorted(refs, key=lambda key: "/." not in f"/{key}"):
+        inline = isinstance(refs[key], str) and "/." not in f"/{key}" and not refs[key].startswith("base64:")
+        fs[key] = refs[key].encode() if inline else refs[key]
+    fs.flush()
+    assert_arrays({"driver": "reference", "base": f"file://{tmp_path}/r.parq"}, hdf5)
+
+
+def test_parquet_made_by_kerchunk(document, hdf5, tmp_path):
+    """kerchunk's own conversion."""
+    from kerchunk.df import refs_to_dataframe
+
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    refs_to_dataframe(str(tmp_path / "r.json"), str(tmp_path / "r.parq"), record_size=5)
+    assert_arrays({"driver": "reference", "base": f"file://{tmp_path}/r.parq"}, hdf5)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_sets_and_files_on_a_web_server(document, hdf5, tmp_path, object_server, name):
+    """Absolute and relative targets beside a set on a web server."""
+    object_server.put("d/a.h5", hdf5.read_bytes())
+    for url in (f"{object_server.url}/d/a.h5", "../d/a.h5"):
+        refs = references.open(pointed(document, url))
+        shutil.rmtree(tmp_path / name) if (tmp_path / name).is_dir() else (tmp_path / name).unlink(
+            missing_ok=True
+        )
+        FORMS[name](refs, tmp_path / name)
+        files = (
+            [tmp_path / name]
+            if not name.endswith("parq")
+            else [p for p in (tmp_path / name).rglob("*") if p.is_file()]
+        )
+        for file in files:
+            object_server.put(f"set/{file.relative_to(tmp_path)}", file.read_bytes())
+        base = f"{object_server.url}/set/{name}{'/' if name.endswith('parq') else ''}"
+        assert_arrays(
+            {"driver": "reference", "base": base}, hdf5, ("temp", "holes", "g/deep/x", "big", "names")
+        )
+
+
+def test_whole_arrays_over_http_cost_a_request_or_two(document, hdf5, tmp_path, object_server):
+    """Adjacent chunks of one file are one request, however many they are."""
+    object_server.put("a.h5", hdf5.read_bytes())
+    (tmp_path / "r.json").write_text(json.dumps(pointed(document, f"{object_server.url}/a.h5")))
+    array = ts.open(f"file://{tmp_path}/r.json|reference:temp/|zarr2:").result()
+    object_server.log.clear()
+    array.read().result()
+    assert object_server.count() == 1
+
+
+@pytest.mark.parametrize("name", ["r.json.zst", "r3.parq"])
+def test_sets_and_files_in_a_bucket(document, hdf5, tmp_path, moto_bucket, name):
+    """Sets and targets on S3, with the options of each; the set local, the targets remote, too."""
+    import s3fs
+
+    endpoint, bucket = moto_bucket
+    options = {
+        "key": "a",
+        "secret": "b",
+        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
+    }
+    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
+    fs.pipe_file(f"{bucket}/arrays/a.h5", hdf5.read_bytes())
+    refs = references.open(pointed(document, f"s3://{bucket}/arrays/a.h5"))
+    base = {"driver": "fsspec", "url": f"s3://{bucket}/arrays/{name}", "storage_options": options}
+    refs.save(base, "parquet" if name.endswith("parq") else "json.zst", overwrite=True)
+    FORMS[name](refs, tmp_path / name)
+    targets = {f"s3://{bucket}/": options}
+    for where in (base, f"file://{tmp_path}/{name}"):
+        kvstore = {"driver": "reference", "base": where, "targets": targets}
+        assert_arrays(kvstore, hdf5, ("temp", "holes", "scalar"))
+
+
+def test_netcdf3(tmp_path):
+    """Record and fixed variables of both NetCDF 3 variants, small ones inlined behind blosc."""
+    from kerchunk.netCDF3 import NetCDF3ToZarr
+    from scipy.io import netcdf_file
+
+    for version in (1, 2):
+        path = tmp_path / f"{version}.nc"
+        with netcdf_file(path, "w", version=version) as f:
+            f.createDimension("t", None)
+            f.createDimension("x", 50)
+            f.createVariable("v", "f8", ("t", "x"))[:] = np.arange(200.0).reshape(4, 50)
+            f.createVariable("i", "i2", ("t",))[:] = [5, 0, -7, 9]
+            f.createVariable("w", "f4", ("x",))[:] = np.arange(50)
+            f.createVariable("one", "i4", ())[...] = 42
+        for threshold in (0, 1000):
+            document = NetCDF3ToZarr(str(path), inline_threshold=threshold).translate()
+            (tmp_path / "r.json").write_text(json.dumps(document))
+            with netcdf_file(path, "r", mmap=False) as f:
+                for name, variable in f.variables.items():
+                    array = ts.open(f"file://{tmp_path}/r.json|reference:{name}/|zarr2:").result()
+                    assert_same(array.read().result(), np.asarray(variable[...]).reshape(array.shape))
+
+
+def test_netcdf4(tmp_path):
+    """A file by netCDF4: packed integers and times stay as stored, zeros and fill values included."""
+    import netCDF4
+
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as f:
+        f.createDimension("t", None)
+        f.createDimension("x", 30)
+        packed = f.createVariable("packed", "i2", ("t", "x"), zlib=True, fill_value=-999, chunksizes=(2, 20))
+        packed.scale_factor, packed.add_offset = 0.5, 10.0
+        packed.set_auto_maskandscale(False)
+        packed[:] = np.arange(150).reshape(5, 30) - 75
+        packed[2] = -999
+        f.createVariable("t", "f8", ("t",))[:] = np.arange(5)
+        group = f.createGroup("model")
+        group.createVariable("y", "u4", ("x",), compression="zlib", shuffle=True)[:] = np.arange(30)
+    (tmp_path / "r.json").write_text(json.dumps(kerchunk_document(tmp_path / "a.nc", inline_threshold=0)))
+    with netCDF4.Dataset(tmp_path / "a.nc") as f:
+        f.set_auto_maskandscale(False)
+        for name in ("packed", "t", "model/y"):
+            array = ts.open(f"file://{tmp_path}/r.json|reference:{name}/|zarr2:").result()
+            assert_same(array.read().result(), f[name][...])
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_virtualizarr(tmp_path, form):
+    """VirtualiZarr's exports of an HDF5 file, scalars included where its writer can."""
+    import virtualizarr as vz
+    from obspec_utils.registry import ObjectStoreRegistry
+    from obstore.store import LocalStore
+    from virtualizarr.parsers import HDFParser
+
+    rng = np.random.default_rng(3)
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_dataset("v", data=rng.random((20, 30)), chunks=(6, 7), compression="gzip", shuffle=True)
+        f.create_dataset("i", data=rng.integers(0, 5, 20, dtype="u2"), chunks=(6,), fillvalue=3)
+        if form == "json":
+            f.create_dataset("s", data=5.0)
+    registry = ObjectStoreRegistry({"file://": LocalStore()})
+    path = tmp_path / f"r.{form}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        virtual = vz.open_virtual_dataset(
+            f"file://{tmp_path}/a.h5", registry=registry, parser=HDFParser(), loadable_variables=[]
+        )
+        virtual.vz.to_kerchunk(str(path), format=form)
+    names = ("v", "i", "s") if form == "json" else ("v", "i")
+    assert_arrays({"driver": "reference", "base": f"file://{path}"}, tmp_path / "a.h5", names)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_tifffile(tmp_path, version, compression):
+    """tifffile's sets: the array at the root, edge tiles, templates."""
+    import tifffile
+
+    data = np.random.default_rng(5).integers(0, 60000, (100, 120), dtype="u2")
+    tifffile.imwrite(tmp_path / "a.tif", data, tile=(32, 32), compression=compression)
+    with tifffile.imread(tmp_path / "a.tif", aszarr=True) as store:
+        text = io.StringIO()
+        template = {"templatename": "u"} if version else {}
+        store.write_fsspec(text, url=f"file://{tmp_path}/", version=version, **template)
+    (tmp_path / "r.json").write_text(text.getvalue())
+    array = ts.open(f"file://{tmp_path}/r.json|reference:|zarr2:").result()
+    assert_same(array.read().result(), data)
+    assert_same(array[30:70:3, 110:].read().result(), data[30:70:3, 110:])
+
+
+def test_live_filesystems_are_read_as_the_sets_they_hold(document, hdf5, tmp_path, object_server):
+    """A live `ReferenceFileSystem`, a mapper and a zarr store over it read whole arrays with one request."""
+    import fsspec
+    import zarr
+
+    object_server.put("a.h5", hdf5.read_bytes())
+    live = fsspec.filesystem(
+        "reference",
+        fo=pointed(document, f"{object_server.url}/a.h5"),
+        remote_protocol="http",
+        remote_options={"asynchronous": True},
+        skip_instance_cache=True,
+        asynchronous=True,
+    )
+    with h5py.File(hdf5) as f:
+        for source in (live.get_mapper("temp"), zarr.storage.FsspecStore(live, read_only=True, path="temp")):
+            object_server.log.clear()
+            array = ts.open({"driver": "zarr", "kvstore": source}).result()
+            assert_same(array.read().result(), f["temp"][()])
+            assert object_server.count() == 1
+
+
+def test_options_of_a_live_web_filesystem_are_not_lost(document, hdf5, object_server):
+    """One whose web filesystem carries headers is read by its own code, which sends them."""
+    import fsspec
+
+    object_server.put("a.h5", hdf5.read_bytes())
+    live = fsspec.filesystem(
+        "reference",
+        fo=pointed(document, f"{object_server.url}/a.h5"),
+        remote_protocol="http",
+        remote_options={"headers": {"X-Token": "hush"}},
+        skip_instance_cache=True,
+    )
+    array = ts.open({"driver": "zarr", "kvstore": live.get_mapper("g/deep/x")}).result()
+    with h5py.File(hdf5) as f:
+        assert_same(array.read().result(), f["g/deep/x"][()])
+    assert all(headers.get("X-Token") == "hush" for headers in object_server.headers_seen)
+
+
+@pytest.mark.parametrize("name", ["r.json", "r.json.zst", "r3.parq"])
+def test_detection_finds_arrays_inside_sets(document, hdf5, tmp_path, name):
+    """`<set>|reference:<array>` without a format, and the set entered by `auto`, read the array."""
+    FORMS[name](references.open(document), tmp_path / name)
+    array = ts.open(f"file://{tmp_path}/{name}|reference:temp/").result()
+    with h5py.File(hdf5) as f:
+        assert_same(array[:, 5].read().result(), f["temp"][:, 5])
+    with pytest.raises(ValueError, match='"temp"'):
+        ts.open(f"file://{tmp_path}/{name}").result()

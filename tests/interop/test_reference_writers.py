@@ -1,0 +1,417 @@
+"""Sets made by the writers people use, read exactly; sets we write, read by the readers people use.
+
+The oracle is fsspec's `ReferenceFileSystem` where it is right, the source file through h5py where it is not.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import warnings
+
+import fsspec
+import h5py
+import numpy as np
+import pytest
+from fsspec.implementations.reference import LazyReferenceMapper
+
+from fsstore import _runtime, references
+from fsstore.kvstore.contract import KvPrefix, Read
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.reference.kind import open_reference
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")
+RNG = np.random.default_rng(7)
+
+
+def run(coroutine):
+    """Return the result of a coroutine, on the event loop."""
+    return _runtime.call(coroutine)
+
+
+def contents(path, **members):
+    """Return every key and value of the set at a path, read in one batch through the adapter."""
+    driver = run(open_reference(KvPrefix(LocalDriver(), str(path)), members))
+
+    async def keys():
+        return [entry async for batch in driver.scan(KeyRange()) for entry in batch]
+
+    entries = run(keys())
+    results = run(driver.read_many([Read(entry.key) for entry in entries]))
+    for entry, result in zip(entries, results, strict=True):
+        assert entry.size in (None, len(result.value)), entry
+    return {entry.key: bytes(result.value) for entry, result in zip(entries, results, strict=True)}
+
+
+def oracle(fo, **options):
+    """Return every key and value as fsspec reads them."""
+    fs = fsspec.filesystem("reference", fo=fo, skip_instance_cache=True, remote_protocol="file", **options)
+    return {key: fs.cat_file(key) for key in fs.references if not fs.isdir(key)}
+
+
+@pytest.fixture(scope="module")
+def hdf5(tmp_path_factory):
+    """An HDF5 file with groups, filters, strings, scalars, unwritten chunks and an unlimited dimension."""
+    path = tmp_path_factory.mktemp("hdf") / "a.h5"
+    with h5py.File(path, "w") as f:
+        f.attrs["title"] = "é"
+        f.create_dataset(
+            "temp", data=RNG.random((4, 50, 60)), chunks=(1, 25, 30), compression="gzip", shuffle=True
+        )
+        f.create_dataset("raw", data=np.arange(1000, dtype="<i2"))
+        f.create_dataset("scalar", data=np.float32(3.5))
+        f.create_dataset("names", data=np.array(["aa", "b", "ccc"], dtype=object), dtype=h5py.string_dtype())
+        grown = f.create_dataset(
+            "grown", shape=(3, 4), maxshape=(None, 4), chunks=(2, 4), dtype="f8", fillvalue=9
+        )
+        grown[0] = 1
+        deep = f.create_group("g").create_group("deep")
+        deep.create_dataset("x", data=RNG.integers(0, 9, (8, 8)), chunks=(4, 4), compression="gzip")
+        f.create_dataset("holes", shape=(100,), chunks=(10,), dtype="i4", fillvalue=-1)[35:45] = 7
+    return path
+
+
+def scan_hdf5(path, **options):
+    """Return kerchunk's document of an HDF5 file, made with the collector off (it can deadlock with it on)."""
+    from kerchunk.hdf import SingleHdf5ToZarr
+
+    gc.collect()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return SingleHdf5ToZarr(str(path), **options).translate()
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module")
+def kerchunked(hdf5):
+    """Kerchunk's document of that file."""
+    return scan_hdf5(hdf5, inline_threshold=100)
+
+
+@pytest.mark.parametrize(
+    "dump",
+    [json.dumps, lambda d: json.dumps(d, indent=2), lambda d: json.dumps(d["refs"])],
+    ids=["v1", "indented", "v0"],
+)
+def test_kerchunk_hdf5(kerchunked, tmp_path, dump):
+    """Every key of a kerchunk HDF5 set has the bytes that fsspec reads."""
+    path = tmp_path / "r.json"
+    path.write_text(dump(kerchunked))
+    assert contents(path) == oracle(str(path))
+
+
+def test_values_are_those_of_the_file(kerchunked, hdf5, tmp_path):
+    """Chunks decoded through the stored filters are what h5py reads, missing chunks stay missing."""
+    import numcodecs
+
+    found = {key: value for key, value in references.open(kerchunked).items_of("holes")}
+    assert {key for key in found if not key.rpartition("/")[2].startswith(".")} == {"holes/3", "holes/4"}
+    store = references.store(kerchunked)
+    meta = json.loads(store.read("temp/.zarray").result().value)
+    filters = [numcodecs.get_codec(config) for config in meta["filters"]]
+    with h5py.File(hdf5) as f:
+        for i, j, k in np.ndindex(4, 2, 2):
+            data = bytes(store.read(f"temp/{i}.{j}.{k}").result().value)
+            for codec in reversed(filters):
+                data = codec.decode(data)
+            expected = f["temp"][i : i + 1, j * 25 : j * 25 + 25, k * 30 : k * 30 + 30]
+            assert np.array_equal(np.frombuffer(data, meta["dtype"]).reshape(1, 25, 30), expected)
+
+
+def test_netcdf3(tmp_path):
+    """Record variables, big-endian, of scipy's NetCDF 3 writer."""
+    from kerchunk.netCDF3 import NetCDF3ToZarr
+    from scipy.io import netcdf_file
+
+    with netcdf_file(tmp_path / "a.nc", "w") as f:
+        f.createDimension("t", None)
+        f.createDimension("x", 50)
+        v = f.createVariable("v", "f8", ("t", "x"))
+        v[:] = np.arange(200.0).reshape(4, 50)
+    document = NetCDF3ToZarr(str(tmp_path / "a.nc"), inline_threshold=0).translate()
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    found = contents(tmp_path / "r.json")
+    assert found == oracle(str(tmp_path / "r.json"))
+    assert np.array_equal(np.frombuffer(found["v/2.0"], ">f8"), np.arange(100.0, 150))
+
+
+@pytest.mark.parametrize("record_size", [3, 7, 10_000])
+@pytest.mark.parametrize("engine", ["fastparquet", "pyarrow"])
+def test_parquet_of_kerchunk(kerchunked, tmp_path, record_size, engine):
+    """Parquet written by kerchunk with either engine and any partition size, missing chunks included.
+
+    fsspec itself takes the nulls of pandas 3 for references, and empty columns of pyarrow for data.
+    """
+    refs = {key: value for key, value in kerchunked["refs"].items()}
+    fs = LazyReferenceMapper.create(str(tmp_path / "r.parq"), record_size=record_size, engine=engine)
+    for key in sorted(refs, key=lambda key: "/." not in f"/{key}"):
+        value = refs[key]
+        fs[key] = (
+            value.encode()
+            if isinstance(value, str) and "/." not in f"/{key}" and not value.startswith("base64:")
+            else value
+        )
+    fs.flush()
+    (tmp_path / "r.json").write_text(json.dumps(kerchunked))
+    expected, found = contents(tmp_path / "r.json"), contents(tmp_path / "r.parq")
+    documents = [key for key in expected if key.rpartition("/")[2].startswith(".")]
+    assert {key: json.loads(found.pop(key)) for key in documents} == {
+        key: json.loads(expected.pop(key)) for key in documents
+    }
+    found.pop(".zmetadata", None)
+    assert found == expected
+
+
+@pytest.mark.parametrize("threshold", [1, 10**9])
+def test_refs_to_dataframe(kerchunked, tmp_path, threshold):
+    """kerchunk's own converter, with and without dictionary-encoded URLs."""
+    from kerchunk.df import refs_to_dataframe
+
+    refs_to_dataframe(kerchunked, str(tmp_path / "r.parq"), record_size=5, categorical_threshold=threshold)
+    (tmp_path / "r.json").write_text(json.dumps(kerchunked))
+    expected, found = contents(tmp_path / "r.json"), contents(tmp_path / "r.parq")
+    assert {k: v for k, v in found.items() if "/." not in f"/{k}"} == {
+        k: v for k, v in expected.items() if "/." not in f"/{k}"
+    }
+
+
+def test_fastparquet_reads_for_us_too(kerchunked, tmp_path, monkeypatch):
+    """Without pyarrow, fastparquet gives the same columns."""
+    from fsstore.kvstore.reference import parquet_read
+
+    references.open(kerchunked).save(tmp_path / "r.parq", record_size=6)
+    expected = contents(tmp_path / "r.parq")
+    monkeypatch.setattr(parquet_read, "_read", parquet_read._with_fastparquet)
+    assert contents(tmp_path / "r.parq") == expected
+
+
+@pytest.mark.parametrize("name", ["r.json", "r.json.zst", "r.json.gz", "r0.json", "r.parq"])
+def test_what_we_save_is_what_we_read(kerchunked, tmp_path, name):
+    """Saving in any form and opening again gives every byte back, and the source's bytes are unchanged."""
+    (tmp_path / "source.json").write_text(json.dumps(kerchunked))
+    references.open(kerchunked).save(tmp_path / name, version=0 if "0" in name else 1)
+    assert contents(tmp_path / name) == contents(tmp_path / "source.json")
+
+
+def test_fsspec_reads_our_json(tmp_path, kerchunked):
+    """fsspec reads the same bytes from a document we wrote, awkward inline values included."""
+    refs = references.open(kerchunked).merge(
+        references.open(
+            {
+                "a": b"\xff\0",
+                "b": "base64:YmFzZTY0OmhlbGxv",
+                "c": 'é\n"{{x}}',
+                "d": b"1e10    ",
+                "e": b"",
+                "f": {"q": 1},
+            }
+        )
+    )
+    for version in (0, 1):
+        refs.save(tmp_path / f"r{version}.json", version=version)
+        assert oracle(str(tmp_path / f"r{version}.json")) == contents(tmp_path / f"r{version}.json")
+
+
+def test_fsspec_reads_our_parquet(tmp_path, kerchunked):
+    """fsspec's lazy mapper finds every reference we wrote, and nothing else, in parquet with holes."""
+    references.open(kerchunked).save(tmp_path / "r.parq", record_size=4)
+    ours = contents(tmp_path / "r.parq")
+    theirs = fsspec.filesystem(
+        "reference", fo=str(tmp_path / "r.parq"), remote_protocol="file", skip_instance_cache=True
+    )
+    for key, value in ours.items():
+        got = theirs.cat_file(key)
+        assert json.loads(got) == json.loads(value) if "/.z" in f"/{key}" else got == value, key
+    for hole in ("holes/0", "holes/2", "holes/5", "holes/9", "grown/1.0"):
+        with pytest.raises(FileNotFoundError):
+            theirs.cat_file(hole)
+
+
+def test_multizarr(tmp_path):
+    """Files combined by MultiZarrToZarr."""
+    from kerchunk.combine import MultiZarrToZarr
+
+    documents = []
+    for n in range(3):
+        path = tmp_path / f"{n}.h5"
+        with h5py.File(path, "w") as f:
+            t = f.create_dataset("t", data=[float(n)])
+            t.make_scale("t")
+            v = f.create_dataset("v", data=RNG.random((1, 40)), chunks=(1, 20))
+            v.dims[0].attach_scale(t)
+        documents.append(scan_hdf5(path))
+    combined = MultiZarrToZarr(documents, concat_dims=["t"]).translate()
+    (tmp_path / "r.json").write_text(json.dumps(combined))
+    assert contents(tmp_path / "r.json") == oracle(str(tmp_path / "r.json"))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_tifffile(tmp_path, version):
+    """tifffile's sets: version 0 and 1, indented metadata, an array at the root, templates, edge tiles."""
+    import tifffile
+
+    data = RNG.integers(0, 60000, (100, 120), dtype="u2")
+    tifffile.imwrite(tmp_path / "a.tif", data, tile=(32, 32))
+    with tifffile.imread(tmp_path / "a.tif", aszarr=True) as store:
+        text = io.StringIO()
+        store.write_fsspec(
+            text, url=f"file://{tmp_path}/", version=version, **({"templatename": "u"} if version else {})
+        )
+    (tmp_path / "r.json").write_text(text.getvalue())
+    found = contents(tmp_path / "r.json")
+    assert found == oracle(str(tmp_path / "r.json"))
+    assert found["1.1"] == data[32:64, 32:64].tobytes()
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_virtualizarr(tmp_path, form):
+    """VirtualiZarr's exports, scalars under an empty chunk key included."""
+    import virtualizarr as vz
+    from obspec_utils.registry import ObjectStoreRegistry
+    from obstore.store import LocalStore
+    from virtualizarr.parsers import HDFParser
+
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_dataset("v", data=np.arange(100.0), chunks=(10,))
+        f.create_dataset("s", data=5.0) if form == "json" else None
+    registry = ObjectStoreRegistry({"file://": LocalStore()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        virtual = vz.open_virtual_dataset(
+            f"file://{tmp_path}/a.h5", registry=registry, parser=HDFParser(), loadable_variables=[]
+        )
+        path = tmp_path / ("r.json" if form == "json" else "r.parquet")
+        virtual.vz.to_kerchunk(str(path), format=form)
+    driver = run(open_reference(KvPrefix(LocalDriver(), str(path)), {}))
+    values = run(driver.read_many([Read(f"v/{n}") for n in range(10)]))
+    assert b"".join(bytes(value.value) for value in values) == np.arange(100.0).tobytes()
+    if form == "json":
+        scalar = run(driver.read_many([Read("s/0"), Read("s/c")]))
+        assert [np.frombuffer(bytes(value.value), "<f8").tolist() for value in scalar] == [[5.0], [5.0]]
+
+
+def test_both_zarr_versions_and_separators_in_one_set(tmp_path):
+    """v2 with dots and slashes, v3 with slashes and dots, scalars of both, pyramids: in JSON and in parquet."""
+    (tmp_path / "t").write_bytes(bytes(range(256)) * 10)
+
+    def v2(shape, chunks, separator):
+        return {
+            "zarr_format": 2,
+            "shape": shape,
+            "chunks": chunks,
+            "dimension_separator": separator,
+            "dtype": "|u1",
+        }
+
+    def v3(shape, chunks, **encoding):
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": shape,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+            **encoding,
+        }
+
+    dots = {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}}}
+    old = {"chunk_key_encoding": {"name": "v2"}}
+    documents = {
+        "a/.zarray": v2([4, 4], [2, 2], "."), "b/.zarray": v2([4, 4], [2, 2], "/"), "s/.zarray": v2([], [], "."),
+        "c/zarr.json": v3([4, 4], [2, 2]), "d/zarr.json": v3([4, 4], [2, 2], **dots), "e/zarr.json": v3([4, 4], [2, 2], **old),
+        "t/zarr.json": v3([], []), "zarr.json": {"zarr_format": 3, "node_type": "group"},
+        "p/0/.zarray": v2([4, 4], [2, 2], "/"), "p/1/.zarray": v2([2, 2], [2, 2], "/"), "p/10/.zarray": v2([4, 4], [2, 2], "."),
+    }  # fmt: skip
+    keys = ["s/0", "t/c", "p/1/0/0"]
+    for i, j in np.ndindex(2, 2):
+        keys += [
+            f"a/{i}.{j}",
+            f"b/{i}/{j}",
+            f"c/c/{i}/{j}",
+            f"d/c.{i}.{j}",
+            f"e/{i}.{j}",
+            f"p/0/{i}/{j}",
+            f"p/10/{i}.{j}",
+        ]
+    refs = {key: [f"{tmp_path}/t", n * 3, 3] for n, key in enumerate(keys)}
+    refs |= {key: json.dumps(value) for key, value in documents.items()}
+    set_ = references.open({"version": 1, "refs": refs})
+    set_.save(tmp_path / "r.json")
+    set_.save(tmp_path / "r.parq", record_size=3)
+    found = contents(tmp_path / "r.json")
+    assert set(found) == set(refs)
+    assert {key: found[key] for key in keys} == {
+        key: (bytes(range(256)) * 2)[n * 3 : n * 3 + 3] for n, key in enumerate(keys)
+    }
+    assert contents(tmp_path / "r.parq") == found
+    for name in ("r.json", "r.parq"):
+        wrong = references.open(tmp_path / name).get_many(
+            ["a/2.0", "a/0.2", "a/0", "b/0.0", "c/c/0", "c/0/0", "p/1/0/1", "p/2/0/0"]
+        )
+        assert wrong == [None] * 8
+
+
+@pytest.mark.parametrize(
+    "name", ["x/0.5", "x/3.0", "x/0", "x/0.0.0", "x/foo", "x/00.0", "x/-1.0", "x/0.", "y/0.0", "x/1.1"]
+)
+def test_keys_outside_the_grid_do_not_exist_in_parquet(tmp_path, name):
+    """A key that would wrap to another chunk's row is absent, and so is an empty row."""
+    array = {"zarr_format": 2, "shape": [6, 4], "chunks": [2, 2]}
+    refs = {f"x/{i}.{j}": ["u", i * 10 + j, 1] for i, j in np.ndindex(3, 2) if (i, j) != (1, 1)}
+    references.open({"x/.zarray": array, **refs}).save(tmp_path / "r.parq")
+    assert references.open(tmp_path / "r.parq").get_many([name]) == [None]
+    assert set(references.open(tmp_path / "r.parq")) == {"x/.zarray", *refs}
+
+
+def test_growing_a_grid_moves_no_reference(tmp_path):
+    """Changing the shape and saving again maps every reference to its new row."""
+
+    def document(shape):
+        return {"zarr_format": 2, "shape": shape, "chunks": [1, 1]}
+
+    refs = {f"x/{i}.{j}": ["u", i * 10 + j, 1] for i, j in np.ndindex(2, 2)}
+    references.open({"x/.zarray": document([2, 2]), **refs}).save(tmp_path / "a.parq")
+    grown = references.open(tmp_path / "a.parq").merge(references.open({"x/.zarray": document([2, 3])}))
+    grown.save(tmp_path / "b.parq")
+    found = references.open(tmp_path / "b.parq")
+    assert found.get_many(["x/0.2", "x/1.0", "x/1.1"]) == [None, ("u", 10, 1), ("u", 11, 1)]
+
+
+def test_what_parquet_cannot_hold_is_refused_by_name(tmp_path):
+    """Keys that are no chunk, chunks out of the grid, and metadata that is no document: one error names them all."""
+    array = {"zarr_format": 2, "shape": [2], "chunks": [1]}
+    with pytest.raises(ValueError, match=r'"x/7".*"zzz"') as caught:
+        references.open({"x/.zarray": array, "x/7": ["u", 0, 1], "zzz": "text", "x/0": ["u", 0, 0]}).save(
+            tmp_path / "r.parq"
+        )
+    assert "2 keys" in str(caught.value)
+    with pytest.raises(ValueError, match="JSON object"):
+        references.open({".zgroup": "[]"}).save(tmp_path / "r.parq")
+
+
+def test_live_reference_filesystems(tmp_path, kerchunked):
+    """A live `ReferenceFileSystem`, over a dictionary or parquet, is read like its document."""
+    references.open(kerchunked).save(tmp_path / "r.parq")
+    (tmp_path / "r.json").write_text(json.dumps(kerchunked))
+    expected = contents(tmp_path / "r.json")
+    for fo in (kerchunked, str(tmp_path / "r.json"), str(tmp_path / "r.parq")):
+        live = fsspec.filesystem("reference", fo=fo, remote_protocol="file", skip_instance_cache=True)
+        store = references.store(live)
+        found = {key.decode(): bytes(store.read(key).result().value) for key in store.list().result()}
+        assert {k: v for k, v in found.items() if "/." not in f"/{k}"} == {
+            k: v for k, v in expected.items() if "/." not in f"/{k}"
+        }
+
+
+def test_other_protocols_through_live_filesystems():
+    """Targets on fsspec's memory filesystem, reached through the filesystem object given for their prefix."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket-r/t", b"0123456789")
+    try:
+        store = references.store({"a": ["memory://bucket-r/t", 2, 3]}, targets={"memory://": memory})
+        assert bytes(store.read("a").result().value) == b"234"
+    finally:
+        memory.rm("/bucket-r", recursive=True)

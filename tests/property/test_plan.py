@@ -1,0 +1,134 @@
+"""Requests over random grids against NumPy: every element once, in its place, in both directions."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from fsstore.chunk.grid import RegularAxis, VariableAxis
+from fsstore.chunk.place import Placement
+from fsstore.chunk.plan import Affine, Constant, Indexed, chunk_numbers, plan
+
+
+def random_request(rng):
+    """Return array shape, axes, result shape, output maps, and the NumPy index that means the same."""
+    rank = rng.randint(1, 3)
+    shape = [rng.randint(1, 9) for _ in range(rank)]
+    axes = [
+        RegularAxis(rng.randint(1, 5)) if rng.random() < 0.7 else VariableAxis([rng.randint(1, 3)] * 9)
+        for _ in shape
+    ]
+    result = [rng.randint(1, 4) for _ in range(rng.randint(0, 3))]
+    maps, index = [], []
+    for extent in shape:
+        kind = rng.choice(["constant", "affine", "indexed"]) if result else "constant"
+        axis = rng.randrange(len(result)) if result else 0
+        steps = [s for s in range(-4, 5) if s and abs(s) * (result[axis] - 1) < extent] if result else []
+        if kind == "affine" and steps:
+            step = rng.choice(steps)
+            span = abs(step) * (result[axis] - 1)
+            low = rng.randint(0, extent - 1 - span)
+            first = low if step > 0 else low + span
+            maps.append(Affine(first, step, axis))
+            along = [-1 if other == axis else 1 for other in range(len(result))]
+            index.append((first + step * np.arange(result[axis])).reshape(along))
+        elif kind == "indexed":
+            sizes = [rng.choice([1, size]) for size in result]
+            positions = np.array([rng.randrange(extent) for _ in range(int(np.prod(sizes)))]).reshape(sizes)
+            maps.append(Indexed(positions))
+            index.append(positions)
+        else:
+            maps.append(Constant(rng.randrange(extent)))
+            index.append(np.array(maps[-1].position))
+    return shape, axes, tuple(result), maps, tuple(np.broadcast_to(each, result) for each in index)
+
+
+def chunks_of(request_plan, axes, array):
+    """Yield each cell with its place in the array and its chunk: full-sized, zero outside the array."""
+    for cell in request_plan.cells():
+        numbers = chunk_numbers(request_plan, cell)
+        where = tuple(
+            slice(axis.start(n), axis.start(n) + axis.size(n)) for axis, n in zip(axes, numbers, strict=True)
+        )
+        chunk = np.zeros([axis.size(n) for axis, n in zip(axes, numbers, strict=True)], array.dtype)
+        inside = tuple(slice(0, size) for size in array[where].shape)
+        chunk[inside] = array[where]
+        yield cell, where, inside, chunk
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_reading_agrees_with_numpy(seed):
+    """What cells place in the result is what NumPy's indexing selects."""
+    rng = random.Random(seed)
+    for _ in range(60):
+        shape, axes, result, maps, index = random_request(rng)
+        array = np.arange(1, 1 + int(np.prod(shape))).reshape(shape)
+        request_plan = plan(maps, result, axes)
+        out = np.zeros(result, array.dtype)
+        placement = Placement(request_plan, out)
+        for cell, _, _, chunk in chunks_of(request_plan, axes, array):
+            target = placement.target(cell)
+            if target is not None:
+                target[...] = chunk
+            else:
+                placement.copy_out(cell, chunk)
+        np.testing.assert_array_equal(out, array[index])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_writing_agrees_with_numpy(seed):
+    """What cells place in chunks is what NumPy's indexed assignment changes, and nothing else."""
+    rng = random.Random(100 + seed)
+    for _ in range(60):
+        shape, axes, result, maps, index = random_request(rng)
+        wanted = np.zeros(shape, int)
+        # Repeated positions get equal values, so that the order of writing does not matter.
+        values = 1 + np.ravel_multi_index(index, shape) if result else np.array(7)
+        wanted[index] = values
+        written = np.zeros(shape, int)
+        request_plan = plan(maps, result, axes)
+        placement = Placement(request_plan, np.asarray(values))
+        for cell, where, inside, chunk in chunks_of(request_plan, axes, written):
+            placement.copy_in(cell, chunk)
+            written[where] = chunk[inside]
+        np.testing.assert_array_equal(written, wanted)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_filling_touches_the_same_elements(seed):
+    """A missing chunk fills exactly the elements that its data would have set."""
+    rng = random.Random(200 + seed)
+    for _ in range(60):
+        shape, axes, result, maps, _ = random_request(rng)
+        request_plan = plan(maps, result, axes)
+        out = np.zeros(result, int)
+        placement = Placement(request_plan, out)
+        for cell in request_plan.cells():
+            before = out.copy()
+            placement.fill(cell, 5)
+            filled = out.copy()
+            out[...] = before
+            ones = np.full(
+                [axis.size(n) for axis, n in zip(axes, chunk_numbers(request_plan, cell), strict=True)], 5
+            )
+            placement.copy_out(cell, ones)
+            np.testing.assert_array_equal(out, filled)
+        assert (out == 5).all()
+
+
+def test_empty_requests_have_no_cells():
+    """A result without elements touches no chunk."""
+    request_plan = plan([Affine(0, 1, 0)], (0,), [RegularAxis(4)])
+    assert request_plan.cell_count == 0
+    assert list(request_plan.cells()) == []
+
+
+def test_whole_chunks_are_recognised():
+    """A cell covers its chunk only when all of it is selected in order."""
+    whole = list(plan([Affine(0, 1, 0)], (8,), [RegularAxis(4)]).cells())
+    assert [cell.covers for cell in whole] == [True, True]
+    for part in (Affine(1, 1, 0), Affine(7, -1, 0)):
+        count = 7 if part.step > 0 else 8
+        assert not all(cell.covers for cell in plan([part], (count,), [RegularAxis(4)]).cells())

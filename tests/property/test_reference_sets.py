@@ -1,0 +1,137 @@
+"""Reference sets, whatever is in them: scanning agrees with a JSON parser, saving is the inverse of opening."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fsstore import _runtime
+from fsstore.errors import StoreError
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.json_refs import from_json, from_mapping
+from fsstore.kvstore.reference.keys import check_key, split
+from fsstore.kvstore.reference.load import decompress
+from fsstore.kvstore.reference.overlay import State
+from fsstore.kvstore.reference.value import Located, decode_text, decode_value, encode_text
+from fsstore.kvstore.reference.writer import encode
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NUMBER = st.integers(0, 12).map(str) | st.sampled_from(
+    ["00", "-1", "", "c", "1e3", "999999999999999999", "9" * 19]
+)
+PATH = st.sampled_from(["x", "temp2", "g/deep", "level", "", "é", "a.b", "x/c", "7", "a\nb"])
+SEPARATOR = st.sampled_from("./")
+CHUNK = st.builds(
+    lambda path, numbers, first, rest: path + (first if path else "") + rest.join(numbers),
+    PATH, st.lists(NUMBER, min_size=1, max_size=4), SEPARATOR, SEPARATOR,
+)  # fmt: skip
+KEY = (CHUNK | TEXT | st.sampled_from([".zgroup", "x/.zarray", "x/", "x"])).filter(
+    lambda key: check_key(key) is None
+)
+URL = st.sampled_from(["s3://b/k", "u", "file:///a b", "http://h/é?q=1", "/abs", "a\\b", 'q"q', "{{u}}"])
+OFFSET = st.integers(0, 100) | st.integers(0, 2**61)
+VALUE = st.one_of(
+    TEXT.filter(lambda text: not text.startswith("base64:")),
+    st.binary(max_size=9).map(lambda data: encode_text(b"base64:" + data)),
+    st.tuples(URL).map(list),
+    st.tuples(URL, OFFSET, OFFSET).map(list),
+    st.none(),
+    st.dictionaries(st.text(st.characters(codec="ascii"), max_size=3), st.integers(), max_size=2),
+)
+ENTRIES = st.lists(st.tuples(KEY, VALUE), max_size=40)
+STYLE = st.sampled_from(
+    [{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}, {"separators": (" , ", " : ")}]
+)
+
+
+def listed(found):
+    """Return every key of a set with its reference."""
+    return {
+        name: page.value(position)
+        for names, page in found.batches(KeyRange())
+        for position, name in enumerate(names)
+    }
+
+
+@given(ENTRIES, STYLE, st.sampled_from(["", "version 1", "version last"]))
+@example([("version", ["u"])], {}, "version 1")
+@settings(max_examples=150, deadline=None)
+def test_scanning_agrees_with_parsing(entries, style, form):
+    """Any document, in any style, with duplicates, means what a JSON parser and the rules of values say."""
+    dump = lambda value: json.dumps(value, **style)  # noqa: E731
+    members = ", ".join(f"{dump(key)}: {dump(value)}" for key, value in entries)
+    if form == "":
+        entries = [
+            (key, value) for key, value in entries if key not in ("version", "refs", "gen", "templates")
+        ]
+        members = ", ".join(f"{dump(key)}: {dump(value)}" for key, value in entries)
+    text = {
+        "": "{%s}",
+        "version 1": '{"version": 1, "refs": {%s}}',
+        "version last": '{"refs": {%s}, "version": 1}',
+    }[form]
+    found = from_json((text % members if members else text.replace("%s", "")).encode())
+    model = {}
+    for key, value in entries:
+        model[key] = json.dumps(value, **style).encode() if isinstance(value, dict) else decode_value(value)
+    assert listed(found) == {key: value for key, value in model.items() if value is not None}
+    keys = [*model, "nowhere/0", "x/99.99"]
+    resolved = found.find(keys)
+    assert [resolved.value(n) for n in range(len(keys))] == [model.get(key) for key in keys]
+    for key in keys:
+        assert found.find([key]).value(0) == model.get(key)
+
+
+@given(ENTRIES, st.sampled_from([0, 1]), st.sampled_from(["", "zstd", "gzip"]))
+@settings(max_examples=80, deadline=None)
+def test_saving_is_the_inverse_of_opening(entries, version, compression):
+    """Any set, saved in either version and any compression, opens as the same set, byte for byte."""
+    document = {key: value for key, value in entries if key not in ("version", "refs", "gen", "templates")}
+    found = from_mapping(document)
+    data = _runtime.call(encode(State(found), version=version, compression=compression))
+    again = listed(from_json(decompress(data)))
+    assert again == listed(found)
+    assert all(isinstance(value, bytes | Located) for value in again.values())
+
+
+@given(st.binary(max_size=30))
+@example(b"base64:AAAA")
+def test_inline_bytes_survive_as_text(data):
+    """Whatever the bytes, the text written for them stands for exactly them, through JSON too."""
+    assert decode_text(json.loads(json.dumps(encode_text(data)))) == data
+
+
+@given(st.lists(CHUNK | TEXT.filter(lambda text: "\0" not in text), min_size=1, max_size=20))
+@settings(max_examples=150, deadline=None)
+def test_splitting_keys_loses_none(keys):
+    """Every key lands in one group or among the loose ones, and joining a group gives its keys back."""
+    from fsstore.kvstore.reference.keys import join
+
+    groups, loose = split([key.encode() for key in keys])
+    back = {position: keys[position] for position in loose}
+    for group in groups:
+        positions = (
+            list(range(len(keys)))[group.positions]
+            if isinstance(group.positions, slice)
+            else group.positions.tolist()
+        )
+        back.update(zip(positions, join(group.family, group.coords), strict=True))
+    assert back == dict(enumerate(keys))
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["version", "refs", "gen", "templates", "a/0", "key", "url", "dimensions"]), inner, max_size=4),
+    max_leaves=12).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+@settings(max_examples=300, deadline=2000)
+def test_rubbish_is_refused_and_nothing_else_happens(data):
+    """Arbitrary bytes and arbitrary JSON open as a set or raise an error of this library."""
+    try:
+        found = from_json(decompress(data))
+    except StoreError:
+        return
+    for names, page in found.batches(KeyRange()):
+        for position in range(len(names)):
+            page.value(position)

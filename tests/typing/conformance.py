@@ -1,0 +1,79 @@
+"""Every built-in assigned to its contract.  Nothing here runs: `make check` proves it by type checking.
+
+`tests/unit/test_packaging.py` fails when a registered name is not assigned here.
+"""
+
+from __future__ import annotations
+
+from fsstore.codec.blosc import BloscCodec
+from fsstore.codec.contract import Codec
+from fsstore.codec.crc32c import Crc32cCodec
+from fsstore.codec.deflate import GzipCodec
+from fsstore.codec.endian import BytesCodec
+from fsstore.codec.sharding import ShardingCodec
+from fsstore.codec.transpose import TransposeCodec
+from fsstore.codec.vlen import VlenBytesCodec, VlenUtf8Codec
+from fsstore.codec.zstd import ZstdCodec
+from fsstore.driver.array import KIND as ARRAY
+from fsstore.driver.array import InMemoryDriver
+from fsstore.driver.auto import KIND as AUTO
+from fsstore.driver.cast import KIND as CAST
+from fsstore.driver.cast import CastDriver
+from fsstore.driver.chunked import N5_KIND, ZARR2, ZARR3
+from fsstore.driver.chunked_array import ChunkedDriver
+from fsstore.driver.contract import ArrayDriver, DriverKind
+from fsstore.driver.downsample import KIND as DOWNSAMPLE
+from fsstore.driver.image import AVIF, BMP, JPEG, PNG, TIFF, WEBP, ImageDriver
+from fsstore.driver.json import KIND as JSON
+from fsstore.driver.json import JsonDriver
+from fsstore.driver.stack import KIND as STACK
+from fsstore.format.contract import Format
+from fsstore.format.zarr2 import Zarr2
+from fsstore.format.zarr3 import Zarr3
+from fsstore.kvstore.contract import KvDriver
+from fsstore.kvstore.fs import FsspecDriver
+from fsstore.kvstore.kind import KvKind
+from fsstore.kvstore.local import KIND as FILE
+from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.memory import KIND as MEMORY
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.ocdbt.driver import KIND as OCDBT
+from fsstore.kvstore.ocdbt.driver import OcdbtDriver
+from fsstore.kvstore.reference.driver import KIND as REFERENCE
+from fsstore.kvstore.reference.driver import ReferenceDriver
+from fsstore.kvstore.roots import ABFS, FSSPEC, GCS, HTTP, S3
+from fsstore.kvstore.zip_archive import KIND as ZIP
+from fsstore.kvstore.zip_archive import ZipDriver
+
+kinds: tuple[KvKind, ...] = (FILE, MEMORY, FSSPEC, S3, GCS, ABFS, HTTP, OCDBT, REFERENCE, ZIP)
+
+stores: tuple[type[KvDriver], ...] = (
+    LocalDriver,
+    MemoryDriver,
+    FsspecDriver,
+    OcdbtDriver,
+    ReferenceDriver,
+    ZipDriver,
+)
+
+codecs: tuple[type[Codec], ...] = (
+    BytesCodec,
+    TransposeCodec,
+    GzipCodec,
+    ZstdCodec,
+    BloscCodec,
+    Crc32cCodec,
+    ShardingCodec,
+    VlenUtf8Codec,
+    VlenBytesCodec,
+)
+
+driver_kinds: tuple[DriverKind, ...] = (
+    ZARR3, ZARR2, N5_KIND, ARRAY, AUTO, CAST, DOWNSAMPLE, JSON, STACK,
+)  # fmt: skip
+
+images: tuple[DriverKind, ...] = (AVIF, BMP, JPEG, PNG, TIFF, WEBP)
+
+drivers: tuple[type[ArrayDriver], ...] = (ChunkedDriver, InMemoryDriver, CastDriver, JsonDriver, ImageDriver)
+
+formats: tuple[type[Format], ...] = (Zarr3, Zarr2)

@@ -1,0 +1,153 @@
+"""Futures and promises: every way to wait, once resolved for ever, never a deadlock."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from fsstore import Future, Promise, _runtime, errors
+from fsstore import future as futures
+
+
+def test_promise_resolves_its_future_once():
+    """The first result stays; later ones have no effect."""
+    promise, future = Promise.new()
+    promise.set_result(5)
+    promise.set_exception(RuntimeError("late"))
+    assert future.result() == 5
+    assert future.exception() is None
+
+
+def test_an_exception_is_raised_and_returned():
+    """`result` raises what `exception` returns."""
+    promise, future = Promise.new()
+    promise.set_exception(KeyError("k"))
+    assert isinstance(future.exception(), KeyError)
+    with pytest.raises(KeyError):
+        future.result()
+
+
+def test_timeouts_raise():
+    """A pending future raises `TimeoutError` after `timeout`, or at `deadline`."""
+    _, future = Promise.new()
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        future.result(deadline=time.time() + 0.01)
+
+
+def test_cancelling_is_final():
+    """A cancelled future stays cancelled, and says so."""
+    promise, future = Promise.new()
+    assert future.cancel()
+    assert not future.cancel()
+    promise.set_result(1)
+    assert future.cancelled()
+    with pytest.raises(asyncio.CancelledError):
+        future.result()
+
+
+def test_callbacks_run_once_from_any_thread():
+    """A callback registered before or after the result is called exactly once with the future."""
+    promise, future = Promise.new()
+    seen = []
+    future.add_done_callback(lambda done: seen.append(done.result()))
+    thread = threading.Thread(target=promise.set_result, args=(3,))
+    thread.start()
+    thread.join()
+    future.add_done_callback(lambda done: seen.append(done.result()))
+    assert seen == [3, 3]
+
+
+def test_removed_callbacks_do_not_run():
+    """`remove_done_callback` tells how many registrations it removed."""
+    promise, future = Promise.new()
+    seen = []
+    future.add_done_callback(seen.append)
+    future.add_done_callback(seen.append)
+    assert future.remove_done_callback(seen.append) == 2
+    promise.set_result(None)
+    assert seen == []
+
+
+def test_awaiting_works_in_any_loop():
+    """A future resolved on another thread wakes the event loop that awaits it."""
+    promise, future = Promise.new()
+
+    async def main():
+        threading.Timer(0.01, promise.set_result, args=(7,)).start()
+        return await future
+
+    assert asyncio.run(main()) == 7
+
+
+def test_cancelling_the_task_cancels_the_operation():
+    """Cancelling a task that awaits a future cancels the future."""
+    _, future = Promise.new()
+
+    async def main():
+        task = asyncio.ensure_future(_wait(future))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert future.cancelled()
+
+
+async def _wait(future):
+    return await future
+
+
+def test_blocking_on_the_loop_thread_is_refused():
+    """`result()` on the runtime's own thread raises instead of waiting for itself."""
+    _, future = Promise.new()
+
+    async def block():
+        return future.result()
+
+    with pytest.raises(errors.FailedPreconditionError, match="wait for ever|wait forever"):
+        _runtime.start(block()).result(timeout=10)
+
+
+def test_values_and_futures_convert():
+    """`Future(x)` of a value is done; of a future it is the same future."""
+    done = Future(3)
+    assert done.done()
+    assert Future(done) is done
+
+
+def test_forcing_starts_once():
+    """`force` starts a deferred operation once, and waiting forces."""
+    started = []
+    future = futures.pending(start=lambda: started.append(futures.resolve(future, 1)))
+    assert not future.done()
+    future.force()
+    future.force()
+    assert future.result() == 1
+    assert started == [True]
+
+
+def test_control_c_interrupts_within_a_second():
+    """SIGINT during `result()` on the main thread raises `KeyboardInterrupt` at once."""
+    script = (
+        "import fsstore as ts, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit it ignored\n"
+        "_, future = ts.Promise.new()\n"
+        "try:\n    print('ready', flush=True)\n    future.result()\n"
+        "except KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().strip() == "ready"
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline().strip() == "interrupted"
+        assert time.monotonic() - begin < 1
+        assert process.wait(timeout=10) == 0

@@ -1,0 +1,414 @@
+"""The house rules that a program can check: sizes, names, docstrings, and what may be used where.
+
+Each ceiling has a table of exceptions.  An exception gives its own ceiling and a sentence of reason, and fails once
+it is no longer needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "fsstore"
+
+MODULE_LINES = 400
+FUNCTION_LINES = 40
+CLASS_METHODS = 20
+PARAMETERS = 6
+NESTING = 3
+FACADE_LINES = 380
+FACADE_BODY = 12
+
+FACADES = {"TensorStore", "KvStore"}
+
+# "module:qualified name" -> (its own ceiling, why)
+LONG_MODULES: dict[str, tuple[int, str]] = {}
+LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
+LARGE_CLASSES: dict[str, tuple[int, str]] = {
+    "fsstore.spec:Spec": (36, "TensorStore's public class: its properties read through to schema and driver"),
+    "fsstore.schema:Schema": (25, "TensorStore's public class: a property for each constraint"),
+}
+MANY_PARAMETERS: dict[str, tuple[int, str]] = {
+    "fsstore.opening:open": (7, "TensorStore's public function: each is an argument of its own there"),
+}
+DEEP_FUNCTIONS: dict[str, tuple[int, str]] = {}
+
+BANNED_MODULES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "impl"}
+BANNED_SUFFIXES = ("_sync", "_async")
+PUBLIC_COLOURS = {"commit_sync", "commit_async"}  # methods of TensorStore's `Transaction`
+UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+
+# Only the runtime owns threads, loops and processes.
+RUNTIME_ONLY = {
+    "asyncio.run",
+    "asyncio.Runner",
+    "asyncio.new_event_loop",
+    "asyncio.to_thread",
+    "concurrent.futures.ThreadPoolExecutor",
+    "concurrent.futures.ProcessPoolExecutor",
+    "threading.Thread",
+    "threading.Timer",
+    "multiprocessing.Process",
+    "multiprocessing.Pool",
+}
+RUNTIME_EXCEPTIONS: dict[str, str] = {
+    "fsstore.testing.codec_suite": "the battery calls a codec from many threads to prove that it may be",
+}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+NESTING_NODES = (
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.With,
+    ast.AsyncWith,
+    ast.Try,
+    ast.TryStar,
+    ast.Match,
+)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or class where it stands: `fsstore.a.b:Class.method`."""
+
+    where: str
+    node: Function | ast.ClassDef
+    owner: ast.AST
+
+
+@cache
+def sources() -> dict[str, tuple[Path, ast.Module]]:
+    """Return every module of the package by dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = (path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
+    return found
+
+
+def _inside(node: ast.AST, prefix: str) -> Iterator[Definition]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef):
+            yield Definition(prefix + child.name, child, node)
+            yield from _inside(child, f"{prefix}{child.name}.")
+        else:
+            for found in _inside(child, prefix):
+                owner = node if found.owner is child else found.owner
+                yield Definition(found.where, found.node, owner)
+
+
+@cache
+def definitions() -> list[Definition]:
+    """Return every function and class of the package, nested ones included."""
+    return [found for name, (_, tree) in sources().items() for found in _inside(tree, f"{name}:")]
+
+
+def functions() -> list[Definition]:
+    """Return every function and method of the package."""
+    return [found for found in definitions() if isinstance(found.node, Function)]
+
+
+def classes() -> list[Definition]:
+    """Return every class of the package."""
+    return [found for found in definitions() if isinstance(found.node, ast.ClassDef)]
+
+
+def decorators(node: Function | ast.ClassDef) -> set[str]:
+    """Return the last words of the decorators of a definition."""
+    return {ast.unparse(item).split("(")[0].rsplit(".", 1)[-1] for item in node.decorator_list}
+
+
+def check(sizes: dict[str, int], ceiling: int, exceptions: dict[str, tuple[int, str]]) -> None:
+    """Fail on everything above its ceiling, and on exceptions that are not needed or give no reason."""
+    problems = []
+    for where, size in sizes.items():
+        allowed, _ = exceptions.get(where, (ceiling, ""))
+        if size > allowed:
+            problems.append(f"{where}: {size} > {allowed}")
+    for where, (allowed, reason) in exceptions.items():
+        if sizes.get(where, 0) <= ceiling:
+            problems.append(f"{where}: the exception is not needed")
+        elif allowed <= ceiling or len(reason.split()) < 4:
+            problems.append(f"{where}: an exception needs a larger ceiling and a sentence of reason")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def body_lines(node: Function, *, docstring: bool = True) -> int:
+    """Return how many lines the body of a function takes."""
+    first = node.body[0]
+    if not docstring and ast.get_docstring(node) is not None:
+        if len(node.body) == 1:
+            return 0
+        first = node.body[1]
+    return (node.end_lineno or first.lineno) - first.lineno + 1
+
+
+def methods(node: ast.ClassDef) -> list[Function]:
+    """Return the methods of a class; overloads and setters belong to the method they complete."""
+    return [
+        item
+        for item in node.body
+        if isinstance(item, Function) and not decorators(item) & {"overload", "setter", "deleter"}
+    ]
+
+
+def parameters(found: Definition) -> int:
+    """Return how many parameters a caller sees."""
+    node = found.node
+    assert isinstance(node, Function)
+    arguments = node.args
+    names = [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    names += [item.arg for item in (arguments.vararg, arguments.kwarg) if item is not None]
+    bound = isinstance(found.owner, ast.ClassDef) and "staticmethod" not in decorators(node)
+    return len(names) - bound
+
+
+def nesting(node: ast.AST, depth: int = 0) -> int:
+    """Return how deep the statements of a function nest; `elif` is no level, an inner function starts anew."""
+    deepest = depth
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef | ast.Lambda):
+            continue
+        is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+        level = depth + (isinstance(child, NESTING_NODES) and not is_elif)
+        deepest = max(deepest, nesting(child, level))
+    return deepest
+
+
+def test_modules_are_short():
+    """No module is longer than the ceiling."""
+    sizes = {
+        name: len(path.read_text(encoding="utf-8").splitlines()) for name, (path, _) in sources().items()
+    }
+    check(sizes, MODULE_LINES, LONG_MODULES)
+
+
+def test_functions_are_short():
+    """No body is longer than the ceiling, docstring included; façades are measured by their own test."""
+    sizes = {found.where: body_lines(found.node) for found in functions() if not _in_facade(found)}
+    check(sizes, FUNCTION_LINES, LONG_FUNCTIONS)
+
+
+def test_classes_have_few_methods():
+    """No class but a façade has more methods than the ceiling."""
+    sizes = {found.where: len(methods(found.node)) for found in classes() if found.node.name not in FACADES}
+    check(sizes, CLASS_METHODS, LARGE_CLASSES)
+
+
+def _in_facade(found: Definition) -> bool:
+    return isinstance(found.owner, ast.ClassDef) and found.owner.name in FACADES
+
+
+def test_facades_only_delegate():
+    """A façade may have any number of methods, if each is a few lines and the class stays readable."""
+    problems = []
+    for found in classes():
+        size = (found.node.end_lineno or 0) - found.node.lineno + 1
+        if found.node.name in FACADES and size > FACADE_LINES:
+            problems.append(f"{found.where}: {size} > {FACADE_LINES} lines")
+    for found in functions():
+        if _in_facade(found) and (size := body_lines(found.node, docstring=False)) > FACADE_BODY:
+            problems.append(f"{found.where}: {size} > {FACADE_BODY} lines besides its docstring")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_functions_have_few_parameters():
+    """No function takes more parameters than the ceiling."""
+    check({found.where: parameters(found) for found in functions()}, PARAMETERS, MANY_PARAMETERS)
+
+
+def test_statements_do_not_nest_deeply():
+    """No function nests deeper than the ceiling."""
+    check({found.where: nesting(found.node) for found in functions()}, NESTING, DEEP_FUNCTIONS)
+
+
+def test_modules_are_named_after_concepts():
+    """No module or folder has a name that says nothing."""
+    folders = [PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples"]
+    paths = [path for folder in folders for path in folder.rglob("*.py")]
+    names = {
+        (part.removesuffix(".py").strip("_"), path) for path in paths for part in path.relative_to(ROOT).parts
+    }
+    assert not sorted(str(path) for name, path in names if name in BANNED_MODULES)
+
+
+def test_no_name_carries_a_colour():
+    """No function, class, parameter or variable says that it is synchronous or asynchronous."""
+    problems = []
+    for name, (_, tree) in sources().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef(name=word) | ast.AsyncFunctionDef(name=word) | ast.ClassDef(name=word):
+                    pass
+                case ast.arg(arg=word) | ast.Name(id=word, ctx=ast.Store()):
+                    pass
+                case _:
+                    continue
+            if word.endswith(BANNED_SUFFIXES) and word not in PUBLIC_COLOURS:
+                problems.append(f"{name}:{node.lineno}: {word}")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def _is_public(found: Definition) -> bool:
+    words = found.where.split(":")[1].split(".")
+    return not any(word.startswith("_") for word in words) and isinstance(
+        found.owner, ast.Module | ast.ClassDef
+    )
+
+
+def test_every_public_name_is_documented():
+    """Modules and public functions, classes and methods have a docstring; overrides inherit theirs."""
+    problems = [name for name, (_, tree) in sources().items() if ast.get_docstring(tree) is None]
+    for found in definitions():
+        inherited = decorators(found.node) & {"overload", "override", "setter", "deleter"}
+        if _is_public(found) and not inherited and ast.get_docstring(found.node) is None:
+            problems.append(found.where)
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def _comments(path: Path) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def test_nothing_is_left_unfinished():
+    """No comment or docstring postpones work."""
+    problems = []
+    for pattern in (
+        "fsstore/**/*.py",
+        "tests/**/*.py",
+        "benchmarks/**/*.py",
+        "examples/**/*.py",
+        "docs/**/*.md",
+        "*.md",
+    ):
+        for path in ROOT.glob(pattern):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if UNFINISHED.search(line):
+                    problems.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_every_silenced_rule_has_its_code_and_reason():
+    """`noqa` and `type: ignore` name what they silence, and the rest of the line says why."""
+    silenced = re.compile(r"#\s*(noqa|type:\s*ignore)(?P<code>:\s*[A-Z0-9, ]+|\[[a-z0-9, -]+\])?(?P<rest>.*)")
+    problems = []
+    for name, (path, _) in sources().items():
+        for number, comment in _comments(path):
+            found = silenced.search(comment)
+            if found and (not found["code"] or len(found["rest"].strip(" #-:()")) < 5):
+                problems.append(f"{name}:{number}: {comment}")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_no_bare_except():
+    """Every handler says what it expects."""
+    problems = []
+    for name, (_, tree) in sources().items():
+        handlers = (
+            node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.type is None
+        )
+        problems += [f"{name}:{node.lineno}" for node in handlers]
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    """Return local name -> full dotted name, for everything the module imports."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                local = item.asname or item.name.split(".")[0]
+                names[local] = item.name if item.asname else local
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for item in node.names:
+                names[item.asname or item.name] = f"{node.module}.{item.name}"
+    return names
+
+
+def _uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and full dotted name of every use of an imported name."""
+    imported = _imported_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            head, _, tail = ast.unparse(node).partition(".")
+            if head in imported:
+                yield node.lineno, imported[head] + (f".{tail}" if tail else "")
+
+
+def test_only_the_runtime_owns_threads_and_loops():
+    """No other module starts threads, processes or event loops."""
+    problems = []
+    for name, (_, tree) in sources().items():
+        if name == "fsstore._runtime" or name.startswith("fsstore._runtime.") or name in RUNTIME_EXCEPTIONS:
+            continue
+        problems += [f"{name}:{line}: {used}" for line, used in _uses(tree) if used in RUNTIME_ONLY]
+        problems += [
+            f"{name}:{node.lineno}: run_in_executor"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr == "run_in_executor"
+        ]
+    assert not problems, "\n" + "\n".join(sorted(set(problems)))
+
+
+def test_no_metaclasses_and_no_attribute_forwarding():
+    """Every definition can be found by searching its name."""
+    problems = []
+    for found in definitions():
+        if isinstance(found.node, ast.ClassDef) and any(
+            item.arg == "metaclass" for item in found.node.keywords
+        ):
+            problems.append(f"{found.where}: metaclass")
+        if found.node.name in {"__getattr__", "__getattribute__"} and isinstance(found.owner, ast.ClassDef):
+            problems.append(found.where)
+    assert not problems, "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize("folder", ["unit", "contract", "interop", "property", "fault", "docs"])
+def test_every_test_states_its_property(folder):
+    """Each test function has a docstring."""
+    problems = []
+    for path in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, Function)
+                and node.name.startswith("test_")
+                and ast.get_docstring(node) is None
+            ):
+                problems.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("source", "depth"),
+    [
+        ("def f():\n    pass", 0),
+        ("def f():\n    if a:\n        pass\n    elif b:\n        pass\n    else:\n        pass", 1),
+        (
+            "def f():\n    for a in b:\n        with c:\n            try:\n                pass\n            finally:\n                pass",
+            3,
+        ),
+        ("def f():\n    if a:\n        def g():\n            if b:\n                pass", 1),
+        ("def f():\n    if a:\n        pass\n    else:\n        if b:\n            pass\n        c()", 2),
+        (
+            "async def f():\n    async for a in b:\n        match a:\n            case 1:\n                pass",
+            2,
+        ),
+    ],
+)
+def test_nesting_counts_blocks(source, depth):
+    """The measure of nesting counts compound statements, not branches of one statement."""
+    assert nesting(ast.parse(source).body[0]) == depth

@@ -1,0 +1,308 @@
+"""Who may import whom, and what `import fsstore` costs.
+
+Layers stand in the order of `LAYERS`; a module imports from its own layer and from those before it.  Imports inside
+functions count like all others: a hidden arrow is an arrow.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "fsstore"
+
+# Lowest first.  A name stands for the module, for the whole folder, and for modules that continue it (`layout` for
+# `layout_grid`); the longest name that fits decides.
+# Modules in one set may import each other, except across the folders named in STRANGERS.
+LAYERS: tuple[frozenset[str], ...] = tuple(
+    frozenset(names.split())
+    for names in (
+        "errors _json _pretty registry units dtypes dtype_names url detection foreign_format",
+        "_runtime future context cache_pool",
+        "index",
+        "constraint divisors chunk_shape domain_merge codec_spec open_mode recheck layout schema",
+        "kvstore codec",
+        "chunk",
+        "format",
+        "driver write_source virtual",
+        "spec picture opening store bound_spec layered wrapped",
+        "kvstore.view",  # shows arrays as keys: a store to those above it, a user of drivers below
+        "filesystem references ocdbt listing mapper",
+        "",  # the package itself: the door of users
+        "plugin testing interop",
+    )
+)
+
+# Folders of one layer that must not know each other.
+STRANGERS = {frozenset({"kvstore", "codec"})}
+
+# Arrows that point upwards all the same: (importer, imported) -> why.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("driver.stack", "opening"): "layers may be specs, which are opened when they are first needed",
+    ("driver.stack", "store"): "layers may be open stores, whose transactions and views they are asked for",
+    ("virtual", "store"): "the door to the driver; its parameter classes are the driver's",
+    ("write_source", "store"): "for the type checker only: what is written may be an opened array",
+    (
+        "context_resources",
+        "kvstore.memory",
+    ): "the value of a resource is made by its store, imported on first use",
+}
+
+# Third-party modules and who may import them.  What is not listed is not imported.
+EVERYONE = ("",)
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "numpy": EVERYONE,
+    "ml_dtypes": EVERYONE,
+    "fsspec": ("_runtime", "kvstore.fs", "kvstore.roots", "kvstore.reference", "filesystem", "interop"),
+    "numcodecs": ("codec",),
+    "zstandard": ("codec", "kvstore.ocdbt", "kvstore.reference", "kvstore.zip"),
+    "imagecodecs": ("codec", "driver.image"),
+    "zlib_ng": ("codec", "kvstore"),
+    "isal": ("codec", "kvstore"),
+    "google_crc32c": ("codec", "kvstore"),
+    "ujson": ("_json", "kvstore.reference"),
+    "pyarrow": ("kvstore.reference",),
+    "fastparquet": ("kvstore.reference",),
+    "obstore": ("kvstore",),
+    "upath": ("kvstore", "interop"),
+    "aiohttp": ("kvstore.fs_http", "kvstore.reference.web_root"),
+    "yarl": ("kvstore.fs_http",),
+    "botocore": ("kvstore.root",),
+    "zarr": ("interop", "kvstore.live"),
+    "xarray": ("interop",),
+    "dask": ("interop",),
+    "pandas": ("interop", "kvstore.reference"),
+    "kerchunk": ("kvstore.reference.scan",),
+    "tifffile": ("kvstore.reference.scan",),
+    "pytest": ("testing",),
+    "hypothesis": ("testing",),
+}
+
+# Modules that are used where they are found, without an extra of their own, and why.
+UNDECLARED = {
+    "fastparquet": "reads parquet where pyarrow is not installed",
+    "pandas": "comes with fastparquet, whose results it holds",
+    "pytest": "plug-in authors who use the batteries have it",
+    "hypothesis": "plug-in authors who use the batteries have it",
+}
+
+# What a bare `import fsstore` may not pull in.
+LATE = {
+    "aiohttp", "botocore", "dask", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
+    "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "xarray", "zarr",
+    "zstandard",
+}  # fmt: skip
+
+
+def dotted(path: Path) -> str:
+    """Return the name of a module below the package: `kvstore.fs`, or the empty text for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the modules of the package by their name below it."""
+    return {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported(name: str, path: Path) -> set[str]:
+    """Return the full names of what a module imports; `from a import b` is `a.b` when that is a module."""
+    package = f"fsstore.{name}" if path.name == "__init__.py" else f"fsstore.{name}".rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {item.name for item in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = (
+                resolve_name("." * node.level + (node.module or ""), package.rstrip("."))
+                if node.level
+                else node.module
+            )
+            for item in node.names:
+                inner = f"{origin}.{item.name}".removeprefix("fsstore.")
+                found.add(f"{origin}.{item.name}" if inner in modules() else origin)
+    return found
+
+
+@cache
+def arrows() -> list[tuple[str, str]]:
+    """Return (importer, imported) for the modules of the package."""
+    found = []
+    for name, path in modules().items():
+        for target in imported(name, path):
+            if target == "fsstore" or target.startswith("fsstore."):
+                found.append((name, target.removeprefix("fsstore").removeprefix(".")))
+    return sorted(found)
+
+
+def _covers(owner: str, name: str) -> bool:
+    return name == owner or name.startswith((f"{owner}.", f"{owner}_"))
+
+
+def layer(name: str) -> int:
+    """Return the number of the layer a module stands in."""
+    if not name:
+        return next(number for number, names in enumerate(LAYERS) if not names)
+    fits = [
+        (len(owner), number) for number, names in enumerate(LAYERS) for owner in names if _covers(owner, name)
+    ]
+    assert fits, f"fsstore/{name.replace('.', '/')} stands in no layer: place it in LAYERS"
+    return max(fits)[1]
+
+
+def test_every_module_stands_in_a_layer():
+    """A new module at the top of the package has to be placed."""
+    assert all(layer(name) >= 0 for name in modules())
+
+
+def test_imports_point_downwards():
+    """No module imports from a layer above its own."""
+    problems = [
+        f"{importer} imports {target}"
+        for importer, target in arrows()
+        if layer(importer) < layer(target) and (importer, target) not in EXCEPTIONS
+    ]
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_strangers_stay_strangers():
+    """Stores and codecs do not know each other."""
+    problems = [
+        f"{importer} imports {target}"
+        for importer, target in arrows()
+        if layer(importer) == layer(target)
+        and frozenset({importer.split(".")[0], target.split(".")[0]}) in STRANGERS
+        and (importer, target) not in EXCEPTIONS
+    ]
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_exceptions_are_needed():
+    """An exception names an arrow that exists, and says why."""
+    assert not [
+        arrow for arrow, reason in EXCEPTIONS.items() if arrow not in arrows() or len(reason.split()) < 4
+    ]
+
+
+def test_modules_do_not_import_in_circles():
+    """At import time, no chain of modules leads back to its start."""
+    graph: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        top = [
+            node
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ImportFrom | ast.Import)
+        ]
+        names = {inner for node in top for inner in _targets(node)}
+        graph[name] = {target for target in names if target in modules() and target != name}
+    order: list[str] = []
+    state: dict[str, int] = {}
+
+    def visit(name: str, chain: list[str]) -> None:
+        if state.get(name) == 2:
+            return
+        assert state.get(name) != 1, " -> ".join([*chain[chain.index(name) :], name])
+        state[name] = 1
+        for target in sorted(graph[name]):
+            visit(target, [*chain, name])
+        state[name] = 2
+        order.append(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def _targets(node: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.Import):
+        names = {item.name for item in node.names}
+    else:
+        names = {f"{node.module}.{item.name}" for item in node.names} | {node.module or ""}
+        if any(name.removeprefix("fsstore.") in modules() for name in names - {node.module}):
+            names.discard(node.module or "")
+    return {name.removeprefix("fsstore.") for name in names if name.startswith("fsstore.")}
+
+
+def test_third_party_modules_stay_where_they_belong():
+    """Each third-party module is imported only by those that own the contact with it."""
+    problems = []
+    for name, path in modules().items():
+        for target in imported(name, path):
+            top = target.split(".")[0]
+            if top == "fsstore" or top in sys.stdlib_module_names:
+                continue
+            owners = ALLOWED.get(top, ())
+            if owners is not EVERYONE and not any(_covers(owner, name) for owner in owners):
+                problems.append(f"{name} imports {target}")
+    assert not problems, "\n" + "\n".join(sorted(problems))
+
+
+def test_third_party_modules_are_declared():
+    """Whatever the package imports is a dependency or stands in an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        declared += extra
+    names = {_distribution(requirement) for requirement in declared}
+    used = {target.split(".")[0] for name, path in modules().items() for target in imported(name, path)}
+    third_party = used - set(sys.stdlib_module_names) - {"fsstore", *UNDECLARED}
+    called = {"upath": "universal_pathlib"}
+    assert {called.get(name, name) for name in third_party} <= names
+
+
+def _distribution(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].replace("-", "_")
+
+
+def _run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_is_light():
+    """`import fsstore` loads none of the modules that only some arrays need."""
+    loaded = json.loads(_run("import fsstore, sys, json; print(json.dumps(sorted(sys.modules)))"))
+    assert not LATE & set(loaded)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_modules_import_in_any_order(backwards):
+    """After the package itself, its modules import in any order, and none warns."""
+    names = sorted((f"fsstore.{name}".rstrip(".") for name in modules()), reverse=backwards)
+    code = f"""
+import importlib
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("fsstore") or not name.startswith("fsstore.interop"):
+            raise
+"""
+    _run(code)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [
+        ("numpy>=1.26", "numpy"),
+        ("google-crc32c>=1.5", "google_crc32c"),
+        ("dask[array]", "dask"),
+        ("h5py", "h5py"),
+    ],
+)
+def test_requirements_are_read(requirement, name):
+    """The name of a requirement is what stands before its extras and versions."""
+    assert _distribution(requirement) == name

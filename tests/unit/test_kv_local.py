@@ -1,0 +1,381 @@
+"""Local files as a key-value store: what the shared battery does not say."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from fsstore._json import Fields
+from fsstore._runtime import drive
+from fsstore.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+    OutOfRangeError,
+    StoreError,
+    UrlError,
+)
+from fsstore.kvstore import local_read, local_write
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.local import KIND, LocalDriver
+from fsstore.kvstore.local_write import Protocol
+
+FAST = LocalDriver(Protocol(sync=False))
+INVALID = [
+    "",
+    "/a",
+    "a/",
+    "a//b",
+    ".",
+    "..",
+    "../x",
+    "a/./b",
+    "a/../b",
+    "a.__lock",
+    "a.__lock/b",
+    "x\0y",
+    "a/.",
+    "\ud800",
+]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store in a directory that does not exist yet."""
+    return KvPrefix(FAST, f"{tmp_path}/new/store/")
+
+
+def write(store, key, value, if_equal=UNKNOWN):
+    return drive(store.write(key, value, if_equal))
+
+
+def keys(store, key_range=None):
+    async def collect():
+        return sorted([entry.key async for batch in store.scan(key_range) for entry in batch])
+
+    return drive(collect())
+
+
+@pytest.mark.parametrize("key", INVALID)
+def test_keys_that_are_no_paths(store, key):
+    """A key that leaves the tree, folds onto another, or names a lock file is refused for reads and writes."""
+    for call in (lambda: store.read(key), lambda: store.write(key, b"x"), lambda: store.write(key, None)):
+        with pytest.raises(StoreError, match="Invalid key: "):
+            drive(call())
+    assert not os.path.exists(store.path)
+
+
+@pytest.mark.parametrize(
+    "key", [".a", "..a", "a/...", "a/..b", "a.", "x.__locks", "__lock", "a b/é", "-", "~"]
+)
+def test_keys_that_only_look_odd(store, key):
+    """Dots inside names, and names that merely resemble lock files, are keys."""
+    write(store, key, b"v")
+    assert drive(store.read(key)).value == b"v"
+    assert keys(store) == [key]
+
+
+def test_what_reads_as_missing(tmp_path):
+    """A directory, a broken link, and a path below a file hold no value."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "broken").symlink_to("nowhere")
+    for key in ("directory", "broken", "file/below", "none"):
+        assert drive(store.read(key)).state == "missing"
+    assert {
+        result.state for result in drive(store.read_many([Read("file/below"), Read("file/below", 1)]))
+    } == {"missing"}
+
+
+def test_pipe_is_an_error_and_does_not_hang(tmp_path):
+    """A named pipe is neither a value nor missing."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FailedPreconditionError, match="pipe.*not a regular file"):
+        drive(KvPrefix(FAST, f"{tmp_path}/").read("pipe"))
+
+
+def test_links_are_read_through_and_replaced(tmp_path):
+    """Reading follows a link; writing replaces the link and leaves its target."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    write(store, "target", b"old")
+    (tmp_path / "link").symlink_to("target")
+    assert drive(store.read("link")).value == b"old"
+    write(store, "link", b"new")
+    assert drive(store.read("target")).value == b"old"
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_link_in_place_of_the_lock_is_not_followed(tmp_path):
+    """A planted link cannot make a write empty another file."""
+    (tmp_path / "precious").write_bytes(b"precious")
+    (tmp_path / "k.__lock").symlink_to("precious")
+    with pytest.raises(FailedPreconditionError, match=r"Failed to open: .*k\.__lock"):
+        write(KvPrefix(FAST, f"{tmp_path}/"), "k", b"v")
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_errors_of_writing(tmp_path):
+    """A write onto a directory or below a file says which path and why, and leaves no lock file."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    (tmp_path / "directory").mkdir()
+    write(store, "file", b"x")
+    with pytest.raises(
+        FailedPreconditionError,
+        match=r"Failed to rename: .*directory\".*Is a directory \[os_error_code='21'\]",
+    ):
+        write(store, "directory", b"v")
+    with pytest.raises(FailedPreconditionError, match=r"Failed to open directory: .*file\": Not a directory"):
+        write(store, "file/below", b"v")
+    with pytest.raises(FailedPreconditionError, match=r"Failed to delete: .*directory\": Is a directory"):
+        write(store, "directory", None)
+    with pytest.raises(StoreError, match=r"File name too long \[os_error_code='36'\]"):
+        drive(store.read("n" * 300))
+    assert sorted(os.listdir(tmp_path)) == ["directory", "file"]
+
+
+def test_deleting_makes_no_directories(store):
+    """Deleting a key whose directory is missing is fine and creates nothing."""
+    assert write(store, "a/b/c", None).generation == NO_VALUE
+    assert write(store, "a/b/c", None, b"\0x").generation == UNKNOWN
+    assert not os.path.exists(store.path)
+
+
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
+def test_failed_condition_leaves_nothing(tmp_path, mode):
+    """A write whose condition fails leaves neither value nor lock file."""
+    store = KvPrefix(LocalDriver(Protocol(mode, sync=False)), f"{tmp_path}/")
+    assert write(store, "k", b"v", b"\0x").generation == UNKNOWN
+    write(store, "k", b"v")
+    assert write(store, "k", b"w", NO_VALUE).generation == UNKNOWN
+    assert os.listdir(tmp_path) == ["k"]
+
+
+def test_stale_lock_is_emptied(tmp_path):
+    """What a dead writer left in the lock file is not part of the next value."""
+    (tmp_path / "k.__lock").write_bytes(b"left by a writer that died")
+    write(KvPrefix(FAST, f"{tmp_path}/"), "k", b"v")
+    assert (tmp_path / "k").read_bytes() == b"v"
+    assert os.listdir(tmp_path) == ["k"]
+
+
+def test_lock_file_of_somebody_else_times_out(tmp_path):
+    """In mode `lockfile` an existing lock file is waited for, then an error, and it stays."""
+    (tmp_path / "k.__lock").touch()
+    driver = LocalDriver(Protocol("lockfile", acquire_timeout_s=0.01))
+    with pytest.raises(DeadlineExceededError, match="DEADLINE_EXCEEDED: Failed to open lock file: "):
+        write(KvPrefix(driver, f"{tmp_path}/"), "k", b"v")
+    assert os.listdir(tmp_path) == ["k.__lock"]
+
+
+def test_listing_of_odd_entries(tmp_path):
+    """Links are keys and are not followed; lock files and empty directories are not listed."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    write(store, "d/x", b"")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "broken").symlink_to("nowhere")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "k.__lock").touch()
+    assert keys(store) == ["broken", "d/x", "loop", "pipe"]
+    assert keys(store.join("d")) == ["/x"]
+    assert keys(store.join("d/x")) == [""]
+    assert keys(store.join("none/")) == []
+    with pytest.raises(NotFoundError, match="NOT_FOUND: Cannot list non-directory: "):
+        keys(store.join("d/x/"))
+
+
+def test_directories_go_with_a_range_that_covers_them(tmp_path):
+    """Deleting a prefix with slash keeps the directory it names; a wider range removes it; the root stays."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    for key in ("p/q/r/1", "p/q/2", "p/3", "z"):
+        write(store, key, b"")
+    drive(store.delete_range(KeyRange("p/q/", "p/q0")))
+    assert (tmp_path / "p/q").is_dir()
+    assert not (tmp_path / "p/q/r").exists()
+    drive(store.delete_range(KeyRange("p", "q")))
+    assert not (tmp_path / "p").exists()
+    drive(store.delete_range(KeyRange()))
+    assert os.listdir(tmp_path) == []
+
+
+def test_generation_never_repeats_on_a_coarse_clock(tmp_path, monkeypatch):
+    """A value written in the same tick of the clock, into the same inode, still has a new generation."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    write_all = local_write._write_all
+
+    def at_one_moment(fd, value):
+        write_all(fd, value)
+        os.utime(fd, ns=(10**18, 10**18))
+
+    monkeypatch.setattr(local_write, "_write_all", at_one_moment)
+    seen = [write(store, "k", b"v").generation for _ in range(20)]
+    assert len(set(seen)) == 20
+    assert drive(store.read("k")).generation == seen[-1]
+
+
+def test_truncation_during_a_read_is_an_error(tmp_path, monkeypatch):
+    """A file that became shorter after its size was taken is damaged, not short."""
+    (tmp_path / "k").write_bytes(b"0123456789")
+    real = os.pread
+    monkeypatch.setattr(local_read.os, "pread", lambda fd, size, at: real(fd, size, at)[: max(0, 4 - at)])
+    with pytest.raises(StoreError, match="DATA_LOSS: Error reading local file .*ended at byte 4 of 10"):
+        drive(KvPrefix(FAST, f"{tmp_path}/").read("k"))
+
+
+def test_pieces_are_joined(tmp_path, monkeypatch):
+    """A system that reads and writes less than asked at a time changes nothing."""
+    pread, written = os.pread, os.write
+    monkeypatch.setattr(local_read.os, "pread", lambda fd, size, at: pread(fd, min(size, 3), at))
+    monkeypatch.setattr(local_write.os, "write", lambda fd, data: written(fd, memoryview(data)[:2]))
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    write(store, "k", b"0123456789")
+    assert drive(store.read("k")).value == b"0123456789"
+    assert drive(store.read("k", 1, 9)).value == b"12345678"
+
+
+def test_number_of_system_calls(tmp_path, monkeypatch):
+    """A whole value takes one open, one fstat and one pread; ranges of one key share them."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    write(store, "k", bytes(1_000_000))
+    calls = []
+    for name in ("open", "fstat", "pread", "close", "stat", "lseek"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            local_read.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
+        )
+    drive(store.read("k"))
+    assert calls == ["open", "fstat", "pread", "close"]
+    calls.clear()
+    drive(store.read_many([Read("k", 100 * n, 100 * n + 50) for n in range(1000)]))
+    assert calls == ["open", "fstat", "pread", "close"]
+
+
+def test_syncing(tmp_path, monkeypatch):
+    """With sync each value and each directory is synced, once a batch, new parents included; without, nothing is."""
+    synced = []
+
+    def fsync(fd):
+        synced.append("directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+
+    monkeypatch.setattr(local_write.os, "fsync", fsync)
+    writes = [Write(f"{tmp_path}/a/b/{n}", b"v") for n in range(5)]
+    drive(LocalDriver().write_many(writes))
+    assert (synced.count("file"), synced.count("directory")) == (5, 3)  # a/b, a, and the directory of a
+    synced.clear()
+    drive(LocalDriver().write_many(writes))
+    assert (synced.count("file"), synced.count("directory")) == (5, 1)
+    synced.clear()
+    drive(LocalDriver().write_many([Write(writes[0].key, None)]))
+    assert synced == ["directory"]
+    synced.clear()
+    drive(FAST.write_many(writes))
+    drive(FAST.delete_range(KeyRange.prefix(f"{tmp_path}/")))
+    assert synced == []
+
+
+def test_mapping_gives_the_same_bytes(tmp_path):
+    """Memory-mapped ranges at any offset equal those read, and outlive the file."""
+    data = os.urandom(300_000)
+    driver = LocalDriver(Protocol(sync=False), mapped=True)
+    store = KvPrefix(driver, f"{tmp_path}/")
+    write(store, "k", data)
+    spans = [(0, 300_000), (1, 299_999), (4096, 200_000), (65_537, 131_073), (5, 9), (299_000, 300_000)]
+    results = drive(store.read_many([Read("k", low, high) for low, high in spans]))
+    write(store, "k", None)
+    assert [bytes(result.value) for result in results] == [data[low:high] for low, high in spans]
+    with pytest.raises(TypeError):
+        results[0].value[0] = 1
+
+
+def test_batch_fails_as_a_whole_for_a_bad_range(tmp_path):
+    """One range outside its value fails the batch with the key's name."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    write(store, "k", b"0123456789")
+    with pytest.raises(
+        OutOfRangeError, match=r"Error reading local file .*/k\": Requested byte range \[5, 11\) is not valid"
+    ):
+        drive(store.read_many([Read("k", 0, 1), Read("k", 5, 11)]))
+
+
+URLS = [
+    ("/data/x", "/data/x", "file:///data/x"),
+    ("tmp/x/", "tmp/x/", "file://tmp/x/"),
+    ("C:/Users/abc/dataset/", "C:/Users/abc/dataset/", "file://C:/Users/abc/dataset/"),
+    ("localhost/data/x", "/data/x", "file:///data/x"),
+    ("./localhost/x", "localhost/x", "file://./localhost/x"),
+    ("/a/../b", "/b", "file:///b"),
+    ("/a/./b/.", "/a/b/", "file:///a/b/"),
+    ("//a//b", "/a/b", "file:///a/b"),
+    ("/..", "/", "file:///"),
+    ("/", "/", "file:///"),
+    ("", "", "file://"),
+    ("a/..", "", "file://"),
+    ("/a%2Fb", "/a/b", "file:///a/b"),
+    ("/a b@\\%7C", "/a b@\\|", "file:///a%20b@\\%7C"),
+    ("/%C3%A9%FF", "/é\udcff", "file:///%C3%A9%FF"),
+]
+
+
+@pytest.mark.parametrize(("rest", "path", "url"), URLS)
+def test_urls(rest, path, url):
+    """URLs and paths are inverses of each other; a URL is normalised as text."""
+    assert KIND.from_url("file", rest) == (path, {})
+    assert KIND.to_url(path, {}) == url
+    assert KIND.from_url("file", url.removeprefix("file://")) == (path, {})
+
+
+@pytest.mark.parametrize("rest", ["../x", "a/../../b", "/a%00b", "/x.__lock/y", "/a?b", "/a#b", "/%zz"])
+def test_bad_urls(rest):
+    """A URL that leaves its root, hides a NUL, or has a query is refused."""
+    with pytest.raises(StoreError):
+        KIND.from_url("file", rest)
+
+
+@pytest.mark.parametrize(
+    "path", ["/a/../b", "/a//b", "a/./b", "//a", ".", "a.__lock", "x\0y", "/a/b//", ".."]
+)
+def test_bad_paths(path):
+    """Paths in specs are not normalised but refused."""
+    with pytest.raises(StoreError, match="Invalid file path: "):
+        KIND.check_path(path)
+
+
+@pytest.mark.parametrize("path", ["", "/", "a/", "/a/b", ".a/b", "a.b/", "/é/"])
+def test_good_paths(path):
+    """Paths, relative and absolute, with slash at the end or without, stay as they are."""
+    assert KIND.check_path(path) == path
+
+
+def test_newer_members_are_understood():
+    """`file_io_mode` becomes `file_io_memmap`; `file_io_retries` is checked and says nothing; junk is refused."""
+
+    def members(json):
+        fields = Fields(json)
+        taken = KIND.members(fields)
+        fields.finish()
+        return taken
+
+    assert members({"file_io_mode": {"mode": "memmap"}}) == {"file_io_memmap": True}
+    assert members({"file_io_mode": {"mode": "direct"}, "file_io_retries": {"max_retries": 3}}) == {}
+    assert members({"file_io_mode": "file_io_mode", "file_io_retries": ["file_io_retries"]}) == {}
+    for bad in (
+        {"file_io_mode": {"mode": "x"}},
+        {"file_io_retries": {"max_retries": -1}},
+        {"file_io_mode": 5},
+    ):
+        with pytest.raises(StoreError):
+            members(bad)
+    driver = drive(KIND.open(KvOpening({"file_io_memmap": True})))
+    assert driver.mapped
+    assert driver.spec() == {"file_io_memmap": True}
+
+
+def test_query_is_refused_with_its_place():
+    """A query string is refused as one."""
+    with pytest.raises(UrlError, match="Query string not supported"):
+        KIND.from_url("file", "/a?b")

@@ -1,0 +1,176 @@
+"""How OCDBT commits: who waits for whom, how many requests it takes, what is cached, what cancelling does."""
+
+import asyncio
+
+import pytest
+
+from fsstore._runtime import call, drive
+from fsstore.cache_pool import CachePool
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract import KvPrefix, Read, Write
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.ocdbt.kind import open_database
+from fsstore.kvstore.ocdbt.mutation import Request
+from fsstore.kvstore.ocdbt.queue import CommitQueue
+from fsstore.testing.doubles import Recording, Slow
+
+
+def test_concurrent_writes_share_commits():
+    """A hundred writes at once over a store that waits make two commits after the initial version."""
+    driver = open_database(KvPrefix(Slow(MemoryDriver())))
+
+    async def work():
+        await asyncio.gather(*(driver.write_many([Write(f"k{number}", b"x")]) for number in range(100)))
+        return await driver.version()
+
+    version, _ = call(work())
+    assert version.generation == 3
+    assert version.statistics.num_keys == 100
+
+
+def test_cancelled_writers_do_not_block_the_others():
+    """Whoever is cancelled, leading or waiting, the others' writes are committed."""
+    driver = open_database(KvPrefix(Slow(MemoryDriver())))
+
+    async def work():
+        tasks = [
+            asyncio.ensure_future(driver.write_many([Write(f"k{number}", b"x")])) for number in range(12)
+        ]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for number in (0, 3, 7):
+            tasks[number].cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(one, asyncio.CancelledError) for one in done] == [
+            n in (0, 3, 7) for n in range(12)
+        ]
+        await driver.write_many([Write("last", b"y")])
+        return [entry.key async for batch in driver.scan(KeyRange()) for entry in batch]
+
+    keys = call(work())
+    assert {f"k{number}" for number in range(12) if number not in (0, 3, 7)} | {"last"} <= set(keys)
+
+
+def test_errors_reach_every_writer_of_a_commit():
+    """A commit that fails fails all who were in it, and the queue goes on."""
+    calls = []
+
+    async def commit(requests):
+        calls.append(len(requests))
+        await asyncio.sleep(0.01)
+        if len(calls) < 3:
+            raise StoreError("no")
+
+    async def work():
+        queue = CommitQueue(commit, waits=True)
+        return await asyncio.gather(*(queue.submit(Request(())) for _ in range(5)), return_exceptions=True)
+
+    results = call(work())
+    assert [str(result) for result in results] == ["no"] * 5
+    assert calls == [1, 4]
+
+
+def test_reads_are_batched_by_level():
+    """A cold batch of reads costs one call for the manifest, one for each level and one for values; a warm one two."""
+    config = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 1}
+    memory = MemoryDriver()
+    writer = open_database(KvPrefix(memory), {"config": config})
+    drive(writer.write_many([Write(f"k{number:04}", b"xx") for number in range(500)]))
+    height = drive(writer.version())[0].height
+    assert height >= 2
+    recording = Recording(memory)
+    reader = open_database(KvPrefix(recording))
+    reads = [Read(f"k{number:04}") for number in range(500)]
+
+    def calls():
+        before = count_calls(recording)
+        assert all(result.state == "value" for result in drive(reader.read_many(reads)))
+        return count_calls(recording) - before
+
+    assert calls() == 1 + (height + 1) + 1
+    assert calls() == 2
+    stale = [read._replace(staleness_bound=0.0) for read in reads]
+    before = count_calls(recording)
+    drive(reader.read_many(stale))
+    assert count_calls(recording) - before == 1
+
+
+def count_calls(recording):
+    """Return how many calls the store has seen."""
+    return sum(recording.calls.values())
+
+
+def test_reads_within_the_staleness_bound():
+    """A read that accepts an older state sees the last one known; a fresh read sees the newest."""
+    base = KvPrefix(MemoryDriver())
+    one, two = open_database(base), open_database(base)
+    drive(one.write_many([Write("a", b"1")]))
+    time = drive(two.read_many([Read("a")]))[0].time
+    drive(one.write_many([Write("a", b"2")]))
+    assert bytes(drive(two.read_many([Read("a", staleness_bound=time)]))[0].value) == b"1"
+    assert bytes(drive(two.read_many([Read("a")]))[0].value) == b"2"
+
+
+def test_old_versions_never_go_stale():
+    """A read of a version by generation is good for ever; the manifest is read once."""
+    memory = MemoryDriver()
+    drive(open_database(KvPrefix(memory)).write_many([Write("a", b"1")]))
+    recording = Recording(memory)
+    driver = open_database(KvPrefix(recording), {"version": 2})
+    results = [drive(driver.read_many([Read("a"), Read("b")])) for _ in range(3)]
+    assert {result.time for batch in results for result in batch} == {float("inf")}
+    assert count_calls(recording) == 2
+
+
+def test_nodes_are_offered_to_the_pool():
+    """Decoded nodes go to the context's cache pool and are found there by another driver of the same store."""
+    memory = MemoryDriver()
+    drive(open_database(KvPrefix(memory)).write_many([Write("a", b"1")]))
+    pool = CachePool(1_000_000)
+    drive(open_database(KvPrefix(memory), pool=pool).read_many([Read("a")]))
+    assert pool.used_bytes > 0
+    recording = memory.read_many
+    reads = []
+
+    async def counted(batch):
+        reads.extend(read.key for read in batch)
+        return await recording(batch)
+
+    memory.read_many = counted
+    drive(open_database(KvPrefix(memory), pool=pool).read_many([Read("a")]))
+    assert reads == ["manifest.ocdbt"]
+
+
+def test_small_target_sizes_make_more_files():
+    """A file is closed when it reaches the target size, and everything is found in several files."""
+    memory = MemoryDriver()
+    members = {"config": {"max_inline_value_bytes": 100}, "target_data_file_size": 1000}
+    driver = open_database(KvPrefix(memory), members)
+    drive(driver.write_many([Write(f"k{number:02}", bytes([number]) * 150) for number in range(50)]))
+    files = [key for key in memory.storage.values if key.startswith("d/")]
+    assert len(files) == 8
+    values = drive(driver.read_many([Read(f"k{number:02}") for number in range(50)]))
+    assert [bytes(value.value) for value in values] == [bytes([number]) * 150 for number in range(50)]
+
+
+def test_large_files_are_padded():
+    """Data files over 4 MiB are padded to whole pages, as TensorStore does."""
+    memory = MemoryDriver()
+    drive(open_database(KvPrefix(memory)).write_many([Write("a", b"x" * (5 * 2**20 + 1))]))
+    sizes = [len(value) for key, (value, _) in memory.storage.values.items() if key.startswith("d/")]
+    assert len(sizes) == 1
+    assert sizes[0] % 4096 == 0
+
+
+@pytest.mark.parametrize("manifests", ["apart", "together"])
+def test_manifest_in_another_store(manifests):
+    """With `manifest` the manifest lives in another store, and data stay in the base."""
+    data, other = MemoryDriver(), MemoryDriver()
+    place = KvPrefix(other) if manifests == "apart" else None
+    driver = open_database(KvPrefix(data), manifests=place)
+    drive(driver.write_many([Write("a", b"1")]))
+    assert ("manifest.ocdbt" in other.storage.values) == (manifests == "apart")
+    assert ("manifest.ocdbt" in data.storage.values) == (manifests != "apart")
+    again = open_database(KvPrefix(data), manifests=place)
+    assert bytes(drive(again.read_many([Read("a")]))[0].value) == b"1"

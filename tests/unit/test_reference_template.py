@@ -1,0 +1,227 @@
+"""Templates and generators: the language, its bounds, and computing references on demand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+import pytest
+
+from fsstore.errors import JsonError, ResourceExhaustedError
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.gen import parse_gen
+from fsstore.kvstore.reference.json_refs import from_json
+from fsstore.kvstore.reference.template import TemplateError, Templates, render
+from fsstore.kvstore.reference.value import Located
+
+SPECIFICATION = """{
+"version": 1,
+"templates": {"u": "server.domain/path", "f": "{{c}}"},
+"gen": [{"key": "gen_key{{i}}", "url": "http://{{u}}_{{i}}", "offset": "{{(i + 1) * 1000}}",
+         "length": "1000", "dimensions": {"i": {"stop": 5}}}],
+"refs": {
+  "key0": "data",
+  "key1": ["http://target_url", 10000, 100],
+  "key2": ["http://{{u}}", 10000, 100],
+  "key3": ["http://{{f(c='text')}}", 10000, 100]
+}}"""
+EXPANDED = {
+    "key0": b"data",
+    "key1": Located("http://target_url", 10000, 100),
+    "key2": Located("http://server.domain/path", 10000, 100),
+    "key3": Located("http://text", 10000, 100),
+    "gen_key0": Located("http://server.domain/path_0", 1000, 1000),
+    "gen_key1": Located("http://server.domain/path_1", 2000, 1000),
+    "gen_key2": Located("http://server.domain/path_2", 3000, 1000),
+    "gen_key3": Located("http://server.domain/path_3", 4000, 1000),
+    "gen_key4": Located("http://server.domain/path_4", 5000, 1000),
+}
+
+
+def listed(found):
+    """Return every key of a set with its reference."""
+    return {
+        name: page.value(position)
+        for names, page in found.batches(KeyRange())
+        for position, name in enumerate(names)
+    }
+
+
+def gen(**members):
+    """Return a generator without templates."""
+    return parse_gen(members, Templates({}))
+
+
+def test_the_specifications_example_expands_to_its_version_0_equivalent():
+    """The example of the specification is what the specification says it is (other readers cannot open it)."""
+    found = from_json(SPECIFICATION.encode())
+    assert listed(found) == EXPANDED
+    resolved = found.find(list(EXPANDED))
+    assert [resolved.value(position) for position in range(len(EXPANDED))] == list(EXPANDED.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{{u}}/y", "http://h/y"),
+        ("{{ u }}", "http://h"),
+        ("{{u}}/{b}", "http://h/{b}"),
+        ("{{f(c='x')}}", "<x>"),
+        ('{{f(c="x", d=3)}}', "<x>"),
+        ("{{f(c=n*2)}}", "<14>"),
+        ("{{n + 2 * 3}}", "13"),
+        ("{{(n + 2) * 3}}", "27"),
+        ("{{n // 2}}-{{n % 2}}", "3-1"),
+        ("{{-n // 2}}", "-4"),
+        ("{{10 - 3 - 2}}", "5"),
+        ("{{nested}}", "http://h/deep"),
+        ("plain", "plain"),
+        ("}} odd", "}} odd"),
+    ],
+)
+def test_expressions(text, value):
+    """Names, integers, Python's integer operators, parentheses, and calls with keyword arguments."""
+    templates = Templates({"u": "http://h", "f": "<{{c}}>", "nested": "{{u}}/deep"})
+    assert str(templates.compile(text).value({"n": 7})) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{u.__class__}}", "{{u[0]}}", "{{u:>40}}", "{{u|upper}}", "{{u + 'z'}}", "{{u * 1000}}", "{{1/2}}",
+        "{{2**9}}", "{% for i in x %}", "{# c #}", "{{missing}}", "{{u", "{{}}", "{{1 2}}", "{{f('x')}}",
+        "{{u(c='x')(c='y')}}", "{{1 // 0}}", "{{1 % 0}}", "{{9223372036854775807 + 1}}", "{{a}}", "{{loop}}",
+        "{{9223372036854775807 * 9223372036854775807}}", "{{" + "(" * 1000 + "1" + ")" * 1000 + "}}",
+        "{{" + "-" * 1000 + "1}}", "{{" + "+".join(["1"] * 10000) + "}}", "x" * 100_000, "{{missing(c=1)}}",
+        "{{f(c=1}}", "{{f(c 1)}}", "{{lambda: 0}}", "{{__import__('os')}}", "{{'text'}}",
+    ],
+)  # fmt: skip
+def test_everything_else_is_refused(text):
+    """Attributes, items, formats, filters, blocks, unknown names and overgrown expressions are errors, at once."""
+    templates = Templates({"u": "http://h", "f": "{{c}}", "a": "{{b}}", "b": "{{a}}", "loop": "{{loop}}"})
+    begin = time.perf_counter()
+    with pytest.raises(TemplateError):
+        templates.compile(text).value({})
+    assert time.perf_counter() - begin < 2
+
+
+def test_nested_templates_cannot_blow_up():
+    """Ten levels of doubling stop at the length cap, in bounded time: no billion laughs."""
+    texts = {f"t{n}": "{{t%d}}" % (n + 1) * 30 for n in range(10)} | {"t10": "x" * 100}
+    begin = time.perf_counter()
+    with pytest.raises(TemplateError):
+        render(Templates(texts), "{{t0}}")
+    assert time.perf_counter() - begin < 5
+
+
+def test_ten_thousand_generated_keys_expand_quickly():
+    """10 000 generated keys take some tens of milliseconds (another reader: 11 s); the bound is loose for busy machines."""
+    members = {
+        "key": "gen_key{{i}}", "url": "http://{{u}}_{{i}}", "offset": "{{(i + 1) * 1000}}", "length": "1000",
+        "dimensions": {"i": {"stop": 10000}},
+    }  # fmt: skip
+    made = parse_gen(members, Templates({"u": "server.domain/path"}))
+    best = min(_timed(lambda: sum(1 for _ in made.expand())) for _ in range(5))
+    assert best < 0.5
+
+
+def _timed(run):
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+@pytest.mark.parametrize(
+    ("key", "dimensions"),
+    [
+        ("x/{{i}}.{{j}}", {"i": {"stop": 3}, "j": [0, 2, 4]}),
+        ("x/{{i}}/{{j}}", {"i": {"start": 5, "stop": 0, "step": -2}, "j": {"stop": 2}}),
+        ("{{v}}/{{i}}.0", {"v": ["temp", "salt"], "i": {"stop": 4}}),
+        ("x/{{i*2}}.{{i}}", {"i": {"stop": 4}}),
+        ("x/{{i // 2}}", {"i": {"stop": 5}}),
+        ("x{{i}}{{j}}", {"i": {"stop": 12}, "j": {"stop": 12}}),
+        ("x/{{i+j}}", {"i": {"stop": 3}, "j": {"stop": 3}}),
+        ("x/{{i}}-{{j}}", {"i": {"start": -2, "stop": 2}, "j": {"start": -1, "stop": 2}}),
+        ("x/0", {"i": {"stop": 3}}),
+        ("x/0", {}),
+        ("x/{{i}}", {"i": {"stop": 0}}),
+        ("x/{{i}}", {"i": [3, 3, 1]}),
+    ],
+)
+def test_lookup_is_the_inverse_of_expansion(key, dimensions):
+    """Every key found by lookup has the reference that writing the product out gives it, the last one winning."""
+    names = list(dimensions)
+    url = "u" + "".join("-{{%s}}" % name for name in names)
+    made = gen(key=key, url=url, offset="0", length="1", dimensions=dimensions)
+    expected = dict(made.expand())
+    assert {name: made.find(name) for name in expected} == expected
+    others = [f"x/{a}{s}{b}" for a, b, s in itertools.product(range(-3, 7), range(-3, 7), "./-")] + [
+        "x/",
+        "",
+        "x/00",
+    ]
+    assert all(made.find(name) is None for name in others if name not in expected)
+
+
+def test_a_product_of_ten_to_the_twelve_is_neither_expanded_nor_listed():
+    """Opening and looking up are instant; listing such a set is refused."""
+    document = {
+        "version": 1,
+        "gen": [{"key": "x/{{i}}.{{j}}", "url": "http://h/{{i}}", "offset": "{{j*8}}", "length": "8",
+                 "dimensions": {"i": {"stop": 10**6}, "j": {"stop": 10**6}}}],
+    }  # fmt: skip
+    found = from_json(json.dumps(document).encode())
+    assert found.find(["x/999999.5"]).value(0) == Located("http://h/999999", 40, 8)
+    assert found.find(["x/1000000.5"]).value(0) is None
+    assert listed_keys(found, "y/") == []
+    with pytest.raises(ResourceExhaustedError):
+        listed(found)
+
+
+def listed_keys(found, prefix):
+    """Return the keys with a prefix."""
+    return [name for names, _ in found.batches(KeyRange.prefix(prefix)) for name in names]
+
+
+def test_generated_references_win_over_explicit_ones():
+    """A key that is generated and written out has the generated reference, once."""
+    document = {"version": 1, "refs": {"x/0": "old", "x/9": "kept"},
+                "gen": [{"key": "x/{{i}}", "url": "u{{i}}", "dimensions": {"i": {"stop": 2}}}]}  # fmt: skip
+    found = from_json(json.dumps(document).encode())
+    assert listed(found) == {"x/9": b"kept", "x/0": Located("u0", 0, -1), "x/1": Located("u1", 0, -1)}
+    assert found.find(["x/0"]).value(0) == Located("u0", 0, -1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dimensions": {"i": 5}}, {"dimensions": {"i": {"end": 5}}}, {"dimensions": {"i": {"stop": 5, "step": 0}}},
+        {"dimensions": None}, {"offset": "{{i*1000/2}}"}, {"offset": "1.5"}, {"offset": "-1"}, {"offset": None},
+        {"offset": "x"}, {"dimensions": {"u": {"stop": 3}}}, {"key": "../{{i}}"}, {"url": "{{nobody}}"},
+        {"dimensions": {"i": {"stop": 2**70}}}, {"dimensions": {"i": [1.5]}}, {"extra": 1}, {"key": 5},
+        {"key": "a/{{i}}{{j}}", "dimensions": {"i": {"stop": 1000}, "j": {"stop": 1000}}},
+        {"key": "{{i}}", "dimensions": {"i": ["a", "../b"]}, "offset": "0"},
+    ],
+)  # fmt: skip
+def test_malformed_generators_are_refused_with_their_position(change):
+    """A generator that cannot be what its writer meant is refused when the set is opened."""
+    entry = {
+        "key": "x/{{i}}",
+        "url": "{{u}}",
+        "offset": "{{i}}",
+        "length": "1",
+        "dimensions": {"i": {"stop": 3}},
+    }
+    document = {"version": 1, "templates": {"u": "http://h"}, "gen": [{**entry}, {**entry, **change}]}
+    with pytest.raises(JsonError, match="position 1"):
+        from_json(json.dumps(document).encode())
+
+
+def test_overrides_replace_and_add_templates():
+    """`templates` given by the caller win over the document's, and are rendered even where it has none."""
+    document = b'{"version": 1, "templates": {"u": "s3://old"}, "refs": {"a": ["{{u}}/x"], "b": ["{{v}}/y"]}}'
+    found = from_json(document, overrides={"u": "file:///new", "v": "/data"})
+    assert [found.find(["a", "b"]).value(n).url for n in (0, 1)] == ["file:///new/x", "/data/y"]
+    assert from_json(b'{"a": ["{{u}}/x"]}', overrides={"u": "/n"}).find(["a"]).value(0).url == "/n/x"
+    assert from_json(b'{"a": ["{{u}}/x"]}').find(["a"]).value(0).url == "{{u}}/x"

@@ -1,0 +1,212 @@
+"""Roots in JSON and URLs, what is shown of them, and live objects in their place."""
+
+import json
+import pickle
+
+import fsspec
+import pytest
+
+from fsstore import _runtime
+from fsstore._json import Fields
+from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
+from fsstore.kvstore import fs_open, root_option
+from fsstore.kvstore.contract import KvPrefix, Read
+from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.live import from_live
+from fsstore.kvstore.roots import ABFS, FSSPEC, GCS, HTTP, S3, fsspec_scheme
+from fsstore.kvstore.secret import conceal, guard, redact, reveal
+from fsstore.kvstore.zip_archive import KIND as ZIP
+
+
+def parsed(kind, members):
+    """Return the members as the kind reads them."""
+    fields = Fields(members)
+    out = kind.members(fields)
+    fields.finish()
+    return out
+
+
+# Executed against TensorStore 0.1.86: path, members, and the URL it prints.
+URLS = [
+    (S3, "s3://bkt", "", {"bucket": "bkt"}, "s3://bkt/"),
+    (S3, "s3://bkt/a%20b", "a b", {"bucket": "bkt"}, "s3://bkt/a%20b"),
+    (S3, "s3://bkt//a", "/a", {"bucket": "bkt"}, "s3://bkt//a"),
+    (GCS, "gs://bkt/p", "p", {"bucket": "bkt"}, "gs://bkt/p"),
+    (HTTP, "http://h/a/b?x=y", "/a/b", {"base_url": "http://h?x=y"}, "http://h/a/b?x=y"),
+    (HTTP, "http://h", "", {"base_url": "http://h"}, "http://h"),
+    (HTTP, "https://h/", "/", {"base_url": "https://h"}, "https://h/"),
+    (HTTP, "http://h/a%20b c", "/a b c", {"base_url": "http://h"}, "http://h/a%20b%20c"),
+    (ABFS, "abfs://c/x/y", "x/y", {"container": "c"}, None),
+    (ABFS, "abfs://con/x/y", "x/y", {"container": "con"}, "abfs://con/x/y"),
+    (FSSPEC, "github://o:r@main/a/b", "a/b", {"url": "github://o:r@main/"}, "github://o:r@main/a/b"),
+]
+
+
+@pytest.mark.parametrize(("kind", "url", "path", "members", "printed"), URLS)
+def test_urls(kind, url, path, members, printed):
+    """URLs are read and printed as TensorStore does."""
+    scheme, _, rest = url.partition("://")
+    if printed is None:
+        with pytest.raises(UrlError, match="Invalid Azure container name"):
+            kind.from_url(scheme, rest)
+        return
+    assert kind.from_url(scheme, rest) == (path, members)
+    assert kind.to_url(path, members) == printed
+    assert parsed(kind, members) == members
+
+
+BAD_URLS = [
+    (S3, "s3", "bkt/a?x=1", "Query string not supported"),
+    (S3, "s3", "bkt/a#f", "Fragment identifier not supported"),
+    (S3, "s3", "", 'Invalid S3 bucket name: ""'),
+    (S3, "s3", "B@/x", 'Invalid S3 bucket name: "B@"'),
+    (GCS, "gs", "", 'Invalid GCS bucket name: ""'),
+    (HTTP, "http", "h:80/x#f", "Fragment identifier not supported"),
+    (ZIP, "zip", "a?b", "Query string not supported"),
+]
+
+
+@pytest.mark.parametrize(("kind", "scheme", "rest", "message"), BAD_URLS)
+def test_bad_urls(kind, scheme, rest, message):
+    """What no URL may say is refused in TensorStore's words."""
+    with pytest.raises(UrlError, match=message):
+        kind.from_url(scheme, rest)
+
+
+BAD_MEMBERS = [
+    (S3, {}, '"bucket" must be specified'),
+    (S3, {"bucket": "b_"}, "Invalid S3 bucket name"),
+    (S3, {"bucket": "bkt", "foo": True}, 'Object includes extra members: "foo"'),
+    (S3, {"bucket": "bkt", "requester_pays": 1}, "Expected boolean"),
+    (HTTP, {}, "Expected string, but member is missing"),
+    (HTTP, {"base_url": "ftp://h"}, 'Expected scheme of "http" or "https" but received: "ftp"'),
+    (HTTP, {"base_url": "http://h#f"}, "Fragment identifier not supported"),
+    (HTTP, {"base_url": "http://h", "headers": {"A": "b"}}, "Expected array"),
+    (HTTP, {"base_url": "http://h", "headers": ["A: b\r\nC: d"]}, "Expected header"),
+    (FSSPEC, {}, "member is missing"),
+    (FSSPEC, {"url": "memory://", "storage_options": []}, "Expected object"),
+]
+
+
+@pytest.mark.parametrize(("kind", "members", "message"), BAD_MEMBERS)
+def test_bad_members(kind, members, message):
+    """Malformed members are refused with a located message."""
+    with pytest.raises(JsonError, match=message):
+        parsed(kind, members)
+
+
+def test_secrets_stay_in_memory():
+    """Credentials are held, and are in no JSON, repr, string or pickle; the harmless rest is."""
+    options = {
+        "key": "AKIA",
+        "secret": "s3cr3t",
+        "anon": False,
+        "client_kwargs": {"token": "s3cr3t", "region": "x"},
+    }
+    members = parsed(FSSPEC, {"url": "ftp://me:s3cr3t@host/d", "storage_options": options})
+    web = parsed(HTTP, {"base_url": "http://h?X-Amz-Signature=s3cr3t", "headers": ["Cookie: s3cr3t", "A: b"]})
+    for shown in (members, web):
+        text = json.dumps(shown) + repr(shown) + str(shown) + str(pickle.dumps(shown))
+        assert "s3cr3t" not in text
+        assert "AKIA" not in text
+    assert members["storage_options"] == options
+    assert dict(members["storage_options"].items()) == {"anon": False, "client_kwargs": {"region": "x"}}
+    assert reveal(members["storage_options"]) == options
+    assert reveal(members["url"]) == "ftp://me:s3cr3t@host/d"
+    assert reveal(web["base_url"]) == "http://h?X-Amz-Signature=s3cr3t"
+    assert pickle.loads(pickle.dumps(web)) == {"base_url": "http://h", "headers": ["A: b"]}
+    assert "s3cr3t" not in FSSPEC.from_url("sftp", "me:s3cr3t@host/d")[1]["url"]
+
+
+def test_what_is_harmless_is_not_guarded():
+    """Values without credentials are left alone."""
+    assert type(guard("http://h?x=y")) is str
+    assert type(guard({"anon": True})) is dict
+    assert conceal({"a": {}, "b": 1}) == {"a": {}, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET https://h/a?X-Amz-Signature=s3cr3t&b=c failed",
+        "see ftp://me:s3cr3t@host/x",
+        "Authorization: Bearer s3cr3t",
+        "password=s3cr3t, more",
+        "short\n\nDebug source: s3cr3t",
+    ],
+)
+def test_foreign_messages_are_redacted(text):
+    """Errors of libraries lose queries, user information, headers and debug dumps."""
+    assert "s3cr3t" not in redact(text)
+    assert len(redact("x" * 10**6)) < 1000
+
+
+def test_every_protocol_of_fsspec_is_a_scheme():
+    """Protocols fsspec knows are roots, unless the word means something else here."""
+    assert fsspec_scheme("sftp") is FSSPEC
+    assert fsspec_scheme("github") is FSSPEC
+    for scheme in ("zip", "memory", "file", "zarr3", "auto", "nonsense", "s3"):
+        assert fsspec_scheme(scheme) is None
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    """An optional dependency that is not installed is named, with the extra that brings it."""
+    with pytest.raises(UnimplementedError, match=r"gcsfs.*fsstore\[gcs\]"):
+        fs_open.filesystem_class("gs")
+    monkeypatch.setattr(root_option, "find_spec", lambda name: None)
+    with pytest.raises(UnimplementedError, match=r"fsstore\[fast\]"):
+        root_option.choose_engine({"engine": "obstore"}, possible=True)
+    assert root_option.choose_engine({}, possible=True) == "fsspec"
+    with pytest.raises(StoreError, match="Unknown filesystem"):
+        fs_open.filesystem_class("nonsense")
+
+
+def test_live_objects():
+    """Filesystems, mappers, paths and mappings open as stores at their place."""
+    from upath import UPath
+
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/live/a/k", b"v")
+    for source in (fs.get_mapper("/live/a"), UPath("memory:///live/a/"), UPath("memory:///live/a")):
+        prefix = from_live(source)
+        key = "k" if not prefix.path or prefix.path.endswith("/") else "/k"
+        assert bytes(_runtime.call(prefix.read(key)).value) == b"v"
+    assert bytes(_runtime.call(from_live(fs).join("live/a/").read("k")).value) == b"v"
+    assert (
+        bytes(_runtime.call(from_live({"k": bytearray(b"abc")}).read("k", 1, 3), waits=False).value) == b"bc"
+    )
+    with pytest.raises(StoreError, match="received: int"):
+        from_live(5)
+
+
+def test_a_live_web_filesystem_reads_at_its_url(object_server):
+    """A synchronous HTTP filesystem keeps its own loop, and its URL with query."""
+    from upath import UPath
+
+    object_server.put("d/x", b"0123")
+    prefix = from_live(UPath(object_server.url + "/d/"))
+    assert bytes(_runtime.call(prefix.read_many([Read("x", 1, 3)]))[0].value) == b"12"
+    with pytest.raises(StoreError, match="with a URL"):
+        from_live(fsspec.filesystem("http"))
+
+
+def test_http_as_fsspec_takes_its_options(object_server):
+    """`fsspec` over a web URL is served strictly, with the options of the HTTP filesystem."""
+    object_server.put("d/x", b"0123")
+    members = {"url": object_server.url + "/d/?q=1", "storage_options": {"headers": {"X-Mine": "yes"}}}
+    driver = _runtime.call(FSSPEC.open(KvOpening(members, {})))
+    assert bytes(_runtime.call(KvPrefix(driver).read("x", 1, 3)).value) == b"12"
+    assert object_server.headers_seen[-1]["X-Mine"] == "yes"
+    assert driver.id == "fsspec"
+
+
+def test_s3_urls_need_no_endpoint():
+    """An endpoint or options cannot be said in a URL."""
+    for members in (
+        {"bucket": "bkt", "endpoint": "http://x"},
+        {"bucket": "bkt", "storage_options": {"anon": True}},
+    ):
+        with pytest.raises(UnimplementedError, match="URL syntax not supported"):
+            S3.to_url("", members)
+    with pytest.raises(UnimplementedError):
+        FSSPEC.to_url("", {"url": "simplecache::s3://b"})

@@ -1,0 +1,124 @@
+"""The runtime: inline driving, the loop, pools, and a clean start after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from fsstore import _runtime, errors
+
+
+async def _double(value):
+    return 2 * value
+
+
+async def _suspend():
+    await asyncio.sleep(0)
+
+
+async def _blocking():
+    return await _runtime.offload(threading.get_ident)
+
+
+def test_driving_runs_here():
+    """A coroutine that never waits runs on the calling thread, offloaded calls included."""
+    assert _runtime.drive(_double(4)) == 8
+    assert _runtime.drive(_blocking()) == threading.get_ident()
+
+
+def test_driving_does_not_see_the_callers_loop():
+    """Inside somebody's event loop a driven coroutine still runs inline."""
+
+    async def main():
+        return _runtime.drive(_blocking())
+
+    assert asyncio.run(main()) == threading.get_ident()
+
+
+def test_a_suspending_coroutine_is_a_bug_that_raises():
+    """A coroutine that waits although its store says it does not raises instead of hanging."""
+    with pytest.raises(errors.FailedPreconditionError, match="never waits"):
+        _runtime.drive(_suspend())
+
+
+def test_waiting_coroutines_run_on_the_loop_and_offload_to_a_pool():
+    """On the loop, blocking work goes to another thread."""
+
+    async def both():
+        return _runtime.on_loop_thread(), await _blocking()
+
+    on_loop, worker = _runtime.start(both()).result()
+    assert on_loop
+    assert worker != threading.get_ident()
+
+
+def test_map_blocking_keeps_order_and_raises_the_first_error():
+    """Results are in order; an error stops the rest and is raised."""
+    assert _runtime.map_blocking(lambda n: n * n, range(50)) == [n * n for n in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        _runtime.map_blocking(lambda n: 1 // (n - 3), range(50))
+
+
+def test_map_blocking_nests_without_deadlock():
+    """A pool thread may spread work again."""
+    nested = _runtime.map_blocking(lambda _: sum(_runtime.map_blocking(lambda n: n, range(10))), range(10))
+    assert nested == [45] * 10
+
+
+def test_spread_draws_lazily_and_stops_at_an_error():
+    """Items are drawn as workers are free; after an error no more are drawn."""
+    drawn = []
+
+    def items():
+        for number in range(1000):
+            drawn.append(number)
+            yield number
+
+    def work(number):
+        if number == 5:
+            raise ValueError("five")
+
+    with pytest.raises(ValueError, match="five"):
+        _runtime.spread(work, items(), workers=2).result()
+    assert len(drawn) < 1000
+
+
+def test_gather_cancels_the_others():
+    """The first error cancels the coroutines still running."""
+    cancelled = threading.Event()
+
+    async def slow():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def fails():
+        raise KeyError("first")
+
+    async def both():
+        await _runtime.gather([slow(), fails()])
+
+    with pytest.raises(KeyError):
+        _runtime.start(both()).result(timeout=10)
+    assert cancelled.is_set()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_starts_afresh():
+    """After a fork the child has a loop and pools of its own."""
+    assert _runtime.start(_double(1)).result() == 2
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            good = _runtime.start(_double(21)).result(timeout=20) == 42
+            good = good and _runtime.map_blocking(lambda n: n, range(4)) == [0, 1, 2, 3]
+            status = 0 if good else 1
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
