@@ -102,17 +102,24 @@ class JsonError(StoreError):
 
 
 class UrlError(StoreError):
-    """A URL pipeline is malformed.  `url` is the whole text, `position` where the trouble starts."""
+    """A URL pipeline is malformed.
 
-    def __init__(self, message: str, url: str = "", position: int | None = None, length: int = 1) -> None:
-        self.url, self.position, self.length = url, position, length
+    `url` is the whole text, `position` where the trouble starts, and `hint`, if any, what was probably meant.
+    """
+
+    def __init__(
+        self, message: str, url: str = "", position: int | None = None, length: int = 1, *, hint: str = ""
+    ) -> None:
+        self.url, self.position, self.length, self.hint = url, position, length, hint
         super().__init__(message)
 
     def __str__(self) -> str:
-        """Return the message and, where the place is known, the URL with carets below the culprit."""
+        """Return the message and, where the place is known, the URL with carets below the culprit, and the hint."""
         if self.position is None:
             return self.message
-        return f"{self.message}\n  {self.url}\n  {' ' * self.position}{'^' * max(1, self.length)}"
+        carets = "^" * max(1, self.length)
+        hint = f"\n  {self.hint}" if self.hint else ""
+        return f"{self.message}\n  {self.url}\n  {' ' * self.position}{carets}{hint}"
 
 
 class InvalidIndexError(StoreError, IndexError):
@@ -129,13 +136,25 @@ class OutOfRangeIndexError(OutOfRangeError, IndexError):
     """An indexing expression reaches outside a domain."""
 
 
-class NotFoundError(StoreError, FileNotFoundError):
+class _SystemError(StoreError, OSError):
+    """An error that one of Python's for the system means too.
+
+    Libraries that pickle exceptions (tblib, and so dask's scheduler) call `__new__` by name, and `ValueError`'s, which
+    would come first, refuses to make an `OSError`.
+    """
+
+    def __new__(cls, *args: object) -> Self:
+        """Return a new error, made as an `OSError`."""
+        return OSError.__new__(cls, *args)
+
+
+class NotFoundError(_SystemError, FileNotFoundError):
     """The array, key, bucket or version does not exist.  Create it, or check the URL."""
 
     prefix = "NOT_FOUND: "
 
 
-class AlreadyExistsError(StoreError, FileExistsError):
+class AlreadyExistsError(_SystemError, FileExistsError):
     """Creation found something in its place.  Pass `open=True` or `delete_existing=True`."""
 
     prefix = "ALREADY_EXISTS: "
@@ -165,13 +184,13 @@ class TransactionCancelledError(StoreError):
     prefix = "CANCELLED: "
 
 
-class DeadlineExceededError(StoreError, TimeoutError):
+class DeadlineExceededError(_SystemError, TimeoutError):
     """A lock or a server did not answer in time."""
 
     prefix = "DEADLINE_EXCEEDED: "
 
 
-class PermissionDeniedError(StoreError, PermissionError):
+class PermissionDeniedError(_SystemError, PermissionError):
     """The system or the policy of a reference set forbids the access."""
 
     prefix = "PERMISSION_DENIED: "

@@ -34,9 +34,9 @@ class Component(NamedTuple):
     position: int = 0
     url: str = ""
 
-    def error(self, message: str) -> UrlError:
+    def error(self, message: str, hint: str = "") -> UrlError:
         """Return an error that points at this component."""
-        return UrlError(message, self.url or self.text, self.position, len(self.text))
+        return UrlError(message, self.url or self.text, self.position, len(self.text), hint=hint)
 
 
 def split_pipeline(url: str) -> list[Component]:

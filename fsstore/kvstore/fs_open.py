@@ -97,6 +97,7 @@ def engine_for_url(
         root = fsspec.core.url_to_fs(url + "x", **given)[1] if "::" not in url else None
         if root is None:
             filesystem, root = fsspec.core.url_to_fs(url, **given)
+            root += "/" if url.endswith("/") and root and not root.endswith("/") else ""
             return engine_of(filesystem, retry=policy, concurrency=concurrency), root
         if not cls.async_impl:
             return engine_of(make(), retry=policy, concurrency=concurrency), root[:-1]

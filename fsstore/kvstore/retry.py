@@ -33,8 +33,10 @@ class Retry:
     idle_s: float = 30.0
 
     def pauses(self) -> Iterator[float]:
-        """Yield the pause before each further try."""
-        begun = time.monotonic()
+        """Return the pauses before each further try; the deadline counts from this call, not from the first pause."""
+        return self._pauses(time.monotonic())
+
+    def _pauses(self, begun: float) -> Iterator[float]:
         for number in range(self.max_retries):
             full = min(self.max_delay_s, self.initial_delay_s * 2.0 ** min(number, 40))
             pause = random.uniform(full / 2, full)

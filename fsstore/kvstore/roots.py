@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from fsstore import registry
 from fsstore._json import Fields, Json, boolean, quote, string
 from fsstore.errors import JsonError, UnimplementedError, UrlError
+from fsstore.kvstore.chain_url import join_chain
 from fsstore.kvstore.coalesce import limits_from
 from fsstore.kvstore.contract import KvDriver
 from fsstore.kvstore.engine import Engine
@@ -109,8 +110,12 @@ class FsspecKind(_Root):
         url = str(members["url"])
         if members.get("single_writer"):
             raise UnimplementedError("fsspec URL syntax not supported with single_writer")
-        if members.get("storage_options") or "::" in url or "://" not in url:
-            raise UnimplementedError("fsspec URL syntax not supported with storage_options or chained URLs")
+        if members.get("storage_options") or "://" not in url:
+            raise UnimplementedError(
+                "fsspec URL syntax not supported with storage_options or a bare protocol"
+            )
+        if "::" in url:
+            return join_chain(url, path)
         scheme, _, rest = url.partition("://")
         host, slash, inner = rest.partition("/")
         return f"{scheme}://{host}{slash}{encode_path(decode_path(inner) + path, safe='@')}"
@@ -205,6 +210,30 @@ class BucketKind(_Root):
         return guarded(self.driver(engine, root, members=members, limits=limits), members)
 
 
+@dataclass(frozen=True)
+class AzureKind(BucketKind):
+    """Containers of Azure: a URL may name the account too, `abfs://container@account.dfs.core.windows.net/path`."""
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
+        """Return the path, the container and the account, if the URL names one."""
+        authority, slash, path = rest.partition("/")
+        container, at, host = authority.partition("@")
+        account = _AZURE_HOST.fullmatch(host)
+        if at and account is None:
+            raise UrlError(f"Invalid Azure host name: {quote(host)}")
+        found, members = super().from_url(scheme, container + slash + path)
+        return found, members | ({"account_name": account["account"]} if account else {})
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return the URL, with the account where the spec has one."""
+        account = members.get("account_name")
+        url = super().to_url(path, {name: value for name, value in members.items() if name != "account_name"})
+        container = f"://{members[self.bucket]}"
+        return url.replace(container, f"{container}@{account}.dfs.core.windows.net", 1) if account else url
+
+
+_AZURE_HOST = re.compile(r"(?P<account>[a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
+
 FSSPEC = FsspecKind()
 HTTP = HttpKind()
 
@@ -233,15 +262,15 @@ GCS = BucketKind(
     options=gcs_options,
 )
 
-ABFS = BucketKind(
+ABFS = AzureKind(
     "abfs",
-    ("abfs",),
+    ("abfs", "abfss", "az"),
     ("abfs_request_concurrency", "abfs_request_retries", "range_coalescing"),
     bucket="container",
     label="Azure",
     driver=AbfsDriver,
     texts=("account_name", "endpoint"),
-    not_in_url=("account_name", "endpoint"),
+    not_in_url=("endpoint",),
     store=azure_store,
     options=azure_options,
 )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fsstore import registry
 from fsstore._json import Fields, expected, obj, quote, string
 from fsstore.context import ContextSpec, is_default, parse_resource
 from fsstore.errors import JsonError, StoreError, UrlError
+from fsstore.kvstore.chain_url import is_chain, split_chain
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.kind import KvKind
+from fsstore.kvstore.secret import guard
 from fsstore.kvstore.spec import KvSpec
-from fsstore.url import Component, split_pipeline
+from fsstore.url import Component, encode_path, split_pipeline
 
 __all__ = ["kv_from_components", "kv_kind", "kv_spec", "unsupported"]
 
@@ -87,8 +90,27 @@ def _from_url(url: str) -> KvSpec:
 
 def kv_from_components(components: list[Component]) -> tuple[KvSpec, list[Component]]:
     """Return the spec of the key-value part of a pipeline, and the components that follow it."""
-    first = components[0]
+    spec = _root_spec(components[0])
+    for number, component in enumerate(components[1:], 1):
+        kind = registry.kvstores.get(component.scheme)
+        if kind is None or component.scheme not in kind.schemes:
+            return spec, components[number:]
+        if kind.role == "root":
+            raise component.error(
+                f"root kvstore URL scheme in {quote(component.text)} is not valid following a KvStore URL"
+                " pipeline component"
+            )
+        spec = _component_spec(kind, component, spec)
+    return spec, []
+
+
+def _root_spec(first: Component) -> KvSpec:
     kind = kv_scheme(first.scheme)
+    if is_chain(first.text) and not (kind and kind.role == "root" and first.scheme in kind.schemes):
+        from fsstore.kvstore.roots import FSSPEC
+
+        url, path = split_chain(first.text)
+        return KvSpec.of(FSSPEC, path, members={"url": guard(url)})
     if kind is None:
         raise unsupported(first, for_kvstore=True)
     if kind.role != "root":
@@ -102,18 +124,7 @@ def kv_from_components(components: list[Component]) -> tuple[KvSpec, list[Compon
             f"Invalid kvstore URL component {quote(first.text)}: Scheme {quote(first.scheme + '://')}"
             " not present in url"
         )
-    spec = _component_spec(kind, first, None)
-    for number, component in enumerate(components[1:], 1):
-        kind = registry.kvstores.get(component.scheme)
-        if kind is None or component.scheme not in kind.schemes:
-            return spec, components[number:]
-        if kind.role == "root":
-            raise component.error(
-                f"root kvstore URL scheme in {quote(component.text)} is not valid following a KvStore URL"
-                " pipeline component"
-            )
-        spec = _component_spec(kind, component, spec)
-    return spec, []
+    return _component_spec(kind, first, None)
 
 
 def _component_spec(kind: KvKind, component: Component, base: KvSpec | None) -> KvSpec:
@@ -135,7 +146,19 @@ def unsupported(component: Component, *, for_kvstore: bool = False) -> UrlError:
         what = f"unsupported URL scheme {quote(component.scheme)} in {quote(component.text)}"
         if component.scheme != "array" and registry.drivers.get(component.scheme) is not None:
             what += f": {quote(component.scheme)} is a kvstore-based TensorStore URL scheme"
-    return component.error(what)
+    return component.error(what, _meant(component))
+
+
+def _meant(component: Component) -> str:
+    """Return what was probably meant by a component whose scheme nobody knows, or nothing."""
+    if component.position == 0 and ":" not in component.text:
+        local = encode_path(str(Path(component.text).absolute()))
+        return f"A place is named by a URL; for a local file or directory: file://{local}"
+    from difflib import get_close_matches  # needed by errors only
+
+    known = {*registry.kvstores.names(), *registry.drivers.names()}
+    near = get_close_matches(component.scheme, known - {component.scheme}, n=1)
+    return f"Did you mean {quote(near[0])}?" if near else ""
 
 
 def _driver_name(value: Any) -> str:

@@ -52,3 +52,9 @@ def test_url_errors_point_at_the_culprit():
     """The URL is shown with carets below the component."""
     error = errors.UrlError("bad scheme", "file:///a|foo:", 9, 4)
     assert str(error).splitlines() == ["bad scheme", "  file:///a|foo:", "           ^^^^"]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_is_made_by_its_own_new(kind):
+    """Libraries that rebuild exceptions from their parts call `__new__` by name."""
+    assert type(kind.__new__(kind, "what went wrong")) is kind

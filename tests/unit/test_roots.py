@@ -38,6 +38,13 @@ URLS = [
     (HTTP, "http://h/a%20b c", "/a b c", {"base_url": "http://h"}, "http://h/a%20b%20c"),
     (ABFS, "abfs://c/x/y", "x/y", {"container": "c"}, None),
     (ABFS, "abfs://con/x/y", "x/y", {"container": "con"}, "abfs://con/x/y"),
+    (
+        ABFS,
+        "abfs://con@mine.dfs.core.windows.net/x/y",
+        "x/y",
+        {"container": "con", "account_name": "mine"},
+        "abfs://con@mine.dfs.core.windows.net/x/y",
+    ),
     (FSSPEC, "github://o:r@main/a/b", "a/b", {"url": "github://o:r@main/"}, "github://o:r@main/a/b"),
 ]
 
@@ -209,4 +216,4 @@ def test_s3_urls_need_no_endpoint():
         with pytest.raises(UnimplementedError, match="URL syntax not supported"):
             S3.to_url("", members)
     with pytest.raises(UnimplementedError):
-        FSSPEC.to_url("", {"url": "simplecache::s3://b"})
+        FSSPEC.to_url("", {"url": "simplecache::s3://b", "storage_options": {"s3": {"anon": True}}})
