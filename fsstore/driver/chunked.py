@@ -203,11 +203,11 @@ async def _open(kind: ChunkedKind, opening: Opening) -> OpenArray:
 
 
 def _labeled(domain: IndexDomain, schema: Schema) -> IndexDomain:
-    """Return the domain with the labels asked for, where the stored array has none."""
+    """Return the domain with the labels asked for in place of those of the stored array."""
     wanted = schema.domain
-    if wanted is None or any(domain.labels):
+    if wanted is None or not any(wanted.labels):
         return domain
-    labeled: IndexDomain = domain.label[wanted.labels] if any(wanted.labels) else domain
+    labeled: IndexDomain = domain.label[wanted.labels]
     return labeled
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from fsstore.cache_pool import CachePool
 from fsstore.context import ContextResource
-from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.format.contract import ChunkedArray, Format
-from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.opened import OpenKv
 
 __all__ = ["MetadataEntry", "store_identity"]
@@ -67,7 +67,7 @@ class MetadataEntry:
         if self.array is not None and self.time >= fresh_after:
             return self.array
         known = self.generation if self.array is not None else UNKNOWN
-        answer = (await self.store.driver.read_many([Read(self.store.path + self.key, 0, None, known)]))[0]
+        answer, attributes = await self._read_documents(known)
         if answer.state == "missing":
             self.forget()
             return None
@@ -78,8 +78,24 @@ class MetadataEntry:
                 raise
             except StoreError as error:
                 raise error.within(f"Error reading {self.describe()}") from error
+        if self.array is not None:
+            self.array = self.format.named(self.array, attributes)
         self.generation, self.time = answer.generation, answer.time
         return self.array
+
+    async def _read_documents(self, known: bytes) -> tuple[ReadResult, bytes | None]:
+        """Return the answer for the metadata document, unless it is the known one, and the attributes beside it."""
+        path, beside = self.store.path, self.format.attributes
+        document = Read(path + self.key, 0, None, known)
+        if beside is None:
+            return (await self.store.driver.read_many([document]))[0], None
+        try:
+            answer, found = await self.store.driver.read_many([document, Read(path + beside)])
+        except (
+            PermissionDeniedError
+        ):  # what object stores answer for a key that is not there and may not be listed
+            return (await self.store.driver.read_many([document]))[0], None
+        return answer, bytes(found.value) if found.state == "value" else None
 
     async def reread(self, *, fresh_after: float) -> ChunkedArray:
         """Return the metadata of an array that is open; it must still be there and be the same array."""

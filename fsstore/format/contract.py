@@ -57,6 +57,8 @@ class Format(Protocol):
     """The URL scheme."""
     document: ClassVar[str]
     """The key of the metadata document."""
+    attributes: ClassVar[str | None]
+    """The key of a document beside it that may name the dimensions, or None."""
     options: ClassVar[tuple[str, ...]]
     """Spec members of its own (`field`), strings or booleans, that choose how the document is understood."""
 
@@ -78,6 +80,10 @@ class Format(Protocol):
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored metadata document describes."""
+        ...
+
+    def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
+        """Return the array with the dimension labels that the attributes document gives, if there is one."""
         ...
 
     def encode(self, array: ChunkedArray) -> bytes:

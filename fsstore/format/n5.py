@@ -93,6 +93,7 @@ class N5:
     id: ClassVar[str] = "n5"
     scheme: ClassVar[str] = "n5"
     document: ClassVar[str] = "attributes.json"
+    attributes: ClassVar[str | None] = None
     options: ClassVar[tuple[str, ...]] = ()
 
     def constraints(self, json: Any) -> dict[str, Json]:
@@ -120,6 +121,10 @@ class N5:
             return build(_parse(loads(data), stored=True))
         except JsonError as error:
             raise FailedPreconditionError(error.message) from None
+
+    def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
+        """Return the array as it is: the metadata document names its dimensions."""
+        return array
 
     def encode(self, array: ChunkedArray) -> bytes:
         """Return the document to store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from fsstore.codec.contract import ChunkSpec
 from fsstore.detection import Detection
 from fsstore.errors import FailedPreconditionError, JsonError
 from fsstore.format.contract import ChunkedArray
+from fsstore.format.dimension_names import labels_of_attributes
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
 from fsstore.format.zarr2_create import create_metadata
 from fsstore.format.zarr2_dtype import Field, dtype_json, parse_dtype, select_field
@@ -88,6 +90,7 @@ class Zarr2:
     id: ClassVar[str] = "zarr"
     scheme: ClassVar[str] = "zarr2"
     document: ClassVar[str] = ".zarray"
+    attributes: ClassVar[str | None] = ".zattrs"
     options: ClassVar[tuple[str, ...]] = ("field", "metadata_key")
 
     def constraints(self, json: Any) -> dict[str, Json]:
@@ -115,6 +118,13 @@ class Zarr2:
             raise FailedPreconditionError(error.message) from None
         return build(metadata, options)
 
+    def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
+        """Return the array with the dimension labels that xarray stores in `_ARRAY_DIMENSIONS`."""
+        labels = labels_of_attributes(attributes, array.rank - array.fixed)
+        if labels:
+            labels += ("",) * array.fixed
+        return array if labels == array.labels else replace(array, labels=labels)
+
     def encode(self, array: ChunkedArray) -> bytes:
         """Return the document to store."""
         return dumps(dict(array.metadata)).encode()
@@ -134,7 +144,7 @@ class Zarr2:
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
         """Return the array with another shape."""
         stored = list(shape[: array.rank - array.fixed])
-        return build({**array.metadata, "shape": stored}, array.extra)
+        return replace(build({**array.metadata, "shape": stored}, array.extra), labels=array.labels)
 
 
 def _named(field: Field) -> dict[str, str]:

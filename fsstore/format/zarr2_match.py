@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,11 @@ def _layout(constraints: Mapping[str, Any], rank: int, trailing: tuple[int, ...]
 
 
 def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schema: Schema) -> None:
-    """Raise if a stored array does not satisfy the constraints or the schema."""
-    check_schema(array, schema, _WORDS)
+    """Raise if a stored array does not satisfy the constraints or the schema.
+
+    Labels asked for take the place of those in the attributes, which are no part of the format.
+    """
+    check_schema(replace(array, labels=()), schema, _WORDS)
     units = schema.dimension_units
     if units is not None and any(unit is not None for unit in units):
         raise StoreError("Dimension units not supported by zarr driver")

@@ -20,6 +20,7 @@ from fsstore.codec.contract import ChunkSpec
 from fsstore.detection import Detection
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
+from fsstore.format.dimension_names import labels_of
 from fsstore.format.fill_value import fill_from_v3
 from fsstore.format.zarr3_create import create_metadata
 from fsstore.format.zarr3_document import load_document, parse_document, stored_units
@@ -43,6 +44,7 @@ class Zarr3:
     id: ClassVar[str] = "zarr3"
     scheme: ClassVar[str] = "zarr3"
     document: ClassVar[str] = "zarr.json"
+    attributes: ClassVar[str | None] = None
     options: ClassVar[tuple[str, ...]] = ()
 
     def constraints(self, json: Any) -> dict[str, Json]:
@@ -64,6 +66,10 @@ class Zarr3:
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""
         return _decoded(data)
+
+    def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
+        """Return the array as it is: the metadata document names its dimensions."""
+        return array
 
     def encode(self, array: ChunkedArray) -> bytes:
         """Return the document to store."""
@@ -156,7 +162,7 @@ def build(metadata: dict[str, Any]) -> ChunkedArray:
         write_chunk=write_chunk,
         read_chunk=wished_read_shape(wish, rank) or write_chunk,
         inner_order=wished_order(wish, rank),
-        labels=_labels(names),
+        labels=labels_of(names),
         units=stored_units(metadata, rank),
         fill_value=np.asarray(fill, kind.native),
     )
@@ -178,10 +184,3 @@ def _shown_codecs(codecs: Any) -> Json:
             codec = {**codec, "configuration": configuration}  # noqa: PLW2901  # the codec as shown
         shown.append(codec)
     return shown
-
-
-def _labels(names: Sequence[str | None]) -> tuple[str, ...]:
-    """Return dimension labels; names that occur twice cannot be labels, and leave all dimensions unlabeled."""
-    labels = tuple(name or "" for name in names)
-    named = [label for label in labels if label]
-    return labels if len(set(named)) == len(named) else ("",) * len(labels)

@@ -13,6 +13,7 @@ from fsstore.codec.chain_spec import ChainSpec
 from fsstore.codec_spec import CodecSpec
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
+from fsstore.format.dimension_names import labels_of
 from fsstore.format.fill_value import fill_from_v3
 from fsstore.format.schema_check import SchemaWords, check_schema, expect_attributes, expect_member
 from fsstore.format.zarr3_dtype import parse_data_type
@@ -40,9 +41,7 @@ def constrain_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
                 fill_value=np.asarray(fill_from_v3(constraints["fill_value"], kind.native), kind.native)
             )
     names = constraints.get("dimension_names")
-    labels = [name or "" for name in names] if names is not None else None
-    if labels is not None and len(set(filter(None, labels))) != len([name for name in labels if name]):
-        labels = None
+    labels = labels_of(names or ())
     if "shape" in constraints:
         shape = constraints["shape"]
         domain = IndexDomain(

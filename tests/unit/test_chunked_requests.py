@@ -54,13 +54,20 @@ def spec(request):
     return {**spec, "schema": layout}
 
 
-def test_open_and_create(requests, spec):
+@pytest.fixture
+def documents(spec):
+    """Return how many documents describe the array: zarr v2 has attributes beside the metadata."""
+    return 2 if spec["driver"] == "zarr" else 1
+
+
+def test_open_and_create(requests, spec, documents):
     """Creating costs one read and one write, or only a write; opening one read; deleting what exists one range."""
     context = ts.Context()
     ts.open(spec, context=context, create=True, open=True).result()
-    assert requests.take() == (1, 1, 0, 0)
+    assert requests.take() == (documents, 1, 0, 0)
     ts.open(spec, context=context).result()
-    assert requests.take() == (1, 0, 0, 0)
+    assert requests.take() == (documents, 0, 0, 0)
+    assert requests.calls in (0, 1), "one batch"
     ts.open(spec, context=context, create=True, delete_existing=True).result()
     assert requests.take() == (0, 1, 0, 1)
     assert requests.conditions == [True]
@@ -100,17 +107,17 @@ def test_reads_and_writes(requests, spec):
     assert requests.take() == (0, 0, 0, 0)
 
 
-def test_resize(requests, spec):
+def test_resize(requests, spec, documents):
     """A resize reads and writes the metadata and deletes the chunks that are outside afterwards."""
     store = ts.open(spec, create=True).result()
     store.write(np.arange(1, 11, dtype="i4")).result()
     requests.take()
     store = store.resize(exclusive_max=[5]).result()
-    assert requests.take() == (1, 1, 1, 0)
+    assert requests.take() == (documents, 1, 1, 0)
     store = store.resize(exclusive_max=[20]).result()
-    assert requests.take() == (1, 1, 0, 0)
+    assert requests.take() == (documents, 1, 0, 0)
     store.resize(exclusive_max=[1], resize_metadata_only=True).result()
-    assert requests.take() == (1, 1, 0, 0)
+    assert requests.take() == (documents, 1, 0, 0)
 
 
 def test_statistics_read_nothing(requests, spec):
