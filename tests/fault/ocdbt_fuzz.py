@@ -256,7 +256,7 @@ def use_leaf(leaf):
     """Look every value up, and store the leaf again with one key more."""
     values = [leaf.value(row) for row in range(len(leaf.keys))]
     key = leaf.keys[0] + b"\0"
-    changed = merge(leaf, b"", {key: b"v"}, ())
+    changed = merge(leaf, b"", [key], [b"v"])
     nodes = []
 
     def place(data):

@@ -14,10 +14,13 @@ from fsstore.errors import (
     ResourceExhaustedError,
     StoreError,
 )
+from fsstore.kvstore.key_range import key_text
 from fsstore.kvstore.ocdbt import envelope
 from fsstore.kvstore.ocdbt.config import Config, parse_constraints
 from fsstore.kvstore.ocdbt.data_file import DataFile, Location, decode_files, encode_files
+from fsstore.kvstore.ocdbt.generation import value_generation
 from fsstore.kvstore.ocdbt.key_column import key_lengths, shared_prefixes, take_keys
+from fsstore.kvstore.ocdbt.key_texts import keys_bytes, keys_texts
 from fsstore.kvstore.ocdbt.leaf import INLINE
 from fsstore.kvstore.ocdbt.leaf_merge import leaf_of
 from fsstore.kvstore.ocdbt.manifest import (
@@ -81,7 +84,7 @@ def test_leaf_of_the_description():
 def test_interior_node_of_the_description():
     """The tree of the format description comes out byte for byte: two leaves without `img/0/`, and their parent."""
     keys = [b"img/0/a", b"img/0/b", b"img/1/a", b"img/1/b"]
-    leaf = leaf_of([(key, bytes([49 + number])) for number, key in enumerate(keys)])
+    leaf = leaf_of(keys, [bytes([49 + number]) for number in range(len(keys))])
     file = DataFile(b"", b"d/38e023828353c50be5bfdfc1e92470da")
     written = []
 
@@ -350,6 +353,34 @@ def test_versions_in_urls():
             parse_version(text)
 
 
+def test_generations_tell_values_apart():
+    """Equal inline values have equal generations; a short value, a hash and a missing value never have the same."""
+    values = [None, *(b"x" * size for size in (0, 1, 18, 19, 20, 21, 500)), b"\2", b"\0"]
+    values += [
+        Location(FILE, 0, 6),
+        Location(FILE, 6, 0),
+        Location(DataFile(b"d/", FILE.relative_path[2:]), 0, 6),
+    ]
+    generations = [value_generation(value) for value in values]
+    assert len(set(generations)) == len(values)
+    assert b"" not in generations
+    digest = value_generation(b"x" * 500)[
+        1:
+    ]  # a value that looks like a hash is one byte shorter, or hashed itself
+    assert value_generation(digest) != value_generation(b"x" * 500)
+    assert value_generation(bytes(bytearray(b"x" * 19))) == value_generation(b"x" * 19)
+
+
+@pytest.mark.parametrize(
+    "keys", [[], [b""], [b"a", b"b/c", "é".encode()], [b"a\nb", b"c"], [b"\xff", b"a"]], ids=repr
+)
+def test_keys_as_text(keys):
+    """Keys converted together are those converted one by one, whatever is in them."""
+    texts = keys_texts(keys)
+    assert texts == [key_text(key) for key in keys]
+    assert keys_bytes(texts) == keys
+
+
 def test_split_of_empty_and_oversized_entries():
     """An entry larger than a node gets a node of its own, and one key makes one node."""
     written = []
@@ -360,7 +391,7 @@ def test_split_of_empty_and_oversized_entries():
 
     builder = Builder(Config(bytes(16), max_decoded_node_bytes=100, level=None), place)
     assert builder.root([], 0) == (0, None, EMPTY)
-    leaf = leaf_of([(b"a", b"x" * 500), (b"b", b""), (b"c", b"y" * 500)])
+    leaf = leaf_of([b"a", b"b", b"c"], [b"x" * 500, b"", b"y" * 500])
     assert leaf.file_ids.tolist() == [INLINE] * 3
     root = builder.root(builder.leaves(leaf, may_be_root=True), 0)
     assert root.height > 0
@@ -377,15 +408,13 @@ def test_leaves_kept_by_a_writer():
         written[location] = data
         return location
 
-    entries = [
-        (
-            b"key/%03d" % number,
-            b"x" * number if number % 3 else Location(DataFile(b"", b"d/%d" % (number % 5)), number, 7),
-        )
+    keys = [b"key/%03d" % number for number in range(100)]
+    values = [
+        b"x" * number if number % 3 else Location(DataFile(b"", b"d/%d" % (number % 5)), number, 7)
         for number in range(100)
     ]
     builder = Builder(Config(bytes(16), max_decoded_node_bytes=500), place, kept.__setitem__)
-    builder.root(builder.leaves(leaf_of(entries), may_be_root=True), 0)
+    builder.root(builder.leaves(leaf_of(keys, values), may_be_root=True), 0)
     assert len(kept) > 10
     for location, leaf in kept.items():
         node = decode_node(written[location], b"", "node")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from fsstore.errors import StoreError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import NO_VALUE, Buffer, Entry, Read, ReadResult
-from fsstore.kvstore.key_range import key_text
 from fsstore.kvstore.ocdbt.data_file import Location
 from fsstore.kvstore.ocdbt.generation import value_generation
+from fsstore.kvstore.ocdbt.key_texts import keys_texts
 from fsstore.kvstore.ocdbt.leaf import INLINE
 from fsstore.kvstore.ocdbt.tree import Hits, Slice
 
@@ -70,19 +70,10 @@ class Plan:
 def entries_of(part: Slice) -> list[Entry]:
     """Return the listing of some entries of a leaf."""
     sizes = part.leaf.lengths[part.start : part.stop].tolist()
-    return list(map(Entry._make, zip(_texts(keys_of(part)), sizes, strict=True)))
+    return list(map(Entry._make, zip(keys_texts(keys_of(part)), sizes, strict=True)))
 
 
 def keys_of(part: Slice) -> list[bytes]:
     """Return the whole keys of some entries of a leaf."""
     keys = part.leaf.keys[part.start : part.stop]
     return [part.prefix + key for key in keys] if part.prefix else keys
-
-
-def _texts(keys: list[bytes]) -> list[str]:
-    """Return the keys as text; decoded all at once where no key contains the separator."""
-    try:
-        texts = b"\n".join(keys).decode().split("\n")
-    except UnicodeDecodeError:
-        texts = []
-    return texts if len(texts) == len(keys) else [key_text(key) for key in keys]

@@ -27,7 +27,7 @@ from fsstore.kvstore.ocdbt.config import Config, Constraints, ManifestKind
 from fsstore.kvstore.ocdbt.generation import value_generation
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key
-from fsstore.kvstore.ocdbt.mutation import Changes, Request, Stored
+from fsstore.kvstore.ocdbt.mutation import Changes, Request
 from fsstore.kvstore.ocdbt.rebuild import rebuild
 from fsstore.kvstore.ocdbt.sink import Layout, Sink
 from fsstore.kvstore.ocdbt.source import Snapshot, Source
@@ -161,18 +161,8 @@ class Committer:
         changes = Changes(await current_generations(source, newest, wanted))
         sink = Sink(self._options.layout)
 
-        def store(request: Request, number: int) -> Stored:
-            if number in request.references:
-                return request.references[number]
-            value = request.writes[number].value or b""
-            if len(value) <= config.max_inline_value_bytes or not value:
-                return bytes(value)
-            if number not in request.placed:
-                request.placed[number] = sink.place("value", value)
-            return request.placed[number]
-
         for request in requests:
-            changes.apply(request, store)
+            changes.apply(request, config.max_inline_value_bytes, lambda value: sink.place("value", value))
         when = snapshot.time
         if not changes.empty:
             builder = Builder(config, lambda data: sink.place("btree_node", data), source.keep_node)

@@ -42,15 +42,15 @@ async def compact(source: Source, version: Version, target: Committer, config: C
     sink = Sink(target.layout)
     copied: list[Leaf] = []
     written = 0
-    async for entries in _entries(source, version):
-        stored: list[tuple[bytes, Stored]] = []
-        for key, value in entries:
-            if len(value) <= config.max_inline_value_bytes or not value:
-                stored.append((key, value))
+    async for keys, values in _entries(source, version):
+        stored: list[Stored] = []
+        for value in values:
+            if len(value) <= config.max_inline_value_bytes:
+                stored.append(value)
             else:
-                stored.append((key, sink.place("value", value)))
+                stored.append(sink.place("value", value))
                 written += len(value)
-        copied.append(leaf_of(stored))
+        copied.append(leaf_of(keys, stored))
         if written >= _FILE_BYTES:
             await sink.flush(target.source.base)
             written = 0
@@ -60,8 +60,8 @@ async def compact(source: Source, version: Version, target: Committer, config: C
     return await target.create(config, root)
 
 
-async def _entries(source: Source, version: Version) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-    """Yield all keys with their values, a window of bytes at a time."""
+async def _entries(source: Source, version: Version) -> AsyncIterator[tuple[list[bytes], list[bytes]]]:
+    """Yield all keys and their values, a window of bytes at a time."""
     async for slices in walk(source, version, KeyRange()):
         for part in slices:
             keys = keys_of(part)
@@ -71,7 +71,7 @@ async def _entries(source: Source, version: Version) -> AsyncIterator[list[tuple
                 places = [value for value in values if not isinstance(value, bytes)]
                 fetched = iter(await read_spans(source.base, places))
                 whole = [value if isinstance(value, bytes) else bytes(next(fetched)) for value in values]
-                yield list(zip(keys[start:stop], whole, strict=True))
+                yield keys[start:stop], whole
 
 
 def _windows(part: Slice) -> Iterator[tuple[int, int]]:

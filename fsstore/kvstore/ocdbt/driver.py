@@ -8,6 +8,7 @@ only where its base does.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, ClassVar
 
 from fsstore._json import Json, quote
@@ -19,8 +20,9 @@ from fsstore.kvstore.ocdbt.commit import Committer, Options
 from fsstore.kvstore.ocdbt.data_file import Location
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.key_column import KEY_LIMIT
+from fsstore.kvstore.ocdbt.key_texts import keys_bytes
 from fsstore.kvstore.ocdbt.kind import KIND
-from fsstore.kvstore.ocdbt.mutation import Mutation, Request
+from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.options import format_time, format_version
 from fsstore.kvstore.ocdbt.queue import CommitQueue
 from fsstore.kvstore.ocdbt.source import Source, read_spans
@@ -137,7 +139,7 @@ class OcdbtDriver:
         version, time = await self.version(max([read.staleness_bound for read in reads]))
         plan = Plan(reads, time, self.describe_key)
         if version is not None:
-            for hits in await find(self.source, version, [key_bytes(read.key) for read in reads]):
+            for hits in await find(self.source, version, keys_bytes([read.key for read in reads])):
                 plan.add(hits)
         if plan.places:
             plan.fill(await read_spans(self.source.base, plan.places))
@@ -147,7 +149,7 @@ class OcdbtDriver:
         """Apply `writes` in one commit, each on its own condition."""
         if not writes:
             return []
-        return await self._submit(Request(self._mutations(writes)))
+        return await self._submit(_request(writes))
 
     async def write_atomic(
         self,
@@ -161,14 +163,16 @@ class OcdbtDriver:
         Nothing changes unless every condition holds; the stamps of writes whose condition failed are `UNKNOWN` then.
         Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
-        same = {key_bytes(key): generation for key, generation in unchanged.items()}
-        return await self._submit(Request(self._mutations(writes), tuple(deleted), same, atomic=True))
+        request = _request(writes)
+        request.atomic, request.deleted = True, tuple(deleted)
+        request.unchanged = {key_bytes(key): generation for key, generation in unchanged.items()}
+        return await self._submit(request)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range in one commit; none is made if there is no such key."""
         self._refuse_fixed()
         if not keys.empty:
-            await self._submit(Request((), (keys,)))
+            await self._submit(Request(deleted=(keys,)))
 
     async def copy_range(self, keys: KeyRange, cut: int, target: str) -> None:
         """Copy the keys of a range in one commit: `target` takes the place of their first `cut` bytes.
@@ -178,34 +182,29 @@ class OcdbtDriver:
         self._refuse_fixed()
         version, _ = await self.version()
         prefix = key_bytes(target)
-        writes: list[Mutation] = []
-        references: list[bytes | Location] = []
+        copies: list[bytes] = []
+        values: list[bytes | Location] = []
         if version is not None:
             async for slices in walk(self.source, version, keys):
                 for part in slices:
-                    writes += [Mutation(prefix + key[cut:], b"") for key in keys_of(part)]
-                    references += [part.leaf.value(row) for row in range(part.start, part.stop)]
-        _check_lengths(writes)
-        if writes:
-            await self._submit(Request(writes, references=dict(enumerate(references))))
+                    copies += [prefix + key[cut:] for key in keys_of(part)]
+                    values += [part.leaf.value(row) for row in range(part.start, part.stop)]
+        if copies:
+            await self._submit(Request(copies, values))
 
     async def _submit(self, request: Request) -> list[Stamp]:
         self._refuse_fixed()
+        _check_lengths(request.keys)
         await self._queue.submit(request)
         if request.stale is not None:
             key = self.describe_key(key_text(request.stale))
             raise AbortedError(f"Error reading {key}: Generation mismatch")
-        return [Stamp(generation, request.time) for generation in request.generations]
+        return list(map(Stamp, request.generations, repeat(request.time)))
 
     def _refuse_fixed(self) -> None:
         if self.choice is not None:
             version = self._members.get("version")
             raise StoreError(f"Writing is not supported with version={format_version(version)} specified")
-
-    def _mutations(self, writes: Sequence[Write]) -> list[Mutation]:
-        out = [Mutation(key_bytes(key), _flat(value), if_equal) for key, value, if_equal in writes]
-        _check_lengths(out)
-        return out
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys of one version in the range, sorted, with the sizes of their values."""
@@ -226,16 +225,20 @@ class OcdbtDriver:
                     yield keys_of(part)
 
 
-def _check_lengths(mutations: Sequence[Mutation]) -> None:
-    for mutation in mutations:
-        if len(mutation.key) > KEY_LIMIT:
-            raise StoreError(
-                f"Key {quote(mutation.key[:64])}... of {len(mutation.key)} bytes exceeds the limit of {KEY_LIMIT}"
-            )
+def _request(writes: Sequence[Write]) -> Request:
+    """Return the request to write, by column; every value as a buffer whose length is its number of bytes."""
+    keys, values, conditions = zip(*writes, strict=True) if writes else ((), (), ())
+    flat = [_flat(value) if isinstance(value, memoryview) else value for value in values]
+    return Request(keys_bytes(keys), flat, conditions if any(conditions) else ())
 
 
-def _flat(value: Buffer | None) -> Buffer | None:
-    """Return the value as a buffer whose length is its number of bytes."""
-    if value is None or isinstance(value, bytes | bytearray):
-        return value
+def _flat(value: memoryview) -> Buffer:
     return value.cast("B") if value.c_contiguous else bytes(value)
+
+
+def _check_lengths(keys: Sequence[bytes]) -> None:
+    longest = max(keys, key=len, default=b"")
+    if len(longest) > KEY_LIMIT:
+        raise StoreError(
+            f"Key {quote(longest[:64])}... of {len(longest)} bytes exceeds the limit of {KEY_LIMIT}"
+        )

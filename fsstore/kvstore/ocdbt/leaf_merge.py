@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -15,51 +16,54 @@ from fsstore.kvstore.ocdbt.mutation import Stored, rows_between
 __all__ = ["leaf_of", "merge"]
 
 
-def leaf_of(entries: Sequence[tuple[bytes, Stored]]) -> Leaf:
-    """Return the leaf with these entries, sorted by key."""
+def leaf_of(keys: Sequence[bytes], values: Sequence[Stored]) -> Leaf:
+    """Return the leaf with these sorted keys and their values."""
+    count = len(keys)
+    inline = np.fromiter((isinstance(value, bytes) for value in values), bool, count)
+    lengths, ids, offsets = np.empty(count, np.int64), np.full(count, INLINE), np.empty(count, np.int64)
+    held = [value for value in values if isinstance(value, bytes)]
+    sizes = np.fromiter(map(len, held), np.int64, len(held))
+    lengths[inline], offsets[inline] = sizes, np.cumsum(sizes) - sizes
     files: dict[DataFile, int] = {}
-    rows: list[tuple[int, int, int]] = []
-    inline: list[bytes] = []
-    used = 0
-    for _, value in entries:
-        if isinstance(value, bytes):
-            rows.append((len(value), INLINE, used))
-            inline.append(value)
-            used += len(value)
-        else:
-            rows.append((value.length, files.setdefault(value.file, len(files)), value.offset))
-    table = np.array(rows, np.int64).reshape(len(rows), 3)
-    keys = [key for key, _ in entries]
-    return Leaf(keys, table[:, 0], table[:, 1], table[:, 2], list(files), b"".join(inline))
+    places = [value for value in values if not isinstance(value, bytes)]
+    if places:
+        ids[~inline] = [files.setdefault(place.file, len(files)) for place in places]
+        offsets[~inline], lengths[~inline] = zip(
+            *((place.offset, place.length) for place in places), strict=True
+        )
+    return Leaf(list(keys), lengths, ids, offsets, list(files), b"".join(held))
 
 
 def merge(
-    old: Leaf, prefix: bytes, points: Mapping[bytes, Stored | None], ranges: Sequence[KeyRange]
+    old: Leaf,
+    prefix: bytes,
+    keys: Sequence[bytes],
+    values: Sequence[Stored | None],
+    *,
+    deleted: Sequence[KeyRange] = (),
 ) -> Leaf | None:
     """Return the entries after the changes, with whole keys, or None if nothing changes.
+
+    Ranges are `deleted`, then the sorted `keys` get `values`; None deletes.
 
     A point counts as a change even if it deletes what is not there: TensorStore makes a new version then.
     """
     full = [prefix + key for key in old.keys] if prefix else old.keys
     keep = np.ones(len(full), bool)
-    for keys in ranges:
-        start, stop = rows_between(full, keys.inclusive_min, keys.exclusive_max)
+    for span in deleted:
+        start, stop = rows_between(full, span.inclusive_min, span.exclusive_max)
         keep[start:stop] = False
-    if not points and keep.all():
+    if not keys and keep.all():
         return None
-    written: list[tuple[bytes, Stored]] = []
-    before: list[int] = []
-    for key, value in points.items():
-        row = bisect_left(full, key)
-        if row < len(full) and full[row] == key:
-            keep[row] = False
-        if value is not None:
-            written.append((key, value))
-            before.append(row)
+    rows = [bisect_left(full, key) for key in keys]
+    replaced = [row for row, key in zip(rows, keys, strict=True) if full[row : row + 1] == [key]]
+    keep[np.array(replaced, np.int64)] = False
     kept = np.flatnonzero(keep)
-    new = leaf_of(written)
+    written = [value is not None for value in values]
+    new = leaf_of(list(compress(keys, written)), [value for value in values if value is not None])
+    before = np.array(list(compress(rows, written)), np.int64)
     # old row i sorts at 2 i + 1, and what is inserted before it at 2 i; equal places keep their order
-    places = np.concatenate((2 * kept + 1, 2 * np.array(before, np.int64)))
+    places = np.concatenate((2 * kept + 1, 2 * before))
     order = np.argsort(places, kind="stable")
     return _joined(old, full, kept, new, order)
 

@@ -5,38 +5,34 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from itertools import compress
+from typing import TypeAlias
 
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.ocdbt.data_file import Location
 from fsstore.kvstore.ocdbt.generation import value_generation
 
-__all__ = ["Changes", "Mutation", "Request", "Stored"]
+__all__ = ["Changes", "Request", "Stored"]
 
 Stored: TypeAlias = bytes | Location
 """A value as a leaf holds it."""
 
 
-class Mutation(NamedTuple):
-    """One write: `value` None deletes; `if_equal` UNKNOWN is no condition."""
-
-    key: bytes
-    value: Buffer | None
-    if_equal: bytes = UNKNOWN
-
-
 @dataclass(slots=True, eq=False)
 class Request:
-    """What one caller wants of the next commit: ranges deleted first, then writes.
+    """What one caller wants of the next commit: ranges deleted first, then writes, which are held by column.
 
-    An `atomic` request is applied only if every condition holds and every key of `unchanged` has the generation given.
-    `generations` answers it: one for each of `writes`, as `KvDriver.write_many` and `write_atomic` want it; `stale` is
-    a key of `unchanged` that has changed.  `placed` remembers values already stored, for further attempts; `references`
-    are the values of writes that refer to what another key holds already, by number.
+    A value is bytes, or where they lie already, or None, which deletes.  `conditions` are those of the writes, empty if
+    there are none.  An `atomic` request is applied only if every condition holds and every key of `unchanged` has the
+    generation given.  `generations` answers it: one for each write, as `KvDriver.write_many` and `write_atomic` want
+    it; `stale` is a key of `unchanged` that has changed.  `placed` remembers values already stored, for further
+    attempts.
     """
 
-    writes: Sequence[Mutation]
+    keys: Sequence[bytes] = ()
+    values: Sequence[Buffer | Location | None] = ()
+    conditions: Sequence[bytes] = ()
     deleted: Sequence[KeyRange] = ()
     unchanged: Mapping[bytes, bytes] = field(default_factory=dict)
     atomic: bool = False
@@ -44,11 +40,21 @@ class Request:
     stale: bytes | None = None
     time: float = 0.0
     placed: dict[int, Location] = field(default_factory=dict)
-    references: Mapping[int, Stored] = field(default_factory=dict)
 
     def conditional_keys(self) -> list[bytes]:
         """Return the keys whose generation decides anything."""
-        return [*(write.key for write in self.writes if write.if_equal != UNKNOWN), *self.unchanged]
+        return [*compress(self.keys, self.conditions), *self.unchanged]  # UNKNOWN is empty
+
+    def stored(self, number: int, limit: int, place: Callable[[Buffer], Location]) -> Stored | None:
+        """Return what a leaf holds of a value: itself up to `limit` bytes, otherwise where it is or gets its place."""
+        value = self.values[number]
+        if value is None or isinstance(value, Location):
+            return value
+        if len(value) <= limit:
+            return bytes(value)
+        if number not in self.placed:
+            self.placed[number] = place(value)
+        return self.placed[number]
 
 
 class Changes:
@@ -67,40 +73,51 @@ class Changes:
     def generation(self, key: bytes) -> bytes:
         """Return the generation a key has after the requests applied so far."""
         if key in self.points:
-            value = self.points[key]
-            return NO_VALUE if value is None else value_generation(value)
+            return value_generation(self.points[key])
         if any(keys.contains(key) for keys in self.ranges):
             return NO_VALUE
         return self._current.get(key, NO_VALUE)
 
-    def apply(self, request: Request, store: Callable[[Request, int], Stored]) -> None:
-        """Apply what of `request` its conditions allow, and answer it; `store` places the value of a write."""
+    def apply(self, request: Request, limit: int, place: Callable[[Buffer], Location]) -> None:
+        """Apply what of `request` its conditions allow, and answer it; values over `limit` bytes are placed."""
         if request.atomic and not self._holds(request):
             return
         for keys in request.deleted:
             self._delete(keys)
+        if request.conditions and not request.atomic:
+            request.generations = self._apply_each(request, limit, place)
+            return
+        stored = [
+            value
+            if isinstance(value, bytes) and len(value) <= limit
+            else request.stored(number, limit, place)
+            for number, value in enumerate(request.values)
+        ]
+        self.points.update(zip(request.keys, stored, strict=True))
+        request.generations = list(map(value_generation, stored))
+
+    def _apply_each(self, request: Request, limit: int, place: Callable[[Buffer], Location]) -> list[bytes]:
+        """Apply those writes whose condition holds, one after the other."""
         answers: list[bytes] = []
-        points = self.points
-        for number, (key, value, if_equal) in enumerate(request.writes):
-            if not request.atomic and if_equal != UNKNOWN and self.generation(key) != if_equal:
+        for number, (key, if_equal) in enumerate(zip(request.keys, request.conditions, strict=True)):
+            if if_equal not in (UNKNOWN, self.generation(key)):
                 answers.append(UNKNOWN)
-            elif value is None:
-                points[key] = None
-                answers.append(NO_VALUE)
-            else:
-                stored = points[key] = store(request, number)
-                answers.append(value_generation(stored))
-        request.generations = answers
+                continue
+            stored = self.points[key] = request.stored(number, limit, place)
+            answers.append(value_generation(stored))
+        return answers
 
     def _holds(self, request: Request) -> bool:
         """Return whether an atomic request may be applied; answer it if not."""
-        writes = request.writes
         stale = [key for key, want in request.unchanged.items() if self.generation(key) != want]
         request.stale = stale[0] if stale else None
         if stale:
             return False
-        have = [UNKNOWN if write.if_equal == UNKNOWN else self.generation(write.key) for write in writes]
-        held = [write.if_equal in (UNKNOWN, found) for write, found in zip(writes, have, strict=True)]
+        if not request.conditions:
+            return True
+        pairs = list(zip(request.keys, request.conditions, strict=True))
+        have = [UNKNOWN if if_equal == UNKNOWN else self.generation(key) for key, if_equal in pairs]
+        held = [if_equal in (UNKNOWN, found) for (_, if_equal), found in zip(pairs, have, strict=True)]
         if all(held):
             return True
         # a condition that held answers what is there now; one that did not answers UNKNOWN

@@ -46,8 +46,10 @@ async def rebuild(source: Source, version: Version, changes: Changes, builder: B
     if version.root is None:
         if not points:
             return None
-        leaf = leaf_of([(key, value) for key in points if (value := changes.points[key]) is not None])
-        return builder.root(builder.leaves(leaf, may_be_root=True) if leaf.keys else [], 0)
+        pairs = [(key, value) for key in points if (value := changes.points[key]) is not None]
+        if not pairs:
+            return builder.root([], 0)
+        return builder.root(builder.leaves(leaf_of(*zip(*pairs, strict=True)), may_be_root=True), 0)
     if not points and len(ranges) == 1 and ranges[0].unbounded:
         return builder.root([], 0)
     root = _Touched(Step(version.root, version.height), b"", b"", points, ranges)
@@ -104,8 +106,8 @@ def _apply(
     """Return the nodes that take the place of a node, or None if it stays as it is."""
     node = touched.node
     if isinstance(node, Leaf):
-        changed = {key: points[key] for key in touched.points}
-        leaf = merge(node, touched.step.prefix, changed, touched.ranges)
+        values = [points[key] for key in touched.points]
+        leaf = merge(node, touched.step.prefix, touched.points, values, deleted=touched.ranges)
         if leaf is None:
             return None
         return builder.leaves(leaf, may_be_root=is_root) if leaf.keys else []
