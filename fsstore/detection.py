@@ -24,7 +24,8 @@ class Detection:
     of an offset and the bytes there, all of one tuple together), or when `matches(head, tail)` says so, given its
     first `head` and last `tail` bytes; a file shorter than that is given whole, twice.  `at_least` is its smallest
     size.  With `confirm` that only makes it likely, and the first `confirm_head` bytes decide; a format that is certain
-    then takes precedence `over` the ones named there.
+    then takes precedence `over` the ones named there.  `usual_head` is how files recognised by their end nearly always
+    begin: where reading the end costs reading everything, only those are looked at.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Detection:
     confirm: Callable[[bytes], bool] | None = None
     confirm_head: int = 0
     over: tuple[str, ...] = ()
+    usual_head: bytes = b""
     tool: str = ""
     title: str = ""
 

@@ -78,21 +78,6 @@ FOREIGN: tuple[Detection, ...] = (
         title="a NetCDF 3 file",
         tool=_REFERENCES,
     ),
-    *(
-        Detection(
-            name,
-            "foreign",
-            signatures=(((0, magic),),),
-            title=f"a file compressed by {name}",
-            tool="decompress it first",
-        )
-        for name, magic in (
-            ("gzip", b"\x1f\x8b"),
-            ("zstd", b"\x28\xb5\x2f\xfd"),
-            ("bz2", b"BZh"),
-            ("xz", b"\xfd7zXZ\0"),
-        )
-    ),
     Detection("grib", "foreign", matches=_grib, head=32, at_least=8, title="a GRIB file", tool=_REFERENCES),
 )
 """Everything else."""

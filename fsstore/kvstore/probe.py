@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from fsstore._json import loads
+from fsstore.compression import DETECT as COMPRESSED
 from fsstore.detection import Detection, match_file, match_files, settle, sizes
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.foreign_format import FOREIGN, IMAGES
@@ -52,7 +53,7 @@ class Found:
 def detections() -> tuple[Detection, ...]:
     """Return what every format looks like."""
     own = (import_module(name).DETECT for name in _MODULES)
-    return (*IMAGES, *FOREIGN, *own)
+    return (*IMAGES, *FOREIGN, *COMPRESSED, *own)
 
 
 def looked_for() -> str:
@@ -66,11 +67,16 @@ def looked_for() -> str:
     )
 
 
+def _is_single(kvstore: OpenKv) -> bool:
+    """Return whether a store shows a file under the empty path: what is compressed."""
+    return not kvstore.path and getattr(kvstore.spec.kind, "single_file", False)
+
+
 def _is_path_of_file(kvstore: OpenKv) -> bool:
     """Return whether the place may be a file: by its path, or by a root that names it."""
     if kvstore.path:
         return not kvstore.path.endswith("/")
-    if getattr(kvstore.spec.kind, "single_file", False):
+    if _is_single(kvstore):
         return True
     url = kvstore.spec.members.get("url") if kvstore.spec.base is None else None
     return isinstance(url, str) and not url.partition("?")[0].endswith("/")
@@ -83,8 +89,8 @@ async def find(kvstore: OpenKv) -> Found | None:
     """
     known = detections()
     if _is_path_of_file(kvstore):
-        matched = await _file(kvstore.prefix, known)
-        if matched is not None:
+        matched = await _file(kvstore, known)
+        if matched is not None or _is_single(kvstore):
             if not matched:
                 raise FailedPreconditionError(
                     f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
@@ -107,25 +113,41 @@ def _single(matched: Sequence[Detection], kvstore: OpenKv) -> Detection:
     return matched[0]
 
 
-async def _file(place: KvPrefix, known: Iterable[Detection]) -> list[Detection] | None:
+async def _file(kvstore: OpenKv, known: Sequence[Detection]) -> list[Detection] | None:
     """Return the formats that a file can be of; None if there is no file, or an empty one."""
+    place = kvstore.prefix
+    try:
+        if getattr(kvstore.spec.kind, "sequential", False):
+            first, last = await _ends_in_order(place, known)
+        else:
+            first, last = await _ends(place, known)
+    except StoreError as error:
+        raise error.within(f"Format auto-detection failed: Error reading {place.describe()}") from error
+    if not first:
+        return None
+    matched = match_file(known, first, last)
+    wanted = max((each.confirm_head for each in matched), default=0)
+    whole = first is last or len(first) < sizes(known)[0]
+    return settle(matched, await _beginning(place, wanted) if wanted and not whole else first)
+
+
+async def _ends(place: KvPrefix, known: Sequence[Detection]) -> tuple[bytes, bytes]:
+    """Return the first and the last bytes of a file; all of it twice if it is shorter than either."""
     head_size, tail_size = sizes(known)
-    whole = False
     try:
         first, last = await place.read_many([Read("", 0, head_size), Read("", -tail_size)])
     except OutOfRangeError:
-        first = last = await place.read()
-        whole = True
-    except StoreError as error:
-        raise error.within(f"Format auto-detection failed: Error reading {place.describe()}") from error
-    if first.state != "value" or not len(first.value):
-        return None
-    head = bytes(first.value)
-    matched = match_file(known, head, bytes(last.value))
-    wanted = max((each.confirm_head for each in matched), default=0)
-    if wanted and not whole:
-        head = await _beginning(place, wanted)
-    return settle(matched, head)
+        whole = bytes((await place.read()).value)
+        return whole, whole
+    return bytes(first.value), bytes(last.value)
+
+
+async def _ends_in_order(place: KvPrefix, known: Sequence[Detection]) -> tuple[bytes, bytes]:
+    """Return the first bytes, and the last ones if some format that needs them begins like the file."""
+    head = await _beginning(place, sizes(known)[0])
+    if any(each.tail and head.startswith(each.usual_head) for each in known):
+        return await _ends(place, known)
+    return head, b""
 
 
 async def _beginning(place: KvPrefix, size: int) -> bytes:

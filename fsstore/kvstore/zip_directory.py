@@ -119,7 +119,7 @@ def _is_archive(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contra
         return False
 
 
-DETECT = Detection("zip", "store", matches=_is_archive, tail=_END.size + 4096 + 26)
+DETECT = Detection("zip", "store", matches=_is_archive, tail=_END.size + 4096 + 26, usual_head=b"PK")
 """An archive is recognised by its end record, unless its comment is longer than 4 KiB."""
 
 

@@ -30,6 +30,7 @@ from fsstore.driver.stack import KIND as STACK
 from fsstore.format.contract import Format
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
+from fsstore.kvstore.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
 from fsstore.kvstore.contract import KvDriver
 from fsstore.kvstore.fs import FsspecDriver
 from fsstore.kvstore.kind import KvKind
@@ -45,7 +46,22 @@ from fsstore.kvstore.roots import ABFS, FSSPEC, GCS, HTTP, S3
 from fsstore.kvstore.zip_archive import KIND as ZIP
 from fsstore.kvstore.zip_archive import ZipDriver
 
-kinds: tuple[KvKind, ...] = (FILE, MEMORY, FSSPEC, S3, GCS, ABFS, HTTP, OCDBT, REFERENCE, ZIP)
+kinds: tuple[KvKind, ...] = (
+    FILE,
+    MEMORY,
+    FSSPEC,
+    S3,
+    GCS,
+    ABFS,
+    HTTP,
+    OCDBT,
+    REFERENCE,
+    ZIP,
+    GZIP,
+    ZSTD,
+    BZ2,
+    XZ,
+)
 
 stores: tuple[type[KvDriver], ...] = (
     LocalDriver,
@@ -54,6 +70,7 @@ stores: tuple[type[KvDriver], ...] = (
     OcdbtDriver,
     ReferenceDriver,
     ZipDriver,
+    CompressedDriver,
 )
 
 codecs: tuple[type[Codec], ...] = (

@@ -230,18 +230,84 @@ def test_a_format_without_driver_is_named(tmp_path, start, title):
         ts.open(f"file://{tmp_path}/x").result()
 
 
-@pytest.mark.parametrize(
-    ("pack", "name"),
-    [(gzip.compress, "gzip"), (zstandard.compress, "zstd"), (bz2.compress, "bz2"), (lzma.compress, "xz")],
-)
-def test_a_compressed_file_is_named(tmp_path, pack, name):
-    """A compressed file that is no reference set is an error that says what it is."""
-    for content in (b"", b"text", b'{"a": 1}', b"\0" * 300000):
-        (tmp_path / "x").write_bytes(pack(content))
-        with pytest.raises(
-            UnimplementedError, match=f"is a file compressed by {name}, which has no driver here"
-        ):
-            ts.open(f"file://{tmp_path}/x").result()
+PACKS = {"gzip": gzip.compress, "zstd": zstandard.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_compressed_document_opens(tmp_path, name):
+    """A compressed JSON document is entered, whatever its name."""
+    (tmp_path / "x").write_bytes(PACKS[name](b'{"a": [1, 2]}'))
+    found = ts.open(f"file://{tmp_path}/x").result()
+    assert found.url == f"file://{tmp_path}/x|{name}:|json:"
+    assert found.read().result()[()] == {"a": [1, 2]}
+    assert ts.open(found.spec()).result().read().result()[()] == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_compressed_archive_is_entered(tmp_path, zarr3_files, name):
+    """An archive in a compressed file is found by its end, and decompressed once however it is read."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for key, value in zarr3_files.items():
+            archive.writestr(key, value)
+    (tmp_path / "x").write_bytes(PACKS[name](buffer.getvalue()))
+    found = ts.open(f"file://{tmp_path}/x").result()
+    assert found.url == f"file://{tmp_path}/x|{name}:|zip:|zarr3:"
+    assert np.array_equal(found.read().result(), VALUES)
+    assert ts.open(f"file://{tmp_path}/x|{name}:|zip:").result().url == found.url
+
+
+def test_a_compressed_image_opens(tmp_path):
+    """An image in a compressed file is found by its beginning."""
+    imagecodecs = pytest.importorskip("imagecodecs")
+    pixels = np.arange(48, dtype="u1").reshape(4, 4, 3)
+    (tmp_path / "x.png.zst").write_bytes(zstandard.compress(imagecodecs.png_encode(pixels)))
+    found = ts.open(f"file://{tmp_path}/x.png.zst").result()
+    assert found.url == f"file://{tmp_path}/x.png.zst|zstd:|png:"
+    assert np.array_equal(found.read().result(), pixels)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK no archive", b"\0" * 300000])
+@pytest.mark.parametrize("name", PACKS)
+def test_a_compressed_file_of_no_format(tmp_path, name, content):
+    """What is no format once it is decompressed is an error that says so."""
+    (tmp_path / "x").write_bytes(PACKS[name](content))
+    with pytest.raises(
+        FailedPreconditionError, match=f'Failed to detect .*"{tmp_path}/x" decompressed by {name}: '
+    ):
+        ts.open(f"file://{tmp_path}/x").result()
+
+
+def test_a_compressed_format_without_driver_is_named(tmp_path):
+    """A format that others read is named inside a compressed file too."""
+    (tmp_path / "x.nc.gz").write_bytes(gzip.compress(b"CDF\x01" + bytes(100)))
+    with pytest.raises(UnimplementedError, match=r'x.nc.gz" decompressed by gzip is a NetCDF 3 file'):
+        ts.open(f"file://{tmp_path}/x.nc.gz").result()
+
+
+def test_a_damaged_compressed_file(tmp_path):
+    """A compressed file that is cut off is an error that names it, not an unknown format."""
+    (tmp_path / "x").write_bytes(gzip.compress(b'{"a": "' + bytes(range(32, 34)) * 10000 + b'"}')[:-9])
+    with pytest.raises(StoreError, match='x" decompressed by gzip: Data compressed by gzip are cut off'):
+        ts.open(f"file://{tmp_path}/x").result().read().result()
+
+
+def test_files_compressed_without_end(tmp_path):
+    """A file compressed many times over is given up after a few."""
+    data = b"x"
+    for _ in range(12):
+        data = gzip.compress(data)
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(FailedPreconditionError, match="after 8 of them inside each other"):
+        ts.open(f"file://{tmp_path}/x").result()
+
+
+def test_of_a_large_compressed_file_the_beginning_is_read():
+    """Whether a compressed file is of any format costs a bounded part of its beginning."""
+    packed = gzip.compress(b"plain text" + np.random.default_rng(1).bytes(2**22), 1)
+    recording = _recording({"x": packed})
+    assert "Failed to detect" in str(_open(recording, "x").exception())
+    assert recording.bytes_read < 2**20
 
 
 def test_an_icechunk_repository_is_named(tmp_path):

@@ -27,7 +27,7 @@ PACKAGE = ROOT / "fsstore"
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
-        "errors _json _pretty registry units dtypes dtype_names url detection foreign_format",
+        "errors _json _pretty registry units dtypes dtype_names url detection foreign_format compression",
         "_runtime future context cache_pool",
         "index",
         "constraint divisors chunk_shape domain_merge codec_spec open_mode recheck layout schema",
@@ -65,7 +65,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "ml_dtypes": EVERYONE,
     "fsspec": ("_runtime", "kvstore.fs", "kvstore.roots", "kvstore.reference", "filesystem", "interop"),
     "numcodecs": ("codec",),
-    "zstandard": ("codec", "kvstore.ocdbt", "kvstore.reference", "kvstore.zip"),
+    "zstandard": ("codec", "compression", "kvstore.ocdbt", "kvstore.reference", "kvstore.zip"),
     "imagecodecs": ("codec", "driver.image"),
     "zlib_ng": ("codec", "kvstore"),
     "isal": ("codec", "kvstore"),
