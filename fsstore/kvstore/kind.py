@@ -14,7 +14,7 @@ from fsstore._json import Fields, Json
 from fsstore.context import Context
 from fsstore.kvstore.contract import KvDriver, KvPrefix
 
-__all__ = ["KvKind", "KvOpening"]
+__all__ = ["KvKind", "KvOpening", "RootKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +87,17 @@ class KvKind(Protocol):
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the opened driver."""
         ...
+
+
+class RootKind:
+    """What most kinds have in common that stand at the start of a URL: any path will do, and there is no base."""
+
+    role: Literal["root"] = "root"
+
+    def check_path(self, path: str) -> str:
+        """Return the path: any string begins a key."""
+        return path
+
+    def base_path(self, path: str) -> str:
+        """Return the path: a root has no base."""
+        return path

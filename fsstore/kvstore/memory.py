@@ -11,7 +11,7 @@ import itertools
 import threading
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from fsstore._json import Fields, Json, boolean, quote
 from fsstore.errors import AbortedError, StoreError
@@ -30,7 +30,7 @@ from fsstore.kvstore.contract import (
     now,
 )
 from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.kind import KvOpening, RootKind
 from fsstore.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "MemoryDriver", "MemoryKind", "MemoryStorage"]
@@ -207,25 +207,16 @@ def _answer(read: Read, value: bytes, generation: bytes, time: float) -> ReadRes
     return ReadResult("value", part, generation, time)
 
 
-class MemoryKind:
+class MemoryKind(RootKind):
     """The static side of the `memory` driver."""
 
     id: str = "memory"
     schemes: tuple[str, ...] = ("memory",)
-    role: Literal["root"] = "root"
     resources: tuple[str, ...] = ("memory_key_value_store",)
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `atomic`: whether transactions may change several keys at once."""
         return {} if fields.take("atomic", boolean, default=True) else {"atomic": False}
-
-    def check_path(self, path: str) -> str:
-        """Return the path: any string begins a key."""
-        return path
-
-    def base_path(self, path: str) -> str:
-        """Return the path: a root has no base."""
-        return path
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return the path of `memory://<rest>`, kept as it is."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from fsstore import registry
@@ -22,7 +22,7 @@ from fsstore.kvstore.coalesce import limits_from
 from fsstore.kvstore.contract import KvDriver
 from fsstore.kvstore.engine import Engine
 from fsstore.kvstore.fs import FsspecDriver
-from fsstore.kvstore.kind import KvKind, KvOpening
+from fsstore.kvstore.kind import KvKind, KvOpening, RootKind
 from fsstore.kvstore.live import from_live
 from fsstore.kvstore.retry import retry_from
 from fsstore.kvstore.root_http import HttpDriver, HttpKind, fsspec_engine
@@ -69,26 +69,12 @@ class AbfsDriver(FsspecDriver):
     id: ClassVar[str] = "abfs"
 
 
-class _Root:
-    """What all kinds of roots have in common."""
-
-    role: Literal["root"] = "root"
-
-    def check_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def base_path(self, path: str) -> str:
-        """Return the path as it is: a root has no base."""
-        return path
-
-
 def _url(value: Any) -> Any:
     return guard(string(value))
 
 
 @dataclass(frozen=True)
-class FsspecKind(_Root):
+class FsspecKind(RootKind):
     """Any protocol of fsspec: `{"driver": "fsspec", "url": "abfs://container/", "storage_options": {}}`."""
 
     id: str = "fsspec"
@@ -135,7 +121,7 @@ class FsspecKind(_Root):
 
 
 @dataclass(frozen=True)
-class BucketKind(_Root):
+class BucketKind(RootKind):
     """Roots that are a bucket (or container) and a path: what differs between clouds are the fields below."""
 
     id: str

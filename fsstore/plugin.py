@@ -1,0 +1,138 @@
+"""The door for authors of stores, codecs and formats: the contracts, and the values that cross them.
+
+A plug-in is one module with a `KIND` (a store: `KvKind`; an array driver: `DriverKind`, for chunked formats
+`ChunkedKind` makes it of a `Format`) or a codec class, named in an entry point of the author's package:
+
+    [project.entry-points."fsstore.kvstores"]    # or fsstore.formats, fsstore.codecs
+    sqlite = "sqlite_store:KIND"
+
+`kvstores`, `drivers` and `codecs` are the tables behind these groups; `kvstores.add("sqlite", "sqlite_store:KIND")`
+adds an entry for one process.  What is not named here is not promised.
+"""
+
+from fsstore._json import (
+    Fields,
+    Json,
+    array_of,
+    boolean,
+    integer,
+    number,
+    obj,
+    one_of,
+    optional,
+    quote,
+    string,
+)
+from fsstore.chunk.model import ChunkModel
+from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory
+from fsstore.codec.contract import Kind as CodecStage
+from fsstore.driver.chunked import ChunkedKind
+from fsstore.driver.contract import ArrayDriver, DriverKind, OpenArray, Opening
+from fsstore.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    JsonError,
+    NotFoundError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    StoreError,
+    UnavailableError,
+    UnimplementedError,
+    UrlError,
+)
+from fsstore.format.contract import ChunkedArray, Format
+from fsstore.kvstore.byte_range import resolve_range
+from fsstore.kvstore.contract import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    KvDriver,
+    KvPrefix,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)
+from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.kind import KvKind, KvOpening, RootKind
+from fsstore.registry import codecs, drivers, kvstores
+from fsstore.url import decode_path, encode_path, reject_query
+
+__all__ = [
+    "NO_VALUE",
+    "UNKNOWN",
+    "AbortedError",
+    "AlreadyExistsError",
+    "ArrayDriver",
+    "BoundCodec",
+    "Buffer",
+    "ByteSpec",
+    "ChunkModel",
+    "ChunkSpec",
+    "ChunkedArray",
+    "ChunkedKind",
+    "Codec",
+    "CodecFactory",
+    "CodecStage",
+    "DataLossError",
+    "DeadlineExceededError",
+    "DriverKind",
+    "Entry",
+    "FailedPreconditionError",
+    "Features",
+    "Fields",
+    "Format",
+    "Json",
+    "JsonError",
+    "KeyRange",
+    "KvDriver",
+    "KvKind",
+    "KvOpening",
+    "KvPrefix",
+    "Member",
+    "Members",
+    "NotFoundError",
+    "OpenArray",
+    "Opening",
+    "Options",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "Read",
+    "ReadResult",
+    "ResourceExhaustedError",
+    "RootKind",
+    "Stamp",
+    "StoreError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UrlError",
+    "Write",
+    "array_of",
+    "boolean",
+    "codecs",
+    "decode_path",
+    "drivers",
+    "encode_path",
+    "integer",
+    "key_bytes",
+    "key_text",
+    "kvstores",
+    "now",
+    "number",
+    "obj",
+    "one_of",
+    "optional",
+    "quote",
+    "read_options",
+    "reject_query",
+    "resolve_range",
+    "string",
+]

@@ -1,0 +1,105 @@
+"""The example plug-ins keep the contracts, and are found through entry points as those of other packages are."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fsstore as ts
+from fsstore import plugin
+from fsstore.errors import JsonError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.testing.kvstore_suite import CHECKS, filled
+
+PLUGINS = Path(__file__).parents[2] / "examples" / "plugins"
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """The examples can be imported, and are registered for one test."""
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    for table in (plugin.kvstores, plugin.codecs):
+        monkeypatch.setattr(table, "_where", dict(table._where))
+        monkeypatch.setattr(table, "_loaded", dict(table._loaded))
+    plugin.kvstores.add("sqlite", "sqlite_store:KIND")
+    plugin.codecs.add("example.mask", "mask_codec:MaskCodec")
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_the_store_keeps_the_contract(check, tmp_path):
+    """The battery for authors passes over the example."""
+    numbers = itertools.count()
+    driver = importlib.import_module("sqlite_store").SqliteDriver
+    check(lambda contents: filled(KvPrefix(driver(f"{tmp_path}/{next(numbers)}.db"), "p/"), contents))
+
+
+def test_arrays_live_in_the_store_under_the_codec(tmp_path):
+    """A store and a codec of plug-ins work in specs and URLs like built-in ones, transactions included."""
+    url = f"sqlite://{tmp_path}/keys.db/deep/"
+    metadata = {"codecs": [{"name": "example.mask", "configuration": {"bits": 4}}, {"name": "bytes"}]}
+    spec = {"driver": "zarr3", "kvstore": url, "metadata": metadata}
+    with ts.Transaction() as transaction:
+        array = ts.open(spec, create=True, dtype="uint8", shape=[4, 64], transaction=transaction).result()
+        array[1] = np.arange(64, dtype="uint8")
+    again = ts.open(url).result()
+    assert again[1].read().result().tolist() == [value & 0xF0 for value in range(64)]
+    assert again.kvstore.url == url
+    assert again.spec().to_json()["kvstore"] == {
+        "driver": "sqlite",
+        "file": f"{tmp_path}/keys.db",
+        "path": "deep/",
+    }
+
+
+def test_mistakes_are_reported_as_those_of_built_in_drivers(tmp_path):
+    """The parsers of the door give located errors; the driver names its keys."""
+    with pytest.raises(JsonError, match='"file"'):
+        ts.KvStore.Spec({"driver": "sqlite", "fiel": "x"})
+    with pytest.raises(StoreError, match="ends with"):
+        ts.KvStore.Spec("sqlite:///a/b")
+    store = ts.KvStore.open(f"sqlite://{tmp_path}/keys.db/").result()
+    store["k"] = b"abc"
+    with pytest.raises(OutOfRangeError, match=r'"k" in .*keys\.db'):
+        store.read("k", byte_range=slice(1, 9)).result()
+
+
+def test_entry_points_are_found(tmp_path):
+    """A package that declares entry points needs no call: its names are known when they are first asked for."""
+    info = tmp_path / "sqlite_store-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: sqlite-store\nVersion: 1\n", encoding="utf-8"
+    )
+    (info / "entry_points.txt").write_text(
+        "[fsstore.kvstores]\nsqlite = sqlite_store:KIND\n", encoding="utf-8"
+    )
+    code = (
+        "import fsstore as ts\n"
+        f"store = ts.KvStore.open('sqlite://{tmp_path}/keys.db/').result()\n"
+        "store['a'] = b'1'\n"
+        "print(store.list().result())\n"
+    )
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([str(tmp_path), str(PLUGINS), root])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.stdout.strip() == "[b'a']", done.stderr
+
+
+def test_built_in_names_cannot_be_taken():
+    """A plug-in that claims a name in use is refused."""
+    with pytest.raises(ValueError, match="already registered"):
+        plugin.kvstores.add("file", "sqlite_store:KIND")
