@@ -3,11 +3,12 @@
 A plug-in is one module with a `KIND` (a store: `KvKind`; an array driver: `DriverKind`, for chunked formats
 `ChunkedKind` makes it of a `Format`) or a codec class, named in an entry point of the author's package:
 
-    [project.entry-points."fsstore.kvstores"]    # or fsstore.formats, fsstore.codecs
+    [project.entry-points."fsstore.kvstores"]    # or fsstore.formats, fsstore.codecs, fsstore.detections
     sqlite = "sqlite_store:KIND"
 
-`kvstores`, `drivers` and `codecs` are the tables behind these groups; `kvstores.add("sqlite", "sqlite_store:KIND")`
-adds an entry for one process.  What is not named here is not promised.
+`kvstores`, `drivers`, `codecs` and `detections` are the tables behind these groups; `kvstores.add("sqlite",
+"sqlite_store:KIND")` adds an entry for one process.  A `Detection` makes `auto` recognise what a driver or a
+store of the same name reads.  What is not named here is not promised.
 """
 
 from fsstore._json import (
@@ -27,6 +28,7 @@ from fsstore.chunk.model import ChunkModel
 from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory
 from fsstore.codec.contract import Kind as CodecStage
+from fsstore.detection import Detection
 from fsstore.driver.chunked import ChunkedKind
 from fsstore.driver.contract import ArrayDriver, DriverKind, OpenArray, Opening
 from fsstore.errors import (
@@ -63,7 +65,7 @@ from fsstore.kvstore.contract import (
 )
 from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.kind import KvKind, KvOpening, RootKind
-from fsstore.registry import codecs, drivers, kvstores
+from fsstore.registry import codecs, detections, drivers, kvstores
 from fsstore.url import decode_path, encode_path, reject_query
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "CodecStage",
     "DataLossError",
     "DeadlineExceededError",
+    "Detection",
     "DriverKind",
     "Entry",
     "FailedPreconditionError",
@@ -119,6 +122,7 @@ __all__ = [
     "boolean",
     "codecs",
     "decode_path",
+    "detections",
     "drivers",
     "encode_path",
     "integer",

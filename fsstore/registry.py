@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Registry", "codecs", "drivers", "kvstores"]
+__all__ = ["Registry", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
 
 T = TypeVar("T")
 
@@ -125,3 +125,50 @@ codecs: Registry[Any] = Registry(
     },
 )
 """Codecs of zarr v3 (classes with the `Codec` contract), by name."""
+
+codecs_v2: Registry[Any] = Registry(
+    "fsstore.codecs_v2",
+    {
+        "imagecodecs_bz2": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_deflate": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_lz4h5": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_lzf": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_lzw": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_packbits": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_zlib": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_zstd": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_delta": "fsstore.codec.imagecodecs_v2:Predictor",
+        "imagecodecs_floatpred": "fsstore.codec.imagecodecs_v2:Predictor",
+        "imagecodecs_jpeg": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_jpeg2k": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_jpegls": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_jpegxl": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_jpegxr": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_lerc": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_png": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_tiff": "fsstore.codec.imagecodecs_v2:Image",
+        "imagecodecs_webp": "fsstore.codec.imagecodecs_v2:Image",
+        "tifffile": "fsstore.codec.imagecodecs_v2:Image",
+        "FITSAscii": "fsstore.codec.kerchunk_v2:FitsAscii",
+        "deflate": "fsstore.codec.kerchunk_v2:ZipMember",
+        "fill_hdf_strings": "fsstore.codec.kerchunk_v2:HdfStrings",
+        "grib": "fsstore.codec.kerchunk_v2:Grib",
+        "record_member": "fsstore.codec.kerchunk_v2:RecordMember",
+    },
+)
+"""Codecs that zarr v2 metadata may name beside those of numcodecs (classes with the `ForeignCodec` contract), by id."""
+
+detections: Registry[Any] = Registry(
+    "fsstore.detections",
+    {
+        "ocdbt": "fsstore.kvstore.ocdbt.detect:DETECT",
+        "reference": "fsstore.kvstore.reference.detect:DETECT",
+        "zarr2": "fsstore.format.zarr2:DETECT",
+        "zarr3": "fsstore.format.zarr3:DETECT",
+        "zip": "fsstore.kvstore.zip_directory:DETECT",
+    },
+)
+"""What formats are recognised by (`Detection`), by the name of the driver or store that reads them.
+
+Images, compressed files and formats without a driver are recognised too; they are listed where they are described.
+"""

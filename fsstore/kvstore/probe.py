@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
+from fsstore import registry
 from fsstore._json import loads
 from fsstore.compression import DETECT as COMPRESSED
 from fsstore.detection import Detection, match_file, match_files, settle, sizes
@@ -24,10 +24,6 @@ from fsstore.kvstore.reference.detect import is_parquet_index
 
 __all__ = ["Found", "detections", "find", "looked_for"]
 
-_MODULES = (
-    *("fsstore.format.zarr2", "fsstore.format.zarr3", "fsstore.kvstore.ocdbt.detect"),
-    *("fsstore.kvstore.zip_directory", "fsstore.kvstore.reference.detect"),
-)
 _LATER = ("repo", "refs/branch.main/ref.json")
 _GROUPS = (".zgroup", ".zmetadata")
 
@@ -51,9 +47,9 @@ class Found:
 
 
 def detections() -> tuple[Detection, ...]:
-    """Return what every format looks like."""
-    own = (import_module(name).DETECT for name in _MODULES)
-    return (*IMAGES, *FOREIGN, *COMPRESSED, *own)
+    """Return what every format looks like, those of plug-ins included."""
+    own = map(registry.detections.get, registry.detections.names())
+    return (*IMAGES, *FOREIGN, *COMPRESSED, *filter(None, own))
 
 
 def looked_for() -> str:

@@ -25,7 +25,7 @@ PLUGINS = Path(__file__).parents[2] / "examples" / "plugins"
 def installed(monkeypatch):
     """The examples can be imported, and are registered for one test."""
     monkeypatch.syspath_prepend(str(PLUGINS))
-    for table in (plugin.kvstores, plugin.codecs):
+    for table in (plugin.kvstores, plugin.codecs, plugin.drivers, plugin.detections):
         monkeypatch.setattr(table, "_where", dict(table._where))
         monkeypatch.setattr(table, "_loaded", dict(table._loaded))
     plugin.kvstores.add("sqlite", "sqlite_store:KIND")
@@ -97,6 +97,35 @@ def test_entry_points_are_found(tmp_path):
         timeout=100,
     )
     assert done.stdout.strip() == "[b'a']", done.stderr
+
+
+FORMAT = """
+from fsstore import plugin
+from fsstore.format.zarr3 import Zarr3
+
+
+class Flat(Zarr3):
+    id, scheme, document = "flat", "flat", "flat.json"
+
+
+KIND = plugin.ChunkedKind(Flat())
+DETECT = plugin.Detection("flat", "array", files=("flat.json",))
+"""
+
+
+def test_formats_of_plug_ins_are_detected(tmp_path, monkeypatch):
+    """`auto` asks for the files of a plug-in's format in the same batch, and opens its driver."""
+    (tmp_path / "flat_format.py").write_text(FORMAT, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin.drivers.add("flat", "flat_format:KIND")
+    plugin.detections.add("flat", "flat_format:DETECT")
+    url = f"file://{tmp_path}/array/"
+    ts.open(f"{url}|flat:", create=True, dtype="int8", shape=[3]).result()[...] = 7
+    found = ts.open(url).result()
+    assert found.spec().to_json()["driver"] == "flat"
+    assert found.read().result().tolist() == [7, 7, 7]
+    with pytest.raises(StoreError, match=r"flat\.json \(flat\)"):
+        ts.open(f"file://{tmp_path}/nothing/").result()
 
 
 def test_built_in_names_cannot_be_taken():
