@@ -9,6 +9,7 @@ Bound to a chunk a pipeline is a `BoundChain`: transposing for order F, filters,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
@@ -33,7 +34,8 @@ from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.configuration import Member, Members, read_options
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec
 from fsstore.codec.endian import BoundBytes
-from fsstore.codec.numcodecs_v2 import BYTES_CODECS, FlatSpec, Numcodec, as_array, size_of
+from fsstore.codec.flat import FlatSpec, as_array, size_of
+from fsstore.codec.numcodecs_v2 import Numcodec
 from fsstore.codec.size import check_size
 from fsstore.codec.transpose import TransposeCodec
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError
@@ -81,7 +83,7 @@ def parse_compressor(value: Json) -> Numcodec | None:
         raise JsonError('Error parsing object member "id": Expected string, but member is missing')
     found = Numcodec.from_json(value)
     members = _KNOWN.get(found.id)
-    if members is None and found.id not in BYTES_CODECS:
+    if members is None and not found.is_compressor:
         raise JsonError(f'Error parsing object member "id": {quote(found.id)} is a filter, not a compressor')
     if members is None:
         found.load()
@@ -137,7 +139,9 @@ class V2Pipeline:
         pack = self._pack(seen, reverse=bool(arrays))
         if self.compressor is None:
             return BoundChain(chunk, arrays, pack, [])
-        return BoundChain(chunk, arrays, pack, [_bind_compressor(self.compressor, pack.encoded)])
+        whole = FlatSpec(seen.dtype, math.prod(seen.shape), seen.shape)
+        flat = _flat(pack.encoded) if self.filters else whole
+        return BoundChain(chunk, arrays, pack, [self.compressor.bind(flat)])
 
     def _pack(self, chunk: ChunkSpec, *, reverse: bool) -> BoundBytes | BoundFilters:
         if self.filters:
@@ -147,12 +151,12 @@ class V2Pipeline:
         return BoundBytes(chunk.dtype, chunk.dtype, chunk.shape)
 
 
-def _bind_compressor(codec: Numcodec, decoded: ByteSpec) -> BoundCodec:
-    flat = FlatSpec(None, 0, max_size=decoded.max_size)
-    if decoded.size is not None:
-        itemsize = decoded.itemsize or 1
-        flat = FlatSpec(np.dtype(f"V{itemsize}"), decoded.size // itemsize)
-    return codec.bind(flat)
+def _flat(data: ByteSpec) -> FlatSpec:
+    """Return what a compressor behind filters sees."""
+    if data.size is None:
+        return FlatSpec(None, 0, max_size=data.max_size)
+    itemsize = data.itemsize or 1
+    return FlatSpec(np.dtype(f"V{itemsize}"), data.size // itemsize)
 
 
 class BoundFilters:

@@ -1,4 +1,4 @@
-"""The `gzip` codec, and deflate with gzip or zlib framing for zarr v2.
+"""The `gzip` codec, and deflate with gzip, zlib or no framing for zarr v2.
 
 The quickest library present decodes: libdeflate through imagecodecs when the size is known, which inflates straight
 into the destination; zlib-ng, then the standard library, for everything else and to say what is wrong with bytes
@@ -25,8 +25,8 @@ from fsstore.errors import StoreError
 
 __all__ = ["BoundDeflate", "Framing", "GzipCodec"]
 
-Framing = Literal["gzip", "zlib"]
-_WINDOW: dict[str, int] = {"gzip": 31, "zlib": 15}
+Framing = Literal["gzip", "zlib", "raw"]
+_WINDOW: dict[str, int] = {"gzip": 31, "zlib": 15, "raw": -15}
 
 
 @cache
@@ -54,7 +54,10 @@ def _fast(framing: Framing) -> tuple[Callable[..., Any], tuple[type[Exception], 
 
         if not imagecodecs.DEFLATE.available:
             return None
-        decode = imagecodecs.gzip_decode if framing == "gzip" else imagecodecs.deflate_decode
+        raw = framing == "raw"
+        decode = (
+            imagecodecs.gzip_decode if framing == "gzip" else partial(imagecodecs.deflate_decode, raw=raw)
+        )
     except (ImportError, AttributeError):
         return None
     return decode, (imagecodecs.DeflateError, ValueError)

@@ -1,9 +1,10 @@
 """The numcodecs codecs that stored arrays may name: filters and compressors of zarr v2, `numcodecs.*` of v3.
 
-Only names on the list here are ever looked up.  Codecs that run code found in the data (pickle) are refused, others
-are unknown.  Compressors run through the bounded decoders of this package, everything else through numcodecs with the
-size of what goes in and comes out checked, so that neither a configuration nor data can ask for more memory than the
-chunk has.  Whatever numcodecs raises on damaged data becomes a `FailedPreconditionError`.
+Only names on the list here, and those of other file formats in `registry.codecs_v2`, are ever looked up.  Codecs that
+run code found in the data (pickle) are refused, others are unknown.  Compressors run through the bounded decoders of
+this package, everything else through numcodecs with the size of what goes in and comes out checked, so that neither a
+configuration nor data can ask for more memory than the chunk has.  Whatever numcodecs raises on damaged data becomes a
+`FailedPreconditionError`.
 
 A codec here works on flat data: arrays of one dimension, or bytes.
 """
@@ -21,6 +22,8 @@ from fsstore._json import Json, quote, string
 from fsstore.codec.blosc import BoundBlosc
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.deflate import BoundDeflate
+from fsstore.codec.flat import FlatSpec, as_array, octets, size_of
+from fsstore.codec.foreign_v2 import ForeignCodec
 from fsstore.codec.json2 import BoundJson2
 from fsstore.codec.lz4 import BoundLz4
 from fsstore.codec.size import check_size
@@ -34,8 +37,9 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
+from fsstore.registry import codecs_v2
 
-__all__ = ["ARRAY_CODECS", "BYTES_CODECS", "OBJECT_CODECS", "FlatSpec", "Numcodec", "auto_shuffle"]
+__all__ = ["ARRAY_CODECS", "BYTES_CODECS", "OBJECT_CODECS", "Numcodec", "auto_shuffle"]
 
 ARRAY_CODECS = frozenset(
     {"astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"}
@@ -46,37 +50,10 @@ BYTES_CODECS = CHECKSUMS | COMPRESSORS | {"shuffle"}
 OBJECT_CODECS = frozenset({"json2", "vlen-array", "vlen-bytes", "vlen-utf8"})
 _EXECUTES_CODE = frozenset({"pickle"})
 _MAX_DIGITS = 400
-_NEEDS_PACKAGE = frozenset({"msgpack", "msgpack2", "pcodec", "zfpy"})
-
-
-@dataclass(frozen=True, slots=True)
-class FlatSpec:
-    """Flat data on its way through filters: `count` elements of `dtype`, or bytes where that is None.
-
-    `shape` is that of the chunk as it lies in memory; `size` is the exact number of bytes where it is fixed.
-    """
-
-    dtype: np.dtype[Any] | None
-    count: int
-    shape: tuple[int, ...] = ()
-    reverse: bool = False
-    max_size: int | None = None
-
-    @property
-    def size(self) -> int | None:
-        """The number of bytes, or None when it is not fixed."""
-        if self.dtype is None or self.dtype.hasobject:
-            return None
-        return self.count * self.dtype.itemsize
-
-    @property
-    def as_bytes(self) -> ByteSpec:
-        """The same as bytes."""
-        return ByteSpec(self.size, 0 if self.dtype is None else self.dtype.itemsize, self.max_size)
-
-
-def _octets(count: int) -> FlatSpec:
-    return FlatSpec(np.dtype(np.uint8), count)
+_REFUSED = {
+    **dict.fromkeys(("msgpack", "msgpack2", "pcodec", "zfpy"), ""),
+    "FITSVarBintable": ": rows hold arrays of any length, which no array of numbers can show",
+}
 
 
 def auto_shuffle(shuffle: int, itemsize: int) -> int:
@@ -111,20 +88,36 @@ class Numcodec:
             raise PermissionDeniedError(
                 f"{place}: codec {quote(name)} runs code that it finds in the data; refused"
             )
-        if name in _NEEDS_PACKAGE:
-            raise UnimplementedError(f"{place}: codec {quote(name)} is not supported")
-        if name not in ARRAY_CODECS | BYTES_CODECS | OBJECT_CODECS:
-            raise JsonError(f"{place}: {quote(name)} is not registered")
-        return str(name)
+        if name in ARRAY_CODECS | BYTES_CODECS | OBJECT_CODECS or codecs_v2.get(name) is not None:
+            return str(name)
+        if name in _REFUSED or name.startswith("imagecodecs_"):
+            raise UnimplementedError(f"{place}: codec {quote(name)} is not supported{_REFUSED.get(name, '')}")
+        raise JsonError(f"{place}: {quote(name)} is not registered")
 
     def to_json(self) -> dict[str, Json]:
         """Return the JSON object as it was read."""
         return {"id": self.id, **self.options}
 
+    @property
+    def foreign(self) -> ForeignCodec | None:
+        """The codec, if another file format brought it.  Raises `JsonError` when its options are malformed."""
+        made = codecs_v2.get(self.id)
+        found: ForeignCodec | None = None if made is None else made(self.id, self.options)
+        return found
+
+    @property
+    def is_compressor(self) -> bool:
+        """Whether the codec may stand as the compressor: it turns something into bytes that are the last word."""
+        foreign = self.foreign
+        return self.id in BYTES_CODECS if foreign is None else foreign.kind != "array_to_array"
+
     def load(self) -> Any:
-        """Return the numcodecs object, or raise `JsonError` when it refuses the options."""
+        """Return the object that does the work, or raise `JsonError` when it refuses the options."""
         import numcodecs
 
+        foreign = self.foreign
+        if foreign is not None:
+            return foreign
         digits = self.options.get("digits", 0)
         if self.id == "quantize" and isinstance(digits, int) and abs(digits) > _MAX_DIGITS:
             # numcodecs computes ten to that power
@@ -136,13 +129,16 @@ class Numcodec:
 
     def encoded(self, decoded: FlatSpec) -> FlatSpec:
         """Return what encoding `decoded` gives."""
+        foreign = self.foreign
+        if foreign is not None:
+            return foreign.encoded(decoded)
         if self.id == "packbits":
-            return _octets(1 + math.ceil(decoded.count / 8))
+            return octets(1 + math.ceil(decoded.count / 8))
         if self.id in ARRAY_CODECS:
             return FlatSpec(self._encoded_dtype(decoded), decoded.count)
         size = decoded.size
         if self.id in CHECKSUMS and size is not None:
-            return _octets(size + 4)
+            return octets(size + 4)
         if self.id == "shuffle":
             return decoded
         limit = 2 * size + 4096 if size is not None and self.id in COMPRESSORS else None
@@ -170,6 +166,9 @@ class Numcodec:
 
     def bind(self, decoded: FlatSpec) -> BoundCodec:
         """Return the codec for data like `decoded`."""
+        foreign = self.foreign
+        if foreign is not None:
+            return foreign.bind(decoded)
         if self.id in COMPRESSORS:
             return self._bind_compressor(decoded.as_bytes)
         if self.id == "json2":
@@ -266,16 +265,3 @@ class BoundNumcodec:
             return out.reshape(-1)
         check_size(size_of(out), self._spec.size)
         return out
-
-
-def size_of(data: Any) -> int:
-    """Return the number of bytes of an array or buffer."""
-    return int(data.nbytes) if isinstance(data, np.ndarray) else memoryview(data).nbytes
-
-
-def as_array(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return flat data as an array of `dtype`; only the bytes count, unless elements are objects."""
-    if isinstance(data, np.ndarray):
-        flat = data.reshape(-1)
-        return flat if flat.dtype == dtype or dtype.hasobject or flat.dtype.hasobject else flat.view(dtype)
-    return np.frombuffer(data, dtype)

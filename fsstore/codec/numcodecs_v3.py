@@ -15,7 +15,8 @@ import numpy as np
 from fsstore._json import Json
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Kind
-from fsstore.codec.numcodecs_v2 import ARRAY_CODECS, BYTES_CODECS, FlatSpec, Numcodec, as_array
+from fsstore.codec.flat import FlatSpec, as_array
+from fsstore.codec.numcodecs_v2 import ARRAY_CODECS, BYTES_CODECS, Numcodec
 from fsstore.errors import JsonError, StoreError
 
 __all__ = ["PREFIX", "NumcodecsCodec", "NumcodecsFactory", "find"]

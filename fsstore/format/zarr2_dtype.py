@@ -101,7 +101,8 @@ def dtype_json(native: np.dtype[Any]) -> Json:
 def object_dtype(filters: Any) -> dtype | None:
     """Return the dtype of an array of objects: what the first of its filters encodes; None if there is none."""
     first = filters[0]["id"] if filters else None
-    names = {"vlen-utf8": "ustring", "categorize": "ustring", "vlen-bytes": "string"}
+    text = dict.fromkeys(("vlen-utf8", "categorize", "fill_hdf_strings"), "ustring")
+    names = {**text, "vlen-bytes": "string"}
     return None if first is None else dtype_of(names.get(first, "json"))
 
 

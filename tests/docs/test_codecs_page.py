@@ -43,6 +43,16 @@ def test_the_table_of_version_2_is_the_list_of_allowed_codecs():
         assert row[2] == (f"`{found.name}`" if found else "none")
 
 
+def test_the_table_of_other_file_formats_is_the_registry():
+    """Every codec of another file format has a row that says where it may stand, and no row is made up."""
+    table = {row[0].strip("`"): row for row in rows("Codecs of other file formats")}
+    assert sorted(table) == registry.codecs_v2.names()
+    for name, row in table.items():
+        kind = registry.codecs_v2.get(name).kind
+        objects = name == "fill_hdf_strings"
+        assert row[1] == ("filter" if kind == "array_to_array" or objects else "compressor, filter")
+
+
 def test_defaults_of_version_2_are_those_of_the_table():
     """Compressors that TensorStore knows get the defaults that the page names."""
     for name, _, _, options in rows("zarr version 2")[:5]:

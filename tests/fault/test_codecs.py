@@ -406,10 +406,12 @@ JSON = st.recursive(
 MEMBERS = [
     "level", "checksum", "cname", "clevel", "shuffle", "typesize", "blocksize", "order", "endian", "chunk_shape", "codecs", "index_codecs", "index_location", "dtype",
     "astype", "elementsize", "digits", "keepbits", "offset", "scale", "encode_dtype", "decode_dtype", "labels", "format", "preset", "filters", "check", "acceleration", "location",
+    "axis", "dist", "shape", "raw", "header", "tables", "index", "key", "var", "member", "indtypes", "outdtypes", "id_map",
 ]  # fmt: skip
 NAMES = [
     *registry.codecs.names(),
     *sorted(numcodecs_v2.ARRAY_CODECS | numcodecs_v2.BYTES_CODECS | numcodecs_v2.OBJECT_CODECS),
+    *registry.codecs_v2.names(),
 ]
 
 

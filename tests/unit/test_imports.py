@@ -67,6 +67,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "numcodecs": ("codec",),
     "zstandard": ("codec", "compression", "kvstore.ocdbt", "kvstore.reference", "kvstore.zip"),
     "imagecodecs": ("codec", "driver.image"),
+    "eccodes": ("codec.kerchunk_v2",),
     "zlib_ng": ("codec", "kvstore"),
     "isal": ("codec", "kvstore"),
     "google_crc32c": ("codec", "kvstore"),
@@ -98,7 +99,7 @@ UNDECLARED = {
 
 # What a bare `import fsstore` may not pull in.
 LATE = {
-    "aiohttp", "botocore", "dask", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
+    "aiohttp", "botocore", "dask", "eccodes", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
     "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "xarray", "zarr",
     "zstandard",
 }  # fmt: skip
