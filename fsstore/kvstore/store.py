@@ -222,12 +222,18 @@ class KvStore:
         source_range: Range | None = None,
         source_staleness_bound: float | None = None,  # a copy always reads the newest keys
     ) -> Future[None]:
-        """Copy keys to another path of the same database without copying values, where the driver can do that."""
-        copying = getattr(self._open.driver, "copy_range", None)
-        if copying is None or self._open.driver != target._open.driver:
+        """Copy keys to a path of the same database, or of one around it, without copying values.
+
+        Raises `UnimplementedError` where the driver cannot do that.  A transaction of the target copies values.
+        """
+        if self._transaction is not None:
+            return futures.failed(UnimplementedError("Source transactions not supported"))
+        copying = getattr(target._driver(), "copy_range", None)
+        if copying is None:
             return futures.failed(UnimplementedError("CopyRange not supported"))
         keys = (source_range or Range()).with_prefix(self.path)
-        return self._begin(copying(keys, len(key_bytes(self.path)), target.path), slow=True)
+        cut = len(key_bytes(self.path))
+        return target._begin(copying(self._open.driver, keys, cut, target.path), slow=True)
 
     def __getitem__(self, key: Key) -> bytes:
         """Return the value of a key; raise `KeyError` when it is missing."""
