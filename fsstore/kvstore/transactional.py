@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from fsstore._json import Json
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
     NO_VALUE,
@@ -114,6 +114,22 @@ class TransactionalDriver:
         if not self.base.features.atomic_transactions:
             self.ledger.admit(self.base, key_text(keys.inclusive_min))
         overlay.delete(keys)
+
+    async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
+        """Remember copies of what `other` holds in a range, where the store could take it by `copy_range`.
+
+        `target` takes the place of the first `cut` bytes of the keys.
+        """
+        copies_from = getattr(self.base, "copies_from", None)
+        if copies_from is None or not copies_from(other):
+            raise UnimplementedError("CopyRange not supported")
+        async for batch in other.scan(keys):
+            results = await other.read_many([Read(entry.key) for entry in batch])
+            names = [target + key_text(key_bytes(entry.key)[cut:]) for entry in batch]
+            found = [
+                (name, one.value) for name, one in zip(names, results, strict=True) if one.state == "value"
+            ]
+            await self.write_many([Write(name, value) for name, value in found])
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys the store would have after the commit."""

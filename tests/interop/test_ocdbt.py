@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 import tensorstore as ts
 
+import fsstore
 import fsstore.ocdbt
 from fsstore._runtime import drive, map_blocking
 from fsstore.errors import NotFoundError, StoreError
@@ -552,6 +554,105 @@ def test_copy_range(tmp_path):
     store.delete_range(KeyRange.prefix("a/")).result()
     assert their_contents(theirs(tmp_path)) == {"b": b"other", **copied}
     assert fsstore.ocdbt.verify(store).result().ok
+
+
+def values_of(store):
+    """Return keys and values of the newest root, a leaf, with the names of data files left out."""
+    base = store.base
+    manifest = ts.ocdbt.dump(ts.KvStore.open(base.url).result()).result()
+    root = ts.ocdbt.dump(
+        ts.KvStore.open(base.url).result(), manifest["versions"][-1]["root"]["location"]
+    ).result()
+    texts = [entry.get("inline_value", entry.get("indirect_value")) for entry in root["entries"]]
+    return {
+        entry["key"]: re.sub("d/[0-9a-f]{32}", "d/*", text) if isinstance(text, str) else text
+        for entry, text in zip(root["entries"], texts)
+    }
+
+
+@pytest.mark.parametrize("limits", [(4, 4), (4, 2), (1000, 2)], ids=str)
+@pytest.mark.parametrize("where", ["in/", "in/side/", ""])
+def test_copy_range_of_a_nested_database(where, limits, tmp_path):
+    """Keys copied from a database below refer to its values; the tree is the one that TensorStore writes."""
+    found = []
+    for name, library, context in (("f", KvStore, fsstore.Context()), ("t", ts.KvStore, ts.Context())):
+        inner, outer = (
+            library.open(
+                {
+                    "driver": "ocdbt",
+                    "base": f"file://{tmp_path}/{name}/{below}",
+                    "config": {"max_inline_value_bytes": limits[below == ""]} if where else {},
+                },
+                context=context,
+            ).result()
+            for below in (where, "")
+        )
+        for key, value in {"a/1": b"x" * 500, "a/2": b"abc", "a/3": b"", "b": b"other"}.items():
+            inner[key] = value
+        (inner / "a/").experimental_copy_range_to(outer / "c/", library.KeyRange("1", "4")).result()
+        found.append(values_of(outer))
+    assert found[0] == found[1]
+    wanted = {"c/1": b"x" * 500, "c/2": b"abc", "c/3": b""}
+    if not where:
+        wanted |= {"a/1": b"x" * 500, "a/2": b"abc", "a/3": b"", "b": b"other"}
+    mine = f"file://{tmp_path}/f/"
+    assert their_contents(ts.KvStore.open(f"{mine}|ocdbt:").result()) == wanted
+    assert contents(ours(tmp_path / "f")) == wanted
+    assert fsstore.ocdbt.verify(mine).result().problems == []
+
+
+def test_copy_range_of_a_version(tmp_path):
+    """A store opened at a version is copied as it was then; TensorStore copies the newest version."""
+    context = fsstore.Context()
+    outer, inner = (
+        KvStore.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result() for name in ("", "in/")
+    )
+    inner["a"] = b"x" * 500
+    inner["a"] = b"y" * 500
+    old = KvStore.open(f"file://{tmp_path}/in/|ocdbt:@v2/", context=context).result()
+    old.experimental_copy_range_to(outer).result()
+    assert their_contents(theirs(tmp_path)) == {"a": b"x" * 500}
+
+
+def test_copy_range_in_transactions(tmp_path):
+    """Copies into a transaction appear when it is committed, and not at all if it is aborted."""
+    context = fsstore.Context()
+    outer, inner = (
+        KvStore.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result() for name in ("", "in/")
+    )
+    inner["a"], inner["b"] = b"x" * 500, b"small"
+    with fsstore.Transaction() as transaction:
+        bound = outer.with_transaction(transaction)
+        inner.experimental_copy_range_to(bound / "c/").result()
+        assert outer.list().result() == []
+        assert bound.list().result() == [b"c/a", b"c/b"]
+    assert their_contents(theirs(tmp_path)) == {"c/a": b"x" * 500, "c/b": b"small"}
+    transaction = fsstore.Transaction()
+    inner.experimental_copy_range_to(outer.with_transaction(transaction) / "d/").result()
+    transaction.abort()
+    assert outer.list().result() == [b"c/a", b"c/b"]
+
+
+def test_copy_range_refused(tmp_path):
+    """A database beside or around the target, another store, and a transaction of the source are refused as there."""
+
+    def messages(library, context, transaction):
+        outer, inner, side = (
+            library.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result()
+            for name in ("", "in/", "side/")
+        )
+        memory = library.open("memory://", context=context).result()
+        old = library.open({**outer.spec().to_json(), "version": 1}, context=context).result()
+        pairs = [(outer, inner), (side, inner), (memory, outer), (outer, memory), (memory, memory)]
+        pairs += [(inner.with_transaction(transaction), outer), (inner, old)]
+        for source, target in pairs:
+            with pytest.raises((ValueError, NotImplementedError)) as error:
+                source.experimental_copy_range_to(target).result()
+            yield str(error.value)
+
+    wanted = list(messages(ts.KvStore, ts.Context(), ts.Transaction()))
+    assert list(messages(KvStore, fsstore.Context(), fsstore.Transaction())) == wanted
+    assert wanted[0] == "CopyRange not supported"
 
 
 def test_compact(tmp_path):

@@ -12,12 +12,12 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from fsstore._json import Json, quote
-from fsstore.errors import AbortedError, NotFoundError, StoreError
-from fsstore.kvstore.contract import Buffer, Entry, Features, Read, ReadResult, Stamp, Write
+from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
+from fsstore.kvstore.contract import Buffer, Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.ocdbt.answer import Plan, entries_of, keys_of
 from fsstore.kvstore.ocdbt.commit import Committer, Options
-from fsstore.kvstore.ocdbt.data_file import Location
+from fsstore.kvstore.ocdbt.data_file import DataFile, Location
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.key_column import KEY_LIMIT
 from fsstore.kvstore.ocdbt.key_texts import keys_bytes
@@ -174,21 +174,31 @@ class OcdbtDriver:
         if not keys.empty:
             await self._submit(Request(deleted=(keys,)))
 
-    async def copy_range(self, keys: KeyRange, cut: int, target: str) -> None:
-        """Copy the keys of a range in one commit: `target` takes the place of their first `cut` bytes.
+    def copies_from(self, other: KvDriver) -> bool:
+        """Return whether `copy_range` takes keys of `other`: of a database in this one's directory, or below it."""
+        if not isinstance(other, OcdbtDriver) or other.features.waits > self.features.waits:
+            return False
+        mine, theirs = self.source.base, other.source.base
+        return mine.driver == theirs.driver and theirs.path.startswith(mine.path)
 
-        Values outside the tree are not copied; both keys refer to them.
+    async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
+        """Copy a range of `other` in one commit: `target` takes the place of the first `cut` bytes of its keys.
+
+        Values outside the tree are not copied but referred to, through the directory of `other` if that is below.
         """
         self._refuse_fixed()
-        version, _ = await self.version()
+        if not (isinstance(other, OcdbtDriver) and self.copies_from(other)):
+            raise UnimplementedError("CopyRange not supported")
+        version, _ = await other.version()
+        below = key_bytes(other.source.base.path.removeprefix(self.source.base.path))
         prefix = key_bytes(target)
         copies: list[bytes] = []
         values: list[bytes | Location] = []
         if version is not None:
-            async for slices in walk(self.source, version, keys):
+            async for slices in walk(other.source, version, keys):
                 for part in slices:
                     copies += [prefix + key[cut:] for key in keys_of(part)]
-                    values += [part.leaf.value(row) for row in range(part.start, part.stop)]
+                    values += [_below(below, part.leaf.value(row)) for row in range(part.start, part.stop)]
         if copies:
             await self._submit(Request(copies, values))
 
@@ -223,6 +233,14 @@ class OcdbtDriver:
             async for slices in walk(self.source, version, keys):
                 for part in slices:
                     yield keys_of(part)
+
+
+def _below(path: bytes, value: bytes | Location) -> bytes | Location:
+    """Return the value, or its place as a database sees it that lies above by `path`."""
+    if isinstance(value, bytes) or not path:
+        return value
+    (base, relative), offset, length = value
+    return Location(DataFile(path + base, relative), offset, length)
 
 
 def _request(writes: Sequence[Write]) -> Request:
