@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import subprocess
 import sys
 import time
@@ -14,10 +15,13 @@ import pytest
 import ujson
 import zstandard
 
-from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError
+from fsstore import _runtime
+from fsstore.errors import AbortedError, DataLossError, JsonError, ResourceExhaustedError
+from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.reference.json_refs import from_json, from_mapping
-from fsstore.kvstore.reference.load import decompress
+from fsstore.kvstore.reference.load import Reading, decompress, load
 from fsstore.kvstore.reference.value import Located
 
 
@@ -233,11 +237,11 @@ def test_a_large_document_costs_twenty_bytes_a_reference():
 
 
 def test_scanning_is_about_as_fast_as_parsing():
-    """Scanning into columns takes no more than a small multiple of the time of ujson parsing the document."""
+    """Scanning into columns takes no longer than ujson takes to parse the document; idle, it takes a fifth."""
     data, _ = big_document(50_000)
     ours = min(_timed(lambda: from_json(data)) for _ in range(3))
     theirs = min(_timed(lambda: ujson.loads(data)) for _ in range(3))
-    assert ours < 5 * theirs
+    assert ours < theirs
 
 
 def _timed(run):
@@ -267,8 +271,128 @@ print(peak, ours, theirs)
     code = program % str(Path(__file__).parent)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     peak, ours, theirs = map(float, done.stdout.split())
-    assert peak < 150
+    assert peak < 70
     assert ours < 1.5 * theirs
+
+
+MIXED = {
+    ".zgroup": '{"zarr_format": 2}',
+    **{f"x/{n}.{n % 7}": [f"s3://b/file_{n // 90}.nc", n * 1000, n % 10**4] for n in range(700)},
+    "x/.zattrs": '{"a": "\\" [1, 2], \\u00e9"}',
+    **{f"y/{n}": [f"é{n}"] for n in range(200)},
+    "object": {"a": [1, {"b": "}"}]},
+    **{f"loose-{n}-": ['/a,"[b]', n, 10**17 + n] for n in range(200)},
+    **{f"z/c/{n}/0": ["u", n, 1] if n % 5 else None if n % 2 else "inline" for n in range(300)},
+}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("style", [{}, {"indent": 1}, {"separators": (",", ":"), "ensure_ascii": False}])
+def test_a_document_in_pieces_is_the_document(version, style):
+    """However the bytes are cut into pieces, the set is the same: also in the middle of numbers, letters and escapes."""
+    document = {"version": 1, "templates": {}, "refs": MIXED, "gen": []} if version else MIXED
+    data = json.dumps(document, **style).encode()
+    whole = listed(from_json(data))
+    assert {k: list(v[:1] if v.length < 0 else v) for k, v in whole.items() if not isinstance(v, bytes)} == {
+        k: v for k, v in MIXED.items() if isinstance(v, list)
+    }
+    for size in (1, 7, 100, 1009, 20_000):
+        cut = [data[at : at + size] for at in range(0, len(data), size)]
+        if size > 1 or len(data) < 60_000:
+            assert listed(from_json(lambda cut=cut: cut)) == whole
+
+
+@pytest.mark.parametrize("size", [64, 5000, 10**6])
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('"x/77": ["u", 077, 1]', "Expecting ',' delimiter"),
+        ('"x/77": ["u", 77, 1]]', "expected ',' or '}'"),
+        ('"x/77": ["u" 77, 1]', "Expecting ',' delimiter"),
+        ('"x/77" ["u", 77, 1]', "expected a member name"),
+        ('"x/77": ["\udc80", 77, 1]', "not UTF-8"),
+        ('"\udc80/77": ["u", 77, 1]', "not UTF-8"),
+        ('"x/77": ["u", 77, 1}', "Expecting ',' delimiter"),
+    ],
+)
+def test_damage_among_references_that_look_alike_is_found(text, what, size):
+    """What is no JSON in the middle of a run is refused, with the byte where it stands, whatever the pieces."""
+    before = "{" + "".join(f'"x/{n}": ["u", {n}, 1], ' for n in range(5000))
+    after = "".join(f', "x/{n}": ["u", {n}, 1]' for n in range(6000, 9000)) + "}"
+    data = (before + text + after).encode("utf-8", "surrogateescape")
+    with pytest.raises(DataLossError, match=re.escape(what)) as error:
+        from_json(lambda: [data[at : at + size] for at in range(0, len(data), size)])
+    place = int(re.search(r"at byte (\d+)", str(error.value))[1])
+    assert len(before) <= place <= len(before) + len(text)
+
+
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        ('"../77": ["u", 77, 1]', "'..'"),
+        ('"x/../y/77": ["u", 77, 1]', "'..'"),
+        ('"/x/77": ["u", 77, 1]', "starts with a slash"),
+        ('"%s/77": ["u", 77, 1]' % ("x" * 4096), "longer than 4096"),
+        ('"x/77": ["a\u200bb", 77, 1]', "printable"),
+        ('"x/77": ["", 77, 1]', "a URL as first element"),
+        ('"x/77": ["u", 5000000000000000000, 1]', "offset as a non-negative integer"),
+        ('"x/77": ["u", -1, 1]', "offset as a non-negative integer"),
+        ('"x/77": ["u", 1.0, 1]', "offset as a non-negative integer"),
+        ('"x/77": ["u", 77]', "[url, offset, length]"),
+    ],
+)
+def test_bad_references_among_those_that_look_alike_are_named(member, problem):
+    """A reference that is JSON but may not be is refused with its key and byte, all of them, wherever they stand."""
+    members = [f'"x/{n}": ["u", {n}, 1]' for n in range(3000)]
+    members[5] = members[1500] = members[-1] = member
+    data = ("{" + ", ".join(members) + "}").encode()
+    with pytest.raises(JsonError) as error:
+        from_json(data)
+    assert len(error.value.problems) == 3
+    places = [int(re.search(r"at byte (\d+)", text)[1]) for text in error.value.problems]
+    key = member.partition(":")[0].encode()
+    assert [data.rfind(key, 0, place) + len(key) + 2 for place in places] == places
+    assert all(problem in text for text in error.value.problems)
+
+
+def test_a_large_local_document_is_read_piece_by_piece(tmp_path):
+    """No piece of a local file larger than some megabytes is in memory; a small one is read at once."""
+    data, refs = big_document(100_000)
+    (tmp_path / "large.json").write_bytes(data)
+    (tmp_path / "small.json").write_bytes(b'{"a/0": ["u", 1, 2]}')
+    sizes = []
+
+    class Watched(LocalDriver):
+        async def read_many(self, reads):
+            answers = await super().read_many(reads)
+            sizes.append(sum(len(answer.value) for answer in answers))
+            return answers
+
+    state = _runtime.drive(load(KvPrefix(Watched(), f"{tmp_path}/large.json"), Reading()))
+    assert sum(sizes) == len(data)
+    assert max(sizes) <= 4 * 2**20
+    assert len(state.base.table) == len(refs)
+    sizes.clear()
+    _runtime.drive(load(KvPrefix(Watched(), f"{tmp_path}/small.json"), Reading()))
+    assert sizes == [20]
+
+
+def test_a_document_that_changes_while_it_is_read_is_an_error(tmp_path):
+    """Pieces of two versions of a file are never taken for one document."""
+    data, _ = big_document(100_000)
+    path = tmp_path / "large.json"
+    path.write_bytes(data)
+
+    class Changing(LocalDriver):
+        async def read_many(self, reads):
+            answers = await super().read_many(reads)
+            if reads[0].start == 0 and len(answers[0].value) > 100:
+                (tmp_path / "new").write_bytes(data)
+                (tmp_path / "new").replace(path)
+            return answers
+
+    with pytest.raises(AbortedError, match="changed while it was being read"):
+        _runtime.drive(load(KvPrefix(Changing(), str(path)), Reading()))
 
 
 def test_awkward_shapes_of_sets_stay_linear():

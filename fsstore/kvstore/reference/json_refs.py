@@ -4,31 +4,33 @@ Version 1 has a member `version` equal to 1 and holds `refs`, `templates` and `g
 Version 0 has none, and the document is the map of references.  One dialect leaves `version` out of a version 1
 document: it is recognised when `refs` is an object and nothing but members of version 1 stands beside it.
 
-The document is scanned once (`json_scan`).  Every malformed reference is reported, with its key and the byte where
-it stands, all at once.
+The document is scanned once (`json_scan`), and need not be in memory as a whole.  Every malformed reference is
+reported, with its key and the byte where it stands, all at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fsstore._json import show
-from fsstore.errors import DataLossError, JsonError
+from fsstore.errors import JsonError
 from fsstore.kvstore.reference import json_scan
 from fsstore.kvstore.reference.gen import Gen, parse_gen
-from fsstore.kvstore.reference.json_scan import Run, Span
+from fsstore.kvstore.reference.json_scan import Member, Run, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.table import ABSENT, WHOLE, Row, Rows, Table, TableBuilder
 from fsstore.kvstore.reference.template import TemplateError, Templates, render
 from fsstore.kvstore.reference.value import decode_value
 
-__all__ = ["from_json", "from_mapping"]
+__all__ = ["Pieces", "from_json", "from_mapping"]
 
 MAX_PROBLEMS = 100
+Pieces = Callable[[], Iterable[json_scan.Buffer]]
+
 _SPECIAL = ("version", "templates", "gen", "refs")
 _BESIDE_REFS = {"templates", "gen", "refs", "generationMetadata"}
 
@@ -42,33 +44,19 @@ class _Refs:
         self._target = target
 
     def run(self, run: Run) -> None:
-        if any(b".." in key or key.startswith(b"/") or len(key) > 4096 for key in run.keys):
-            self.problems += [
-                f"Error in reference {show(key.decode('utf-8', 'replace'))}: {why}"
-                for key in run.keys
-                if (why := check_key(key.decode("utf-8", "replace"))) is not None
-            ]
-        try:
-            b"".join(run.keys).decode()
-            urls = self.builder.url_ids(run.urls)
-        except UnicodeDecodeError:
-            raise DataLossError("Invalid JSON: a key or URL is not UTF-8") from None
-        if run.numbers is None:
-            rows = Rows(urls, np.zeros(len(urls), np.int64), np.full(len(urls), WHOLE, np.int64))
-        else:
-            rows = Rows(urls, run.numbers[:, 0].copy(), run.numbers[:, 1].copy())
-        self.builder.add_rows(run.keys, rows)
+        urls = np.repeat(self.builder.url_ids(run.urls), run.repeats)
+        offset, length = run.numbers or (np.zeros(len(urls), np.int64), np.full(len(urls), WHOLE, np.int64))
+        self.builder.add_rows(run.keys, Rows(urls, offset, length))
 
-    def member(self, data: json_scan.Buffer, key: str, value: Span) -> None:
-        found = json_scan.parse(data, value)
-        place = f" at byte {value.start}"
+    def member(self, member: Member) -> None:
+        found = member.parse()
+        place = f" at byte {member.place}"
         if isinstance(found, dict):  # the text is kept as it is: numbers and spaces survive
-            found = bytes(data[value.start : value.stop])
-            self._keep(key, place, lambda: found)
+            self._keep(member.key, place, lambda: member.text)
         else:
-            self._keep(key, place, lambda: decode_value(found))
+            self._keep(member.key, place, lambda: decode_value(found))
 
-    def enter(self, data: json_scan.Buffer, key: str, start: int) -> int | None:  # the contract of sinks
+    def enter(self, key: str) -> Sink | None:  # the contract of sinks
         return None
 
     def value(self, key: str, value: Any) -> None:
@@ -109,64 +97,75 @@ class _Refs:
 class _Document(_Refs):
     """Takes the top level of a document: sets members of version 1 aside until the version is known."""
 
-    def __init__(self, target: str | None) -> None:
+    def __init__(self, target: str | None, *, nested: bool = True) -> None:
         super().__init__(target)
-        self.special: dict[str, Span] = {}
+        self.special: dict[str, Member] = {}
         self.names: set[str] = set()
         self.refs: _Refs | None = None
+        self._nested = nested
 
     def run(self, run: Run) -> None:
         self.names.add("a reference")
         super().run(run)
 
-    def member(self, data: json_scan.Buffer, key: str, value: Span) -> None:
-        if key in _SPECIAL:
-            self.special[key] = value
+    def member(self, member: Member) -> None:
+        if member.key in _SPECIAL:
+            self.special[member.key] = member
         else:
-            super().member(data, key, value)
-        self.names.add(key)
+            super().member(member)
+        self.names.add(member.key)
 
-    def enter(self, data: json_scan.Buffer, key: str, start: int) -> int | None:
-        if key != "refs":
+    def enter(self, key: str) -> Sink | None:
+        if key != "refs" or not self._nested:
             return None
         self.names.add(key)
+        self.special.pop(key, None)
         self.refs = _Refs(self._target)
-        stop = json_scan.scan_members(data, start, self.refs)
-        self.special[key] = Span(start, stop)
-        return stop
+        return self.refs
+
+    def value_of(self, name: str) -> Any:
+        """Return a member set aside, or None."""
+        return self.special[name].parse() if name in self.special else None
 
 
 def from_json(
-    data: json_scan.Buffer, *, target: str | None = None, overrides: Mapping[str, str] | None = None
+    data: json_scan.Buffer | Pieces, *, target: str | None = None, overrides: Mapping[str, str] | None = None
 ) -> TableSet:
-    """Return the set of a JSON document, uncompressed.
+    """Return the set of a JSON document, uncompressed: its bytes, or a function that gives them piece by piece.
 
     `target` stands in for null URLs; `overrides` replaces or adds templates.
     """
-    start = json_scan.skip_space(data, 3 if data[:3] == b"\xef\xbb\xbf" else 0)
-    if data[start : start + 1] == b"[":
-        raise JsonError(
-            "Expected a reference set, but received an array (a GRIB scan gives one set a message: save each)"
-        )
-    if data[start : start + 1] != b"{":
-        raise json_scan.damaged(data, start, "an object")
-    document = _Document(target)
-    stop = json_scan.skip_space(data, json_scan.scan_members(data, start, document))
-    if stop != len(data):
-        raise json_scan.damaged(data, stop, "the end of the document")
-    parsed = {name: json_scan.parse(data, span) for name, span in document.special.items() if name != "refs"}
-    if _is_version_1(parsed.get("version"), document):
-        if "refs" in document.special and document.refs is None:
+    pieces = data if callable(data) else lambda: (data,)
+    document = _scanned(pieces, _Document(target))
+    if _is_version_1(document):
+        if "refs" in document.special:
             raise JsonError('Error parsing object member "refs": Expected object')
         refs = document.refs or _Refs(target)
-        return _version_1(refs, parsed.get("templates"), parsed.get("gen"), overrides)
-    for name, span in document.special.items():
+        return _version_1(refs, document.value_of("templates"), document.value_of("gen"), overrides)
+    if document.refs is not None:  # version 0 with a key of that name, whose text was not kept
+        document = _scanned(pieces, _Document(target, nested=False))
+    for name, member in document.special.items():
         if name != "version":
-            _Refs.member(document, data, name, span)
+            _Refs.member(document, member)
     return _version_1(document, None, None, overrides)
 
 
-def _is_version_1(version: Any, document: _Document) -> bool:
+def _scanned(pieces: Pieces, document: _Document) -> _Document:
+    scanner = Scanner(pieces())
+    first = scanner.first()
+    if first == b"[":
+        raise JsonError(
+            "Expected a reference set, but received an array (a GRIB scan gives one set a message: save each)"
+        )
+    if first != b"{":
+        raise scanner.damaged("an object")
+    scanner.members(document)
+    scanner.finish()
+    return document
+
+
+def _is_version_1(document: _Document) -> bool:
+    version = document.value_of("version")
     if version is None:
         return (
             "version" not in document.special and document.refs is not None and document.names <= _BESIDE_REFS

@@ -1,63 +1,54 @@
-r"""Scanning a JSON object of references without building it.
+"""Scanning a JSON object of references without building it.
 
-Nearly all members of a large set look like `"key": ["url", offset, length]`.  One regular expression matches a *run*
-of thousands of them at once; inside a run every fourth piece between quotes is a key or a URL and the rest is
-numbers, so a run becomes columns by one `split` and one number conversion.  What the expression does not match (inline
-values, escapes, nulls, mistakes) is read by a tokenizer, member by member, and checked by a real JSON parser.
+The document comes in pieces, of which only what is being read is kept.  Members that all look alike are read as
+columns, thousands at once (`json_run`).  What does not (inline values, escapes, nulls, mistakes) is read by a
+tokenizer, member by member, and checked by a real JSON parser.  Where text ends too early, the next piece is appended
+and the member is read again; without a next piece, the document is damaged.
 
-The expressions are possessive: no backtracking, so time is linear in the text whatever it holds.  Memory beside the
-document is that of one run.
+The expressions are possessive: no backtracking, so time is linear in the text whatever it holds.  Runs are looked for
+in windows that grow while they succeed, and not at all for a while after they failed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.reference.keys import NUMBERS_ONLY
+from fsstore.kvstore.reference.json_run import Run, take
 
-__all__ = ["Run", "Sink", "Span", "parse", "scan_members", "skip_space", "text_at"]
+__all__ = ["Buffer", "Member", "Run", "Scanner", "Sink"]
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
 
 MAX_DEPTH = 100
-_SHORT = 24
+_LEAST, _MOST = 1 << 13, 1 << 20
+_FEW = 64
 
 _WS = rb"[ \t\r\n]*+"
-_PLAIN = rb'"[^"\\\x00-\x1f]++"'
-_NUM = rb"(?:0|[1-9][0-9]{0,17})"
-_HEAD = _PLAIN + _WS + rb":" + _WS + rb"\[" + _WS + _PLAIN + _WS
-_TAIL = rb"\]" + _WS + rb"," + _WS
-_RANGED = re.compile(
-    rb"(?:" + _HEAD + rb"," + _WS + _NUM + _WS + rb"," + _WS + _NUM + _WS + _TAIL + rb"){1,8192}+"
-)
-_WHOLE = re.compile(rb"(?:" + _HEAD + _TAIL + rb"){1,8192}+")
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_KEY = re.compile(rb"(" + _STRING + rb")" + _WS + rb":" + _WS, re.DOTALL)
+_OPEN = re.compile(rb"\{" + _WS + rb"(?:(\})|(?=.))", re.DOTALL)
+_KEY = re.compile(rb"(" + _STRING + rb")" + _WS + rb":" + _WS + rb"(?=(.))", re.DOTALL)
 _TEXT = re.compile(_STRING, re.DOTALL)
 _NEST = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 _SCALAR = re.compile(rb"[-+.\w]++")
-_NEXT = re.compile(_WS + rb"([,}])" + _WS)
+_NEXT = re.compile(_WS + rb"([,}])")
 _SPACE = re.compile(_WS)
 
-Buffer = bytes | bytearray | memoryview
 
+class Member(NamedTuple):
+    """A member of any form: its key, the JSON text of its value, and the byte of the document where that stands."""
 
-class Run(NamedTuple):
-    """Consecutive members of one form: `numbers` has a row (offset, length) each, or is None for whole targets."""
+    key: str
+    text: bytes
+    place: int
 
-    keys: list[bytes]
-    urls: list[bytes]
-    numbers: np.ndarray[Any, np.dtype[np.int64]] | None
-
-
-class Span(NamedTuple):
-    """The bytes `[start, stop)` of a value in the document."""
-
-    start: int
-    stop: int
+    def parse(self) -> Any:
+        """Return the value; NaN and infinities are accepted, as writers put them into attributes."""
+        return _parse(self.text, self.place)
 
 
 class Sink(Protocol):
@@ -67,113 +58,193 @@ class Sink(Protocol):
         """Take a run of references."""
         ...
 
-    def member(self, data: Buffer, key: str, value: Span) -> None:
+    def member(self, member: Member) -> None:
         """Take a member of any other form."""
         ...
 
-    def enter(self, data: Buffer, key: str, start: int) -> int | None:
-        """Return the end of the object at `start` if the sink reads it itself, or None."""
+    def enter(self, key: str) -> Sink | None:
+        """Return what takes the members of the object under `key`, or None to take it as one member."""
         ...
 
 
-def damaged(data: Buffer, position: int, what: str) -> DataLossError:
-    """Return the error of text that is not JSON."""
-    found = bytes(data[position : position + 20]).decode("utf-8", "replace")
-    return DataLossError(f"Invalid JSON at byte {position}: expected {what}, but found: {found!r}")
+class _BrokenError(Exception):
+    """The text in memory is no JSON at `position`; that may be because it is cut off there."""
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(position, problem)
+        self.position, self.problem = position, problem
 
 
-def skip_space(data: Buffer, position: int) -> int:
-    """Return the position of the next byte that is no white space."""
-    match = _SPACE.match(data, position)
-    return match.end() if match else position
+class Scanner:
+    """Reads the pieces of a document, from the beginning to its end."""
+
+    def __init__(self, pieces: Iterable[Buffer]) -> None:
+        self._pieces = iter(pieces)
+        self._data: Buffer = b""
+        self._at = 0
+        self._gone = 0
+        self._window, self._rest = _LEAST, 0
+
+    def first(self) -> bytes:
+        """Return the first byte of the document; white space and the mark that some editors put there are skipped."""
+        self._need(3)
+        if bytes(self._data[:3]) == b"\xef\xbb\xbf":
+            self._at = 3
+        return self._skip_space()
+
+    def members(self, sink: Sink) -> None:
+        """Give the members of the object that begins here to `sink`, and move behind it."""
+        if self._step(_open):
+            return
+        while self._run(sink) or self._member(sink):
+            pass
+
+    def finish(self) -> None:
+        """Raise if anything follows."""
+        if self._skip_space():
+            raise self.damaged("the end of the document")
+
+    def damaged(self, what: str) -> DataLossError:
+        """Return the error of a document that holds something else than `what` here."""
+        return self._error(_broken(self._data, self._at, what))
+
+    def _error(self, broken: _BrokenError) -> DataLossError:
+        return DataLossError(f"Invalid JSON at byte {self._gone + broken.position}: {broken.problem}")
+
+    def _step(self, read: Callable[[Buffer, int], tuple[T, int]]) -> T:
+        """Return what `read` finds here, and move behind it."""
+        while True:
+            try:
+                found, self._at = read(self._data, self._at)
+            except _BrokenError as broken:
+                if not self._need(2 * (len(self._data) - self._at) + 1):
+                    raise self._error(broken) from None
+            else:
+                return found
+
+    def _need(self, size: int) -> bool:
+        """Append pieces until `size` bytes are in memory from here on; return whether there were any."""
+        rest = self._data[self._at :]
+        parts, missing = [rest], size - len(rest)
+        while missing > 0 and (piece := next(self._pieces, None)) is not None:
+            parts.append(piece)
+            missing -= len(piece)
+        if len(parts) == 1:
+            return False
+        self._gone += self._at
+        self._data, self._at = parts[1] if not len(rest) and len(parts) == 2 else b"".join(parts), 0
+        return True
+
+    def _skip_space(self) -> bytes:
+        """Move to the next byte that is no white space, and return it; nothing at the end of the document."""
+        while True:
+            match = _SPACE.match(self._data, self._at)
+            self._at = match.end() if match else self._at
+            if self._at < len(self._data) or not self._need(1):
+                return bytes(self._data[self._at : self._at + 1])
+
+    def _run(self, sink: Sink) -> bool:
+        """Give a run of members to `sink` if there is one here."""
+        if self._rest:
+            self._rest -= 1
+            return False
+        self._skip_space()
+        found = take(self._data, self._at, self._window)
+        if found is None:
+            self._window, self._rest = _LEAST, _FEW
+            return False
+        run, stop = found
+        short = stop - self._at < self._window // 2
+        self._window = max(_LEAST, self._window // 4) if short else min(_MOST, 2 * self._window)
+        self._rest = _FEW if stop - self._at < _LEAST // 4 else 0
+        self._at = stop
+        sink.run(run)
+        return True
+
+    def _member(self, sink: Sink) -> bool:
+        """Give one member to `sink`; return whether another follows."""
+        self._skip_space()
+        place = self._gone + self._at
+        name = self._step(_head)
+        key = str(_parse(name, place)) if b"\\" in name else _text(name, place)[1:-1]
+        inner = sink.enter(key) if self._data[self._at : self._at + 1] == b"{" else None
+        if inner is not None:
+            self.members(inner)
+        else:
+            place = self._gone + self._at
+            sink.member(Member(key, self._step(_value), place))
+        return self._step(_follow)
 
 
-def parse(data: Buffer, span: Span) -> Any:
-    """Return the value of a span; NaN and infinities are accepted, as writers put them into attributes."""
-    text = text_at(data, span)
+def _text(data: bytes, place: int) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataLossError(f"Invalid JSON at byte {place + error.start}: not UTF-8") from None
+
+
+def _parse(data: bytes, place: int) -> Any:
+    text = _text(data, place)
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
-        raise DataLossError(f"Invalid JSON at byte {span.start}: {error}") from None
+        raise DataLossError(f"Invalid JSON at byte {place}: {error}") from None
 
 
-def text_at(data: Buffer, span: Span) -> str:
-    """Return a span as text."""
-    try:
-        return bytes(data[span.start : span.stop]).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataLossError(f"Invalid JSON at byte {span.start + error.start}: not UTF-8") from None
+def _broken(data: Buffer, position: int, what: str) -> _BrokenError:
+    found = bytes(data[position : position + 20]).decode("utf-8", "replace")
+    return _BrokenError(position, f"expected {what}, but found: {found!r}")
 
 
-def scan_members(data: Buffer, position: int, sink: Sink) -> int:
-    """Give the members of the object whose `{` is at `position` to `sink`; return the position after its `}`."""
-    position = skip_space(data, position + 1)
-    if data[position : position + 1] == b"}":
-        return position + 1
-    while True:
-        after = _take_run(data, position, sink)
-        if after is not None:
-            position = after
-            continue
-        head = _KEY.match(data, position)
-        if head is None:
-            raise damaged(data, position, "a member name in double quotes")
-        key = _string(data, Span(*head.span(1)))
-        stop = sink.enter(data, key, head.end()) if data[head.end() : head.end() + 1] == b"{" else None
-        if stop is None:
-            stop = _value_end(data, head.end())
-            sink.member(data, key, Span(head.end(), stop))
-        follow = _NEXT.match(data, stop)
-        if follow is None:
-            raise damaged(data, stop, "',' or '}'")
-        position = follow.end()
-        if follow[1] == b"}":
-            return follow.end(1)
-
-
-def _string(data: Buffer, span: Span) -> str:
-    inner = bytes(data[span.start + 1 : span.stop - 1])
-    if b"\\" not in inner:
-        return text_at(data, Span(span.start + 1, span.stop - 1))
-    return str(parse(data, span))
-
-
-def _take_run(data: Buffer, position: int, sink: Sink) -> int | None:
-    match = _RANGED.match(data, position)
-    whole = match is None
+def _open(data: Buffer, at: int) -> tuple[bool, int]:
+    """Read the beginning of an object; return whether it is empty."""
+    match = _OPEN.match(data, at)
     if match is None:
-        match = _WHOLE.match(data, position)
+        raise _broken(data, at, "an object")
+    return match[1] is not None, match.end()
+
+
+def _head(data: Buffer, at: int) -> tuple[bytes, int]:
+    """Return a name with its quotes; what follows is its value."""
+    match = _KEY.match(data, at)
     if match is None:
-        return None
-    parts = match[0].split(b'"')
-    numbers = None
-    if not whole:
-        text = b"".join(parts[4::4]).translate(NUMBERS_ONLY)
-        numbers = np.fromstring(text, np.int64, sep=" ").reshape(-1, 2)
-    sink.run(Run(parts[1::4], parts[3::4], numbers))
-    return match.end()
+        raise _broken(data, at, "a member name in double quotes")
+    return match[1], match.end()
 
 
-def _value_end(data: Buffer, position: int) -> int:
-    first = data[position : position + 1]
+def _value(data: Buffer, at: int) -> tuple[bytes, int]:
+    """Return the text of a value."""
+    first = data[at : at + 1]
     if first in (b"{", b"["):
-        return _nested_end(data, position)
-    match = (_TEXT if first == b'"' else _SCALAR).match(data, position)
-    if match is None:
-        raise damaged(data, position, "a value")
-    return match.end()
+        stop = _nested_end(data, at)
+    else:
+        match = (_TEXT if first == b'"' else _SCALAR).match(data, at)
+        if match is None:
+            raise _broken(data, at, "a value")
+        stop = match.end()
+    if stop == len(data):  # a number may go on in the next piece; no object ends with a value
+        raise _broken(data, stop, "',' or '}'")
+    return bytes(data[at:stop]), stop
 
 
-def _nested_end(data: Buffer, position: int) -> int:
+def _nested_end(data: Buffer, at: int) -> int:
     depth = 0
-    for token in _NEST.finditer(data, position):
+    for token in _NEST.finditer(data, at):
         text = token[0]
         if text in (b"{", b"["):
             depth += 1
             if depth > MAX_DEPTH:
-                raise DataLossError(f"Invalid JSON at byte {position}: nested deeper than {MAX_DEPTH}")
+                raise _BrokenError(at, f"nested deeper than {MAX_DEPTH}")
         elif text in (b"}", b"]"):
             depth -= 1
             if depth == 0:
                 return token.end()
-    raise damaged(data, len(data), "the end of an object or array")
+    raise _broken(data, len(data), "the end of an object or array")
+
+
+def _follow(data: Buffer, at: int) -> tuple[bool, int]:
+    """Read what stands behind a member; return whether another must follow."""
+    match = _NEXT.match(data, at)
+    if match is None:
+        raise _broken(data, at, "',' or '}'")
+    return match[1] == b",", match.end()

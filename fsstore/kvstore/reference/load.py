@@ -3,20 +3,22 @@
 The form is found by looking, not by the name: a value at the path is a JSON document, plain or compressed by gzip,
 zstd, bz2 or xz (told by their magic numbers); a `.zmetadata` below the path is a parquet directory.  Decompression is
 bounded.
+
+A large document in a local file is read piece by piece while it is parsed, so that it never is in memory as a whole.
 """
 
 from __future__ import annotations
 
-import bz2
-import lzma
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fsstore.errors import DataLossError, NotFoundError, ResourceExhaustedError, StoreError
-from fsstore.kvstore.contract import NO_VALUE, KvPrefix, ReadResult
-from fsstore.kvstore.reference.json_refs import from_json
+from fsstore import _runtime
+from fsstore.compression import expand, method_of, usual_limit
+from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract import NO_VALUE, Buffer, KvPrefix, ReadResult
+from fsstore.kvstore.reference.json_refs import Pieces, from_json
 from fsstore.kvstore.reference.location import directory, name_of
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.parquet_refs import ParquetSet
@@ -25,9 +27,7 @@ from fsstore.kvstore.reference.table import Table
 
 __all__ = ["Reading", "decompress", "load"]
 
-MAX_DOCUMENT = 8 * 2**30
-_STEP = 1 << 20
-_MAGIC = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00")
+_PIECE = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,60 @@ async def load(base: KvPrefix, reading: Reading) -> State:
             f"There is no reference set at {base.describe()}: neither a document nor a parquet directory"
         )
     try:
-        parsed = from_json(decompress(document.value), target=reading.target, overrides=reading.templates)
+        data = _rest(base, document) if _is_large(base, document) else decompress(document.value)
+        parse = partial(from_json, data, target=reading.target, overrides=reading.templates)
+        parsed = await _runtime.offload(parse, kind="compute")
     except StoreError as error:
         raise error.within(f"Error opening reference set {base.describe()}") from error
     return State(parsed, {}, document.generation)
 
 
 async def _document(base: KvPrefix) -> ReadResult | None:
-    """Read a document; some stores answer a directory's path with an error, which then is no document."""
+    """Read a document, or the first piece of a large one that `_rest` can read on.
+
+    Some stores answer a directory's path with an error, which then is no document.
+    """
     try:
-        return await base.read()
+        return await _first_piece(base) or await base.read()
     except StoreError:
         if await _probe(await directory(base), ".zmetadata") is not None:
             return None
         raise
+
+
+async def _first_piece(base: KvPrefix) -> ReadResult | None:
+    """Return the first piece of a document that can be read piece by piece, or that there is none."""
+    if base.driver.id != "file":
+        return None
+    try:
+        found = await base.read("", 0, _PIECE)
+    except OutOfRangeError:
+        return None
+    return found if found.state != "value" or _is_large(base, found) else None
+
+
+def _is_large(base: KvPrefix, found: ReadResult) -> bool:
+    """Return whether what was read of a document is its first piece."""
+    size = len(found.value)
+    return base.driver.id == "file" and size == _PIECE and method_of(bytes(found.value[:6])) is None
+
+
+def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
+    """Return the function that reads the pieces of a local file, all of them of one generation."""
+
+    def pieces() -> Iterator[Buffer]:
+        found, at = first, 0
+        while found.value:
+            if found.generation != first.generation:
+                raise AbortedError("The document changed while it was being read")
+            yield found.value
+            at += len(found.value)
+            try:
+                found = _runtime.drive(base.read("", at, at + _PIECE))
+            except OutOfRangeError:
+                found = _runtime.drive(base.read("", at))
+
+    return pieces
 
 
 async def _probe(base: KvPrefix, key: str) -> ReadResult | None:
@@ -84,85 +124,9 @@ async def _probe(base: KvPrefix, key: str) -> ReadResult | None:
         return None
 
 
-def decompress(data: Any, limit: int | None = None) -> bytes | bytearray | memoryview:
-    """Return a document decompressed; one that is not compressed is returned as it is.
-
-    The result has at most `limit` bytes: by default a thousand times the compressed size, or 256 MiB.
-    """
-    head = bytes(data[:6])
-    magic = next((magic for magic in _MAGIC if head.startswith(magic)), None)
-    if magic is None:
+def decompress(data: Any, limit: int | None = None) -> bytes | memoryview:
+    """Return a document decompressed to at most `limit` bytes; one that is not compressed is returned as it is."""
+    method = method_of(bytes(data[:6]))
+    if method is None:
         return data if isinstance(data, bytes) else memoryview(data)
-    if limit is None:
-        limit = min(MAX_DOCUMENT, max(2**28, 1000 * len(data)))
-    make: Mapping[bytes, Callable[[], Any]] = {
-        _MAGIC[0]: _Deflate,
-        _MAGIC[2]: bz2.BZ2Decompressor,
-        _MAGIC[3]: lambda: lzma.LZMADecompressor(memlimit=2**30),
-    }
-    if magic == _MAGIC[1]:
-        return _zstd(bytes(data), limit)
-    try:
-        return _streams(make[magic], bytes(data), limit)
-    except (zlib.error, OSError, lzma.LZMAError, EOFError) as error:
-        raise DataLossError(f"The document is compressed, but damaged: {error}") from error
-
-
-class _Deflate:
-    """`zlib`'s decompressor with the manners of `bz2`'s."""
-
-    def __init__(self) -> None:
-        self._machine = zlib.decompressobj(31)
-
-    def decompress(self, data: bytes, limit: int) -> bytes:
-        return self._machine.decompress(self._machine.unconsumed_tail + data, limit)
-
-    @property
-    def eof(self) -> bool:
-        return self._machine.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._machine.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._machine.unused_data
-
-
-def _streams(make: Callable[[], Any], rest: bytes, limit: int) -> bytearray:
-    """Return concatenated compressed streams, decompressed in steps of bounded size."""
-    out = bytearray()
-    while rest.startswith(_MAGIC):
-        machine, at = make(), 0
-        while not machine.eof:
-            piece = rest[at : at + _STEP] if machine.needs_input else b""
-            if machine.needs_input and not piece:
-                raise DataLossError("The document is compressed, but cut off")
-            at += len(piece)
-            out += machine.decompress(piece, _STEP)
-            _check_size(out, limit)
-        rest = machine.unused_data + rest[at:]
-    return out
-
-
-def _zstd(data: bytes, limit: int) -> bytearray:
-    """Return all frames of a zstd document."""
-    import zstandard
-
-    out = bytearray()
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(
-            data, read_across_frames=True
-        ) as stream:
-            while piece := stream.read(_STEP):
-                out += piece
-                _check_size(out, limit)
-    except zstandard.ZstdError as error:
-        raise DataLossError(f"The document is compressed, but damaged: {error}") from error
-    return out
-
-
-def _check_size(out: bytearray, limit: int) -> None:
-    if len(out) > limit:
-        raise ResourceExhaustedError(f"The document decompresses to more than {limit} bytes")
+    return expand(method, data, usual_limit(len(data)) if limit is None else limit)

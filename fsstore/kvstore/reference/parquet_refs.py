@@ -21,9 +21,8 @@ from fsstore._json import Fields, integer, quote, show
 from fsstore.errors import JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract import KvPrefix, Read
 from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference import json_scan
 from fsstore.kvstore.reference.grid import Grid, grid_of
-from fsstore.kvstore.reference.json_scan import Span
+from fsstore.kvstore.reference.json_scan import Buffer, Member, Run, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key, split
 from fsstore.kvstore.reference.parquet_read import Partition, read_partition
 from fsstore.kvstore.reference.refset import Resolved
@@ -44,31 +43,21 @@ class _Metadata:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.parsed: dict[str, Any] = {}
-        self.others: dict[str, Any] = {}
         self.problems: list[str] = []
-        self._inside = False
 
-    def run(self, run: json_scan.Run) -> None:
-        self.problems += [f"Error in metadata {quote(key)}: Expected object" for key in run.keys]
+    def run(self, run: Run) -> None:
+        self.problems += [f"Error in metadata {quote(key)}: Expected object" for key in run.names()]
 
-    def enter(self, data: json_scan.Buffer, key: str, start: int) -> int | None:
-        if self._inside or key != "metadata":
-            return None
-        self._inside = True
-        stop = json_scan.scan_members(data, start, self)
-        self._inside = False
-        return stop
+    def enter(self, key: str) -> Sink | None:  # the contract of sinks
+        return None
 
-    def member(self, data: json_scan.Buffer, key: str, value: Span) -> None:
-        found = json_scan.parse(data, value)
-        if not self._inside:
-            self.others[key] = found
-            return
+    def member(self, member: Member) -> None:
+        key, found = member.key, member.parse()
         why = check_key(key)
         if why is not None:
             self.problems.append(f"Error in metadata {show(key)}: {why}")
         elif isinstance(found, dict):
-            self.values[key], self.parsed[key] = bytes(data[value.start : value.stop]), found
+            self.values[key], self.parsed[key] = member.text, found
         elif isinstance(found, str):
             self.values[key] = decode_text(found)
         else:
@@ -77,14 +66,32 @@ class _Metadata:
             )
 
 
-def parse_metadata(data: json_scan.Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int]:
+class _Document:
+    """Takes the members of a `.zmetadata`."""
+
+    def __init__(self) -> None:
+        self.metadata = _Metadata()
+        self.others: dict[str, Any] = {}
+
+    def run(self, run: Run) -> None:
+        """Pass over members that have the form of references."""
+
+    def enter(self, key: str) -> Sink | None:
+        return self.metadata if key == "metadata" else None
+
+    def member(self, member: Member) -> None:
+        self.others[member.key] = member.parse()
+
+
+def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int]:
     """Return the metadata documents, the grids of the arrays, and the record size of a `.zmetadata`."""
-    start = json_scan.skip_space(data, 0)
-    if data[start : start + 1] != b"{":
-        raise json_scan.damaged(data, start, "an object")
-    found = _Metadata()
-    json_scan.scan_members(data, start, found)
-    fields = Fields({name: value for name, value in found.others.items() if name == "record_size"})
+    scanner, document = Scanner((data,)), _Document()
+    if scanner.first() != b"{":
+        raise scanner.damaged("an object")
+    scanner.members(document)
+    scanner.finish()
+    found = document.metadata
+    fields = Fields({name: value for name, value in document.others.items() if name == "record_size"})
     record_size = fields.require("record_size", integer(1, MAX_RECORD_SIZE))
     try:
         fields.finish()
@@ -110,7 +117,7 @@ def parse_metadata(data: json_scan.Buffer) -> tuple[dict[str, bytes], dict[str, 
 class ParquetSet:
     """A set in a parquet directory; `base` is the directory, its path ending with a slash."""
 
-    def __init__(self, base: KvPrefix, data: json_scan.Buffer, *, budget: int = _BUDGET) -> None:
+    def __init__(self, base: KvPrefix, data: Buffer, *, budget: int = _BUDGET) -> None:
         self.base, self.budget = base, budget
         self.waits: bool = base.driver.features.waits
         self.metadata, self.grids, self.record_size = parse_metadata(data)

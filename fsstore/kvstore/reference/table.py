@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.keys import Family, join, split, split_one
+from fsstore.kvstore.reference.keys import Family, Group, join, split, split_one
 
 __all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Row", "Rows", "Table", "TableBuilder"]
 
@@ -82,6 +82,10 @@ class Rows(NamedTuple):
     def nbytes(self) -> int:
         """The memory the columns take."""
         return int(self.url.nbytes + self.offset.nbytes + self.length.nbytes)
+
+
+_Piece: TypeAlias = tuple[Int64, Rows]
+_SPENT: _Piece = (np.zeros((0, 0), np.int64), Rows.absent(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,7 @@ class TableBuilder:
         self.inline: list[bytes] = []
         self._ids: dict[bytes, int] = {}
         self._loose: dict[str, Row] = {}
-        self._pieces: dict[Family, list[tuple[Int64, Rows]]] = {}
+        self._pieces: dict[Family, list[_Piece]] = {}
         self._waiting: list[tuple[bytes, Row]] = []
 
     def url_ids(self, urls: Sequence[bytes]) -> Int32:
@@ -247,10 +251,13 @@ class TableBuilder:
         self.inline.append(value)
         self.add(key, Row(INLINE, len(self.inline) - 1, len(value)))
 
-    def add_rows(self, keys: Sequence[bytes], rows: Rows) -> None:
+    def add_rows(self, keys: Sequence[bytes] | Group, rows: Rows) -> None:
         """Add many references at once."""
         self._flush()
-        self._add(keys, rows)
+        if isinstance(keys, Group):
+            self._add_group(keys, rows)
+        else:
+            self._add(keys, rows)
 
     def _flush(self) -> None:
         if self._waiting:
@@ -260,12 +267,15 @@ class TableBuilder:
     def _add(self, keys: Sequence[bytes], rows: Rows) -> None:
         groups, loose = split(keys)
         for group in groups:
-            coords: Any = group.coords
-            coords = coords.astype(np.int32) if coords.max() < 2**31 else coords
-            self._pieces.setdefault(group.family, []).append((coords, rows.take(group.positions)))
+            self._add_group(group, rows.take(group.positions))
         for position in loose:
             row = Row(int(rows.url[position]), int(rows.offset[position]), int(rows.length[position]))
             self._loose[keys[position].decode()] = row
+
+    def _add_group(self, group: Group, rows: Rows) -> None:
+        coords: Any = group.coords
+        coords = coords.astype(np.int32) if coords.max() < 2**31 else coords
+        self._pieces.setdefault(group.family, []).append((coords, rows))
 
     def finish(self) -> Table:
         """Return the table; the builder is spent."""
@@ -273,16 +283,13 @@ class TableBuilder:
         blocks = {}
         while self._pieces:
             family, pieces = self._pieces.popitem()
-            coords = np.concatenate([piece for piece, _ in pieces])
-            columns = Rows(
-                *(np.concatenate(parts) for parts in zip(*(rows for _, rows in pieces), strict=True))
-            )
-            del pieces
-            block = _block(family, coords, columns) if len(coords) >= _SMALL else None
-            if block is None:
-                self._spill(join(family, coords), columns)
-            else:
+            count = sum(len(coords) for coords, _ in pieces)
+            block = _block(family, pieces) if count >= _SMALL else None
+            if block is not None:
                 blocks[family] = block
+                continue
+            for coords, rows in pieces:
+                self._spill(join(family, coords), rows)
         return Table(self.urls, self.inline, self._loose, blocks)
 
     def _spill(self, keys: Iterable[str], rows: Rows) -> None:
@@ -291,21 +298,35 @@ class TableBuilder:
             self._loose[key] = Row(*row)
 
 
-def _block(family: Family, coords: Int64, rows: Rows) -> Block | None:
-    """Return the block of rows in document order, or None when its grid is too large to number."""
-    grid = tuple(int(size) + 1 for size in coords.max(axis=0))
+def _block(family: Family, pieces: list[_Piece]) -> Block | None:
+    """Return the block of rows in document order, or None when its grid is too large to number.
+
+    The pieces are spent: each is dropped as soon as its rows are in their place.
+    """
+    count = sum(len(coords) for coords, _ in pieces)
+    grid = tuple(int(size) + 1 for size in np.max([coords.max(axis=0) for coords, _ in pieces], axis=0))
     total = math.prod(grid)
     if total >= 2**62:
         return None
+    if total <= count * _DENSE:
+        dense = Rows.absent(total)
+        for number, (coords, rows) in enumerate(pieces):
+            dense.put(_linear(coords, grid), rows)
+            pieces[number] = _SPENT
+        return Block(family, grid, None, dense)
+    linear = np.concatenate([_linear(coords, grid) for coords, _ in pieces])
+    columns = Rows(*(np.concatenate(parts) for parts in zip(*(rows for _, rows in pieces), strict=True)))
+    pieces.clear()
+    order = np.argsort(linear, kind="stable")
+    linear = linear[order]
+    last = np.append(linear[1:] != linear[:-1], True)  # a mask, not a flag
+    return Block(family, grid, linear[last], columns.take(order[last]))
+
+
+def _linear(coords: Int64, grid: tuple[int, ...]) -> Int64:
+    """Return the numbers of chunks in C order of a grid."""
     linear = np.zeros(len(coords), np.int64)
     for dim, size in enumerate(grid):
         linear *= size
         linear += coords[:, dim]
-    if total <= len(coords) * _DENSE:
-        dense = Rows.absent(total)
-        dense.put(linear, rows)
-        return Block(family, grid, None, dense)
-    order = np.argsort(linear, kind="stable")
-    linear = linear[order]
-    last = np.append(linear[1:] != linear[:-1], True)  # a mask, not a flag
-    return Block(family, grid, linear[last], rows.take(order[last]))
+    return linear
