@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fsstore.errors import JsonError, ResourceExhaustedError
+from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.gen import parse_gen
 from fsstore.kvstore.reference.json_refs import from_json
@@ -124,6 +124,54 @@ def test_ten_thousand_generated_keys_expand_quickly():
     made = parse_gen(members, Templates({"u": "server.domain/path"}))
     best = min(_timed(lambda: sum(1 for _ in made.expand())) for _ in range(5))
     assert best < 0.5
+
+
+@pytest.mark.parametrize(
+    ("members", "templates"),
+    [
+        ({"offset": "{{(i * 100 + j) * 1000}}", "length": "{{j % 7 + 5 // (i + 1)}}"}, {}),
+        ({"offset": "{{100000 - i * 3}}", "length": "{{-(0 - j)}}"}, {}),
+        ({"url": "{{f}}_{{j}}"}, {"f": "file_{{i}}"}),
+        ({"url": "{{f}}"}, {"f": "file_{{i}}"}),
+        ({"url": "{{f(k=i)}}"}, {"f": "file_{{k}}"}),
+        ({"url": "{{f(c='x')}}{{j}}", "offset": "{{n}}", "length": "1"}, {"f": "{{c}}/", "n": "{{i}}0"}),
+        ({"key": "x/{{i * 2}}.{{j - 1}}", "offset": "7", "length": "{{i}}"}, {}),
+        ({"key": "{{i}}/{{s}}.{{j}}", "dimensions": {"s": ["a", "b"], "i": [5, 3], "j": {"stop": 3}}}, {}),
+        ({"offset": "{{i * 23000000000000000 * 2 // 4}}", "length": "1"}, {}),
+    ],
+)
+def test_references_written_out_in_columns_are_those_computed_one_by_one(members, templates):
+    """Arithmetic on whole columns gives each reference as if it were computed alone, across batches."""
+    members = {
+        "key": "x/{{i}}.{{j}}",
+        "url": "u_{{i}}",
+        "dimensions": {"i": {"start": 1, "stop": 200}, "j": {"start": 1, "stop": 60, "step": 2}},
+        **members,
+    }
+    made = parse_gen(members, Templates(templates))
+    found = list(made.expand())
+    assert found == [(str(made.key.value(scope)), made.evaluate("", scope)) for scope in made.scopes()]
+    assert len(found) == made.count
+
+
+def test_integers_that_outgrow_64_bits_are_an_error_in_columns_too():
+    """The reference at which a number becomes too large is named; those before it are right."""
+    members = {
+        "key": "x/{{i}}", "url": "u", "offset": "{{i * 9000000000000000000}}", "length": "1",
+        "dimensions": {"i": [0, 1, 0]},
+    }  # fmt: skip
+    with pytest.raises(JsonError, match="64 bits|non-negative"):
+        parse_gen({**members, "dimensions": {"i": [0, 2]}}, Templates({}))
+    made = parse_gen(members, Templates({}))
+    pairs = made.expand()
+    assert next(pairs) == ("x/0", ("u", 0, 1))
+    with pytest.raises(DataLossError, match='"x/1"'):
+        next(pairs)
+    divided = parse_gen(
+        {**members, "offset": "{{5 // (i - 1)}}", "dimensions": {"i": [2, 1, 3]}}, Templates({})
+    )
+    with pytest.raises(DataLossError, match="divides by zero"):
+        list(divided.expand())
 
 
 def _timed(run):

@@ -23,6 +23,7 @@ from typing import Any
 from fsstore._json import Fields, integer, obj, optional, show, string
 from fsstore.errors import DataLossError, JsonError
 from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.gen_columns import in_columns
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.template import Hole, Scope, Template, TemplateError, Templates, Value
 from fsstore.kvstore.reference.value import MAX_OFFSET, Located
@@ -82,26 +83,15 @@ class Gen:
         return (str(self.key.value(scope)) for scope in self.scopes())
 
     def expand(self) -> Iterator[tuple[str, Located]]:
-        """Yield every key with its reference.
-
-        A URL is computed once for each combination of the variables it mentions, which usually are few.
-        """
-        used = [name for name in self.axes if name in self.url.names]
-        urls: dict[tuple[Value, ...], str] = {}
-        key, offset, length = self.key.value, self.offset, self.length
-        for scope in self.scopes():
-            name = str(key(scope))
-            try:
-                picked = tuple([scope[each] for each in used])
-                url = urls.get(picked)
-                if url is None:
-                    url = urls[picked] = str(self.url.value(scope))
-                if offset is None or length is None:
-                    yield name, Located(url, 0, -1)
-                else:
-                    yield name, Located(url, offset(scope), length(scope))
-            except TemplateError as error:
-                raise DataLossError(f"Error generating reference {show(name)}: {error.message}") from error
+        """Yield every key with its reference: in columns as far as they go, then one by one."""
+        done = 0
+        for batch in in_columns(self):
+            yield from batch
+            done += len(batch)
+        rest = itertools.islice(self.scopes(), done, None) if done < self.count else ()
+        for scope in rest:
+            name = str(self.key.value(scope))
+            yield name, self.evaluate(name, scope)
 
     @property
     def is_distinct(self) -> bool:

@@ -1,0 +1,166 @@
+"""Writing out a generator in columns: thousands of its references at once.
+
+Most generators count: their expressions are arithmetic on dimensions of integers.  Such an expression is evaluated
+once a batch, with a `_Column` in place of each integer; one by one, it costs a microsecond an operator.  Where that
+will not do (a template that makes text of a variable, an integer that may not fit 64 bits) the column raises
+`TemplateError`, and from there on references are computed one by one, which also says exactly what is wrong.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from fsstore.kvstore.reference.template import Template, TemplateError, Value
+from fsstore.kvstore.reference.value import Located
+
+if TYPE_CHECKING:
+    from fsstore.kvstore.reference.gen import Gen
+
+__all__ = ["in_columns"]
+
+Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+_BATCH = 4096
+_SURE = 2.0**62
+
+
+class _Column:
+    """The values that a variable or expression has in a batch; in expressions it stands for each of them.
+
+    Comparing asks about all values, except `==`, which asks about any: that is how bounds and divisors are checked.
+    """
+
+    __slots__ = ("values",)
+    __hash__ = None  # type: ignore[assignment]  # equality is no equivalence here
+
+    def __init__(self, values: Ints) -> None:
+        self.values = values
+
+    def _with(self, other: Any, apply: Callable[[Any, Any], Any], *, swapped: bool = False) -> _Column:
+        """Return the result for each value; NumPy's integers wrap, so floating point tells whether they did."""
+        right = other.values if isinstance(other, _Column) else np.int64(other)
+        pair = (right, self.values) if swapped else (self.values, right)
+        if np.abs(apply(*(np.float64(side) for side in pair))).max() >= _SURE:
+            raise TemplateError("The integers of a column may not fit 64 bits")
+        return _Column(apply(*pair))
+
+    def __add__(self, other: Any) -> _Column:
+        """Return the sums."""
+        return self._with(other, operator.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> _Column:
+        """Return the differences."""
+        return self._with(other, operator.sub)
+
+    def __rsub__(self, other: Any) -> _Column:
+        """Return the differences."""
+        return self._with(other, operator.sub, swapped=True)
+
+    def __mul__(self, other: Any) -> _Column:
+        """Return the products."""
+        return self._with(other, operator.mul)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> _Column:
+        """Return the quotients."""
+        return self._with(other, operator.floordiv)
+
+    def __rfloordiv__(self, other: Any) -> _Column:
+        """Return the quotients."""
+        return self._with(other, operator.floordiv, swapped=True)
+
+    def __mod__(self, other: Any) -> _Column:
+        """Return the remainders."""
+        return self._with(other, operator.mod)
+
+    def __rmod__(self, other: Any) -> _Column:
+        """Return the remainders."""
+        return self._with(other, operator.mod, swapped=True)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether any value is `other`."""
+        return bool((self.values == other).any())
+
+    def __ge__(self, other: int) -> bool:
+        """Return whether no value is below `other`."""
+        return bool((self.values >= other).all())
+
+    def __lt__(self, other: int) -> bool:
+        """Return whether all values are below `other`."""
+        return bool((self.values < other).all())
+
+    def __str__(self) -> str:
+        """Refuse: a column is no text."""
+        raise TemplateError("A column has no text")
+
+
+def in_columns(gen: Gen) -> Iterator[list[tuple[str, Located]]]:
+    """Yield the keys and references of a generator in order, in batches, as far as columns can tell."""
+    sizes = tuple(len(axis) for axis in gen.axes.values())
+    for start in range(0, gen.count if sizes else 0, _BATCH):
+        numbers = np.arange(start, min(start + _BATCH, gen.count))
+        places = dict(zip(gen.axes, np.unravel_index(numbers, sizes), strict=True))
+        try:
+            batch = _batch(gen, places, len(numbers))
+        except (TemplateError, OverflowError):
+            return
+        yield batch
+
+
+def _batch(gen: Gen, places: Mapping[str, Ints], count: int) -> list[tuple[str, Located]]:
+    scope: Any = {
+        name: _Column(_values(axis, places[name]))
+        for name, axis in gen.axes.items()
+        if isinstance(axis, range) or all(isinstance(item, int) for item in axis)
+    }
+    names = _texts(gen.key, scope, count)
+    urls = _urls(gen, places)
+    if gen.offset is None or gen.length is None:
+        return [(name, Located(url, 0, -1)) for name, url in zip(names, urls, strict=True)]
+    numbers = [_whole(bound(scope), count) for bound in (gen.offset, gen.length)]
+    return list(zip(names, map(Located, urls, *numbers), strict=True))
+
+
+def _values(axis: Sequence[Value], places: Ints) -> Ints:
+    """Return the values of a dimension of integers at places in it."""
+    if isinstance(axis, range):
+        return axis.start + axis.step * places.astype(np.int64)
+    return np.array(axis, np.int64)[places]
+
+
+def _whole(value: Any, count: int) -> list[Any]:
+    """Return a column as a list; what is the same for all may be a single value."""
+    found: list[Any] = value.values.tolist() if isinstance(value, _Column) else [value] * count
+    return found
+
+
+def _texts(template: Template, scope: Any, count: int) -> list[str]:
+    """Return the texts of a template."""
+    parts = [
+        [part] * count if isinstance(part, str) else _whole(part.evaluate(scope), count)
+        for part in template.parts
+    ]
+    pattern = "%s" * len(parts)
+    return [pattern % row for row in zip(*parts, strict=True)]
+
+
+def _urls(gen: Gen, places: Mapping[str, Ints]) -> list[str]:
+    """Return the URLs: each is computed once for each combination of the variables it mentions, usually few."""
+    used = [name for name in gen.axes if name in gen.url.names]
+    if not used:
+        return [str(gen.url.value({}))] * len(next(iter(places.values())))
+    sizes = [len(gen.axes[name]) for name in used]
+    numbers, where = np.unique(
+        np.ravel_multi_index([places[name] for name in used], sizes), return_inverse=True
+    )
+    chosen = zip(*np.unravel_index(numbers, sizes), strict=True)
+    scopes = ({name: gen.axes[name][int(at)] for name, at in zip(used, row, strict=True)} for row in chosen)
+    texts = [str(gen.url.value(scope)) for scope in scopes]
+    return [texts[at] for at in where.tolist()]
