@@ -21,6 +21,7 @@ from typing import Any
 
 from fsstore import _runtime
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.reference.fits_repair import repaired
 from fsstore.kvstore.reference.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.refset import TableSet
 
@@ -126,7 +127,10 @@ def combine(documents: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]
     if len(documents) == 1:
         return from_mapping(documents[0])
     if not arguments.get("concat_dims"):
-        raise StoreError("Several files need `concat_dims`, the dimensions along which they are combined")
+        raise StoreError(
+            "Several files, and several messages of a GRIB file, need `concat_dims`, the dimensions along which they "
+            "are combined"
+        )
     try:
         from kerchunk.combine import MultiZarrToZarr
     except ImportError:
@@ -155,7 +159,11 @@ def _scan_one(url: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     scanner = _SCANNERS.get(kind or "")
     if scanner is None:
         raise StoreError(f"its format is not one of {', '.join(_SCANNERS)}")
-    found = scanner(url, storage, options)
+    try:
+        found = scanner(url, storage, options)
+    except ImportError as error:
+        extras = ",".join(["kerchunk", *_EXTRAS.get(kind or "", ())])
+        raise UnimplementedError(f"{error}: scanning {kind} needs pip install 'fsstore[{extras}]'") from None
     return [_document(one) for one in (found if isinstance(found, list) else [found])]
 
 
@@ -197,7 +205,7 @@ def _grib2(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
 def _fits(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk.fits import process_file
 
-    return process_file(url, storage_options=storage, **options)
+    return repaired(process_file(url, storage_options=storage, **options))
 
 
 def _tiff(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -227,6 +235,9 @@ _SCANNERS: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Any]] = {
     "tiff": _tiff,
     "zarr": _zarr,
 }
+
+
+_EXTRAS = {"grib2": ("grib",), "fits": ("fits",)}
 
 
 def _serve() -> int:

@@ -1,0 +1,244 @@
+"""Sets made by `references.scan` have the values of the files: HDF5, NetCDF, GRIB 2, FITS, TIFF and zarr.
+
+Files are written in the run by the libraries of their formats, which are also the oracle.  What kerchunk's scanners
+get wrong and a header can tell is right here.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import eccodes
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+from astropy.io import fits
+
+import fsstore as ts
+from fsstore import references
+
+LATITUDES, LONGITUDES = np.linspace(60, 49, 12), np.arange(20.0)
+
+
+def read(folder, key, **members):
+    """Return the values of an array of the set `r.json` in a folder."""
+    kvstore = f"file://{folder}/r.json|reference:{key}/"
+    return ts.open({"driver": "zarr", "kvstore": kvstore, **members}).result().read().result()
+
+
+def grib_message(values, **keys):
+    """Return a GRIB 2 message of values on a regular grid, NaN where they are missing."""
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
+    rows, columns = values.shape
+    grid = {
+        "Ni": columns,
+        "Nj": rows,
+        "latitudeOfFirstGridPointInDegrees": LATITUDES[0],
+        "latitudeOfLastGridPointInDegrees": LATITUDES[-1],
+        "longitudeOfFirstGridPointInDegrees": 0,
+        "longitudeOfLastGridPointInDegrees": LONGITUDES[-1],
+        "iDirectionIncrementInDegrees": 1,
+        "jDirectionIncrementInDegrees": 1,
+        "bitsPerValue": 24,
+        "missingValue": -1e100,
+        "bitmapPresent": int(np.isnan(values).any()),
+    }
+    try:
+        for key, value in {**grid, **keys}.items():
+            eccodes.codes_set(handle, key, value)
+        eccodes.codes_set_values(handle, np.nan_to_num(values, nan=-1e100).ravel())
+        return eccodes.codes_get_message(handle)
+    finally:
+        eccodes.codes_release(handle)
+
+
+def temperatures(day):
+    """Return values that hold 9999, which is no missing value here."""
+    values = np.add.outer(LATITUDES, LONGITUDES / 10) * day
+    values[3, 4] = 9999.0
+    return values
+
+
+def winds(day):
+    """Return values some of which are missing."""
+    values = temperatures(day) / 3
+    values[0, :5] = np.nan
+    return values
+
+
+@pytest.fixture(scope="module")
+def grib(tmp_path_factory):
+    """Two GRIB files of two variables each, a day apart."""
+    folder = tmp_path_factory.mktemp("grib")
+    for day in (1, 2):
+        messages = [
+            grib_message(temperatures(day), shortName="2t", dataDate=20240100 + day),
+            grib_message(winds(day), shortName="10u", dataDate=20240100 + day),
+        ]
+        (folder / f"{day}.grib2").write_bytes(b"".join(messages))
+    return folder
+
+
+def test_grib2(grib):
+    """Files of several messages are combined along time; packed values, missing ones and coordinates are those written."""
+    files = [str(grib / f"{day}.grib2") for day in (1, 2)]
+    refs = references.scan(files, concat_dims=["time"])
+    assert "grib" in refs.inspect().codecs
+    refs.save(grib / "r.json", overwrite=True)
+    assert references.verify(grib / "r.json", decode=True)
+    for name, made in (("t2m", temperatures), ("u10", winds)):
+        expected = np.stack([made(1), made(2)])
+        found = read(grib, name)
+        step = 2 * np.nanmax(np.abs(expected)) / 2**24
+        assert np.allclose(found, expected, rtol=0, atol=step, equal_nan=True)
+    assert np.allclose(read(grib, "latitude"), LATITUDES)
+    assert np.allclose(read(grib, "longitude"), LONGITUDES)
+    dataset = xr.open_dataset(f"file://{grib}/r.json|reference:", engine="fsstore")
+    assert dataset.t2m.dims == ("time", "latitude", "longitude")
+    assert [str(day)[:10] for day in dataset.time.values] == ["2024-01-01", "2024-01-02"]
+
+
+def test_grib2_of_one_message(tmp_path):
+    """A file of one message needs no dimension to combine along; values are those that ecCodes decodes."""
+    message = grib_message(temperatures(1), shortName="2t")
+    (tmp_path / "a.grib2").write_bytes(message)
+    references.scan(str(tmp_path / "a.grib2")).save(tmp_path / "r.json")
+    handle = eccodes.codes_new_from_message(message)
+    expected = eccodes.codes_get_array(handle, "values").reshape(12, 20)
+    eccodes.codes_release(handle)
+    assert np.array_equal(read(tmp_path, "t2m"), expected)
+
+
+def test_messages_of_one_file_need_a_dimension(grib):
+    """Several messages without `concat_dims` are an error that says what is missing."""
+    with pytest.raises(ValueError, match="concat_dims"):
+        references.scan(str(grib / "1.grib2"))
+    assert references.scan(str(grib / "1.grib2"), filter={"shortName": "2t"}).arrays["t2m"].shape == (1, 1)
+
+
+IMAGE = np.arange(-31, 32).reshape(7, 9)
+
+
+def test_fits_images(tmp_path):
+    """Integers and floats of both signs, unsigned integers, and scaled images, as astropy reads them."""
+    scaled = fits.PrimaryHDU(IMAGE.astype("f8") / 8 + 3)
+    scaled.scale("int16", bscale=0.125, bzero=3)
+    units = {
+        "i2": fits.PrimaryHDU(IMAGE.astype("i2")),
+        "i4": fits.PrimaryHDU(IMAGE.astype("i4")),
+        "f4": fits.PrimaryHDU(IMAGE.astype("f4") / 3),
+        "f8": fits.PrimaryHDU(IMAGE.astype("f8") / 3),
+        "u2": fits.PrimaryHDU((IMAGE + 40000).astype("u2")),
+        "scaled": scaled,
+    }
+    for name, unit in units.items():
+        unit.writeto(tmp_path / f"{name}.fits")
+        references.scan(str(tmp_path / f"{name}.fits")).save(tmp_path / "r.json", overwrite=True)
+        expected = fits.getdata(tmp_path / f"{name}.fits")
+        assert np.array_equal(read(tmp_path, "PRIMARY"), expected), name
+
+
+def test_fits_tables(tmp_path):
+    """ASCII and binary tables, a field at a time."""
+    names, numbers, counts = np.array(["abc", "de", "f"]), [1.5, -2.25, 1e3], [1, -20, 300]
+    text = [
+        fits.Column(name="n", format="A5", array=names),
+        fits.Column(name="x", format="F10.3", array=numbers),
+        fits.Column(name="k", format="I6", array=counts),
+    ]
+    binary = [
+        fits.Column(name="n", format="5A", array=names),
+        fits.Column(name="x", format="D", array=numbers),
+        fits.Column(name="k", format="J", array=counts),
+    ]
+    for table in (
+        fits.TableHDU.from_columns(text, name="T"),
+        fits.BinTableHDU.from_columns(binary, name="T"),
+    ):
+        fits.HDUList([fits.PrimaryHDU(), table]).writeto(tmp_path / "a.fits", overwrite=True)
+        references.scan(str(tmp_path / "a.fits")).save(tmp_path / "r.json", overwrite=True)
+        assert read(tmp_path, "T", field="x").tolist() == numbers
+        assert read(tmp_path, "T", field="k").tolist() == counts
+        assert read(tmp_path, "T", field="n").tobytes().replace(b"\0", b" ").split() == [b"abc", b"de", b"f"]
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "name", "head"),
+    [
+        ("cfgrib", "kerchunk,grib", "a.grib2", b"GRIB"),
+        ("astropy", "kerchunk,fits", "a.fits", b"SIMPLE  ="),
+        ("kerchunk", "kerchunk", "a.h5", b"\x89HDF\r\n\x1a\n"),
+    ],
+)
+def test_a_missing_package_is_named(tmp_path, monkeypatch, package, extra, name, head):
+    """Without the library of a format the error names the file, the package and the extra that installs it."""
+    shadow = tmp_path / "path" / package
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text(
+        f"raise ModuleNotFoundError('No module named {package}', name='{package}')"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    (tmp_path / name).write_bytes(head + bytes(2000))
+    with pytest.raises(references.ScanError) as caught:
+        references.scan(str(tmp_path / name))
+    assert name in str(caught.value)
+    assert package in str(caught.value)
+    assert f"fsstore[{extra}]" in str(caught.value)
+
+
+def test_files_are_scanned_at_the_same_time_each_in_a_process_of_its_own(tmp_path, monkeypatch):
+    """Two files are in the works together, every file has a process, and progress is told as each is done."""
+    from fsstore.kvstore.reference import scan
+
+    together = threading.Barrier(2, timeout=60)
+    inner = scan._in_process
+    monkeypatch.setattr(scan, "_in_process", lambda *order: (together.wait(), inner(*order))[1])
+    for n in range(2):
+        with h5py.File(tmp_path / f"{n}.h5", "w") as f:
+            f.create_dataset("v", data=np.full((1, 4), n), chunks=(1, 4))
+    told = []
+    files = [str(tmp_path / f"{n}.h5") for n in range(2)]
+    found = scan.scan_files(files, {}, workers=2, progress=lambda *args: told.append(args))
+    assert sorted(found.documents) == files
+    assert not found.failures
+    assert [(done, total) for done, total, _ in told] == [(1, 2), (2, 2)]
+    assert {file for _, _, file in told} == set(files)
+
+
+def test_a_scanner_that_hangs_or_dies_loses_its_file_only(tmp_path, monkeypatch):
+    """A process that does not finish, or is killed, is reported under the name of its file."""
+    from fsstore.kvstore.reference import scan
+
+    shadow = tmp_path / "path" / "kerchunk"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text("")
+    (shadow / "hdf.py").write_text("import time\ntime.sleep(60)")
+    (shadow / "netCDF3.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    (tmp_path / "slow.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (tmp_path / "fatal.nc").write_bytes(b"CDF\x01")
+    slow, fatal = (str(tmp_path / name) for name in ("slow.h5", "fatal.nc"))
+    assert "did not finish" in scan.scan_files([slow], {}, timeout_s=0.5).failures[slow]
+    assert "crashed" in scan.scan_files([fatal], {}).failures[fatal]
+
+
+def test_variables_of_several_files_keep_their_fill_values(tmp_path):
+    """A set combined along a dimension that is in the data, with holes, equals xarray's concatenation of the files."""
+    parts = []
+    for n in range(3):
+        data = np.where(
+            np.arange(12).reshape(1, 3, 4) % 5 == n, np.nan, np.arange(12.0).reshape(1, 3, 4) + 100 * n
+        )
+        part = xr.Dataset({"v": (("t", "y", "x"), data)}, {"t": [n * 10.0], "x": np.arange(4.0)})
+        part.to_netcdf(tmp_path / f"{n}.nc", engine="netcdf4")
+        parts.append(part)
+    files = [str(tmp_path / f"{n}.nc") for n in range(3)]
+    references.scan(files, concat_dims=["t"], combine_options={"identical_dims": ["x"]}).save(
+        tmp_path / "r.json"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = xr.open_dataset(f"file://{tmp_path}/r.json|reference:", engine="fsstore").load()
+    xr.testing.assert_equal(found, xr.concat(parts, "t"))
