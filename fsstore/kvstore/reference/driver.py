@@ -18,10 +18,10 @@ import numpy as np
 from fsstore import _runtime
 from fsstore._json import Json, quote
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.kvstore.contract import NO_VALUE, Entry, Features, Read, ReadResult, Stamp, Write, now
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.bound import FREE, check_length, limits_of, refuse_larger
-from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher, generation
+from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher
 from fsstore.kvstore.reference.kind import KIND
 from fsstore.kvstore.reference.overlay import Overlay
 from fsstore.kvstore.reference.refset import Resolved
@@ -90,13 +90,10 @@ class ReferenceDriver:
         if large.any():
             await self._bound(asks, resolved, wanted, np.flatnonzero(large).tolist())
         found = await self.fetcher.fetch(asks, resolved.urls)
-        spans = zip(wanted.tolist(), found, asks.start.tolist(), asks.stop.tolist(), strict=True)
-        for position, result, start, stop in spans:
-            stamp = generation(result.generation, start, stop)
-            if stamp and stamp == reads[position].if_not_equal:
-                results[position] = ReadResult("unspecified", b"", stamp, result.time)
-            else:
-                results[position] = ReadResult("value", result.value, stamp, result.time)
+        for position, result in zip(wanted.tolist(), found, strict=True):
+            stamp, known = result.generation, reads[position].if_not_equal
+            unchanged = known == stamp and known != UNKNOWN
+            results[position] = ReadResult("unspecified", b"", stamp, result.time) if unchanged else result
 
     async def _bound(self, asks: Asks, resolved: Resolved, wanted: Any, large: list[int]) -> None:
         """Refuse values that are larger than the chunks of their arrays can need, before they are fetched."""
@@ -175,15 +172,13 @@ def _asks(reads: Sequence[Read], resolved: Resolved, wanted: Any, describe: Any)
     """Return what to read in targets; requests for parts of values are translated one by one."""
     rows = resolved.rows.take(wanted)
     start, stop = rows.offset, np.where(rows.length == WHOLE, REST, rows.offset + rows.length)
-    keys = []
-    for number, position in enumerate(wanted.tolist()):
-        read = reads[position]
-        keys.append(read.key)
-        if read.start == 0 and read.stop is None:
-            continue
+    asked = [reads[position] for position in wanted.tolist()]
+    parts = [number for number, read in enumerate(asked) if read.start or read.stop is not None]
+    for number in parts:
+        read = asked[number]
         if rows.length[number] == WHOLE:
             start[number], stop[number] = read.start, REST if read.stop is None else read.stop
         else:
             first, last = _within(read, int(rows.length[number]), describe)
             start[number], stop[number] = rows.offset[number] + first, rows.offset[number] + last
-    return Asks(keys, rows.url, start, stop)
+    return Asks([read.key for read in asked], rows.url, start, stop)

@@ -22,7 +22,7 @@ from fsstore.kvstore.coalesce import Limits, Spans, coalesce
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.reference.targets import Targets
 
-__all__ = ["REST", "Asks", "Fetcher", "generation"]
+__all__ = ["REST", "Asks", "Fetcher"]
 
 REST = -(2**63)
 
@@ -57,7 +57,7 @@ class Fetcher:
     described: str
 
     async def fetch(self, asks: Asks, urls: Sequence[str]) -> list[ReadResult]:
-        """Return one answer to each request, in order; every state is "value"."""
+        """Return one answer to each request, in order: its state is "value", its generation that of the range."""
         if len(asks.keys) == 1:
             return [await self._fetch_one(asks, urls)]
         spans: dict[str, list[_Span]] = {}
@@ -114,13 +114,18 @@ class Fetcher:
             self._cut(span, answer, asks, results)
 
     def _cut(self, span: _Span, answer: ReadResult, asks: Asks, results: list[Any]) -> None:
+        """Put the answers to the members of a span into `results`, each with the generation of its range."""
+        _, value, base, time = answer
         if len(span.members) == 1:
-            results[span.members[0]] = answer
+            member = span.members[0]
+            stamp = _generation(base, int(asks.start[member]), int(asks.stop[member]))
+            results[member] = ReadResult("value", value, stamp, time)
             return
-        view = memoryview(answer.value)
-        lengths = (asks.stop - asks.start)[span.members].tolist()
-        for member, offset, length in zip(span.members, span.offsets, lengths, strict=True):
-            results[member] = answer._replace(value=view[offset : offset + length])
+        view = memoryview(value)
+        starts, stops = asks.start[span.members].tolist(), asks.stop[span.members].tolist()
+        for member, offset, start, stop in zip(span.members, span.offsets, starts, stops, strict=True):
+            part = view[offset : offset + stop - start]
+            results[member] = ReadResult("value", part, _generation(base, start, stop), time)
 
     async def _explain(
         self, store: KvPrefix | None, spans: list[_Span], asks: Asks, error: StoreError
@@ -163,6 +168,6 @@ def _grouped(key: str, found: Spans, members: np.ndarray[Any, np.dtype[np.int64]
     ]
 
 
-def generation(base: bytes, start: int, stop: int) -> bytes:
+def _generation(base: bytes, start: int, stop: int) -> bytes:
     """Return the generation of a range of a target, from the target's."""
-    return base + b"@%d:%d" % (start, stop) if base != UNKNOWN else UNKNOWN
+    return b"%b@%d:%d" % (base, start, stop) if base != UNKNOWN else UNKNOWN
