@@ -27,7 +27,7 @@ from fsstore.codec.contract import BoundCodec, Kind
 from fsstore.codec.deflate import BoundDeflate
 from fsstore.codec.flat import FlatSpec, as_array
 from fsstore.codec.foreign_v2 import BoundReader, fixed_size
-from fsstore.codec.size import encoded_bound, too_long
+from fsstore.codec.size import encoded_bound
 from fsstore.codec.stream import bz2_stream
 from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
@@ -205,7 +205,9 @@ def _check_jpeg2k(data: bytes, count: int) -> None:
     (components,) = struct.unpack_from(">H", data, start + 40)
     found = max(right - left, 0) * max(bottom - top, 0) * components
     if found > count:
-        raise too_long(count, found)
+        raise FailedPreconditionError(
+            f"Invalid JPEG 2000 data: {found} samples, more than the {count} of a chunk"
+        )
 
 
 def _codestream(data: bytes) -> int:
