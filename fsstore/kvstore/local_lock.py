@@ -29,13 +29,13 @@ from fsstore._json import quote
 from fsstore.errors import DeadlineExceededError
 from fsstore.kvstore.local_path import LOCK_SUFFIX, os_failure, parent
 
-__all__ = ["Held", "hold", "open_creating", "release"]
+__all__ = ["Held", "hold", "hold_if_free", "open_creating", "release"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
 # A symbolic link planted in place of a lock file is not followed: it would be emptied.
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_WAIT = getattr(fcntl, "F_OFD_SETLKW", None)
-_UNLOCK = getattr(fcntl, "F_OFD_SETLK", None)
+_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
 _FLOCK = struct.Struct("hhqqi4x")
 _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _NOTHING = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
@@ -54,12 +54,21 @@ class Held(NamedTuple):
 
 def hold(target: bytes, mode: str, timeout_s: float, dirty: set[bytes]) -> Held:
     """Return the lock of `target`, waited for.  Directories are made as needed; their parents go into `dirty`."""
-    if mode == "os":
-        return _hold_os(target + _SUFFIX, dirty)
     if mode == "lockfile":
         return _hold_file(target + _SUFFIX, timeout_s, dirty)
-    path = target + b"_" + secrets.token_hex(8).encode() + _SUFFIX
-    return Held(open_creating(path, _OPEN | os.O_EXCL, dirty), path)
+    held = None
+    while held is None:
+        held = _hold_os(target + _SUFFIX, dirty, wait=True) if mode == "os" else _hold_own(target, dirty)
+    return held
+
+
+def hold_if_free(target: bytes, mode: str, dirty: set[bytes]) -> Held | None:
+    """Return the lock of `target`, or None if somebody else has it."""
+    if mode == "os":
+        return _hold_os(target + _SUFFIX, dirty, wait=False)
+    if mode == "lockfile":
+        return _create(target + _SUFFIX, dirty)
+    return _hold_own(target, dirty)
 
 
 def open_creating(path: bytes, flags: int, dirty: set[bytes]) -> int:
@@ -93,18 +102,27 @@ def _make_directories(path: bytes, dirty: set[bytes]) -> None:
             dirty.add(parent(missing.pop()))
 
 
-def _hold_os(path: bytes, dirty: set[bytes]) -> Held:
-    while True:
-        fd = open_creating(path, _OPEN, dirty)
-        taken = False
-        try:
-            _lock(fd, path)
-            taken = _empty_if_at(path, fd)
-        finally:
-            if not taken:
-                os.close(fd)
-        if taken:
-            return Held(fd, path, locked=True)
+def _hold_own(target: bytes, dirty: set[bytes]) -> Held | None:
+    return _create(target + b"_" + secrets.token_hex(8).encode() + _SUFFIX, dirty)
+
+
+def _create(path: bytes, dirty: set[bytes]) -> Held | None:
+    try:
+        return Held(open_creating(path, _OPEN | os.O_EXCL, dirty), path)
+    except FileExistsError:
+        return None
+
+
+def _hold_os(path: bytes, dirty: set[bytes], *, wait: bool) -> Held | None:
+    """Return the lock, or None if it is taken or its file became a value meanwhile."""
+    fd = open_creating(path, _OPEN, dirty)
+    taken = False
+    try:
+        taken = _lock(fd, path, wait=wait) and _empty_if_at(path, fd)
+    finally:
+        if not taken:
+            os.close(fd)
+    return Held(fd, path, locked=True) if taken else None
 
 
 def release(held: Held) -> None:
@@ -113,8 +131,8 @@ def release(held: Held) -> None:
     Closing alone is not enough: a child forked meanwhile has inherited the open file, and with it the lock.
     """
     try:
-        if held.locked and _UNLOCK is not None:
-            fcntl.fcntl(held.fd, _UNLOCK, _NOTHING)
+        if held.locked and _LOCK is not None:
+            fcntl.fcntl(held.fd, _LOCK, _NOTHING)
         elif held.locked:
             fcntl.flock(held.fd, fcntl.LOCK_UN)
     finally:
@@ -135,28 +153,28 @@ def _empty_if_at(path: bytes, fd: int) -> bool:
     return True
 
 
-def _lock(fd: int, path: bytes) -> None:
+def _lock(fd: int, path: bytes, *, wait: bool) -> bool:
+    """Lock the whole file; return False if that would mean to wait and `wait` is not set."""
     while True:
         try:
-            if _LOCK_WAIT is None:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+            if _LOCK is None or _LOCK_WAIT is None:
+                fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             else:
-                fcntl.fcntl(fd, _LOCK_WAIT, _WHOLE_FILE)
+                fcntl.fcntl(fd, _LOCK_WAIT if wait else _LOCK, _WHOLE_FILE)
         except InterruptedError:
             continue
         except OSError as error:
+            if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
             raise os_failure("lock", path, error) from error
-        return
+        return True
 
 
 def _hold_file(path: bytes, timeout_s: float, dirty: set[bytes]) -> Held:
     deadline = time.monotonic() + timeout_s
     sleep_s = _FIRST_SLEEP_S
-    while True:
-        try:
-            return Held(open_creating(path, _OPEN | os.O_EXCL, dirty), path)
-        except FileExistsError:
-            left_s = deadline - time.monotonic()
+    while (held := _create(path, dirty)) is None:
+        left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise DeadlineExceededError(
                 f"Failed to open lock file: {quote(path)}: it still exists after {timeout_s:g} s; "
@@ -164,6 +182,7 @@ def _hold_file(path: bytes, timeout_s: float, dirty: set[bytes]) -> Held:
             )
         _pause(min(sleep_s, left_s))
         sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
+    return held
 
 
 _pause: Callable[[float], None] = time.sleep

@@ -2,6 +2,8 @@
 
 The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key; then the directory
 is synced.  In a batch each directory is synced once, at the end: nothing is promised before the batch is answered.
+For the same reason the files of a batch are synced in groups: all of a group are written before the first is synced,
+so that the disk takes them together.
 The parents of directories made on the way are synced too; TensorStore leaves them, and a crash may lose the array.
 
 A generation is made of device, inode and modification time.  Inodes are used again at once and clocks are coarse,
@@ -16,18 +18,25 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
 from fsstore import _runtime
+from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, Stamp, Write, now
-from fsstore.kvstore.local_lock import Held, hold, open_creating, release
+from fsstore.kvstore.local_lock import Held, hold, hold_if_free, open_creating, release
 from fsstore.kvstore.local_path import file_path, os_failure, parent
 from fsstore.kvstore.local_read import generation_of
+from fsstore.kvstore.writeback import begin_writeback
 
 __all__ = ["Protocol", "remove_file", "sync_directories", "write_batch"]
 
 _THREADS = 8  # more gains nothing: the disk's journal is the bottleneck
+_GROUP = (
+    16  # files of a thread that are synced together: each is an open file, and a lock that others wait for
+)
+_GROUP_BYTES = 8 * 1024 * 1024
 _NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
@@ -60,17 +69,44 @@ def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None
 
 
 def _write_some(writes: Sequence[Write], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
-    stamps = []
-    for write in writes:
-        path = file_path(write.key)
-        if write.value is None:
-            generation = remove_file(path, write.if_equal, protocol, dirty)
-        elif protocol.mode == "non_atomic":
-            generation = _overwrite(path, write.value, write.if_equal, protocol, dirty)
-        else:
-            generation = _replace(path, write.value, write.if_equal, protocol, dirty)
-        stamps.append(Stamp(generation, now()))
+    stamps: list[Stamp] = []
+    while len(stamps) < len(writes):
+        stamps += _write_group(writes[len(stamps) :][:_GROUP], protocol, dirty)
     return stamps
+
+
+def _write_group(writes: Sequence[Write], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
+    """Apply the first of `writes`, and those after it whose locks are free; return their stamps.
+
+    Only the first lock is waited for: who holds a lock and waits for another could wait for ever.
+    """
+    with ExitStack() as stack:
+        staged: list[_Staged] = []
+        size = 0
+        for write in writes:
+            if staged and (write.value is None or size > _GROUP_BYTES):
+                break
+            one = _stage(write, protocol, dirty, wait=not staged)
+            if one is None:
+                break
+            if one.held is not None:
+                stack.callback(one.let_go)
+            staged.append(one)
+            size += 0 if write.value is None else memoryview(write.value).nbytes
+        if protocol.sync:
+            _sync([one.held for one in staged if one.held is not None])
+        return [Stamp(one.publish(dirty), now()) for one in staged]
+
+
+def _sync(files: Sequence[Held]) -> None:
+    if begin_writeback is not None and len(files) > 1:
+        for held in files:
+            begin_writeback(held.fd)
+    for held in files:
+        try:
+            os.fsync(held.fd)
+        except OSError as error:
+            raise os_failure("write", held.path, error) from error
 
 
 def sync_directories(paths: set[bytes]) -> None:
@@ -103,29 +139,73 @@ def _holds(if_equal: bytes, status: os.stat_result | None) -> bool:
     return if_equal in (UNKNOWN, NO_VALUE if status is None else generation_of(status))
 
 
-def _replace(path: bytes, value: Buffer, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
-    held = hold(path, protocol.mode, protocol.acquire_timeout_s, dirty)
-    renamed = False
-    try:
-        before = _status(path)
-        if not _holds(if_equal, before):
-            return UNKNOWN
-        generation = _fill(held, value, before, sync=protocol.sync)
-        if protocol.mode == "none" and if_equal == NO_VALUE:
-            if not _link(held.path, path):
+@dataclass(slots=True)
+class _Staged:
+    """A write up to the point where its value is to be synced and put in place; without a file, its outcome."""
+
+    generation: bytes
+    held: Held | None = None
+    target: bytes = b""
+    exclusive: bool = False
+    renamed: bool = False
+
+    def publish(self, dirty: set[bytes]) -> bytes:
+        """Give the file its name; return the generation."""
+        if self.held is None:
+            return self.generation
+        if self.exclusive:
+            if not _link(self.held.path, self.target):
                 return UNKNOWN
         else:
-            _rename(held.path, path)
-            renamed = True
-        dirty.add(parent(path))
-        return generation
-    finally:
-        if not renamed:
-            _unlink_quietly(held.path)
-        release(held)
+            _rename(self.held.path, self.target)
+            self.renamed = True
+        dirty.add(parent(self.target))
+        return self.generation
+
+    def let_go(self) -> None:
+        """Give up the lock, and the file if it did not become the value."""
+        assert self.held is not None
+        if not self.renamed:
+            _unlink_quietly(self.held.path)
+        release(self.held)
 
 
-def _fill(held: Held, value: Buffer, before: os.stat_result | None, *, sync: bool) -> bytes:
+def _stage(write: Write, protocol: Protocol, dirty: set[bytes], *, wait: bool) -> _Staged | None:
+    """Write the value into the lock file of its key; None if that would mean to wait for the lock."""
+    path = file_path(write.key)
+    if write.value is None:
+        return _Staged(remove_file(path, write.if_equal, protocol, dirty))
+    if protocol.mode == "non_atomic":
+        return _Staged(_overwrite(path, write.value, write.if_equal, protocol, dirty))
+    if wait:
+        held = hold(path, protocol.mode, protocol.acquire_timeout_s, dirty)
+    else:
+        free = _hold_another(path, protocol.mode, dirty)
+        if free is None:
+            return None
+        held = free
+    exclusive = protocol.mode == "none" and write.if_equal == NO_VALUE
+    staged = _Staged(UNKNOWN, held, path, exclusive)
+    try:
+        before = _status(path)
+        if _holds(write.if_equal, before):
+            staged.generation = _fill(held, write.value, before)
+            return staged
+    except BaseException:
+        staged.let_go()
+        raise
+    staged.let_go()
+    return _Staged(UNKNOWN)
+
+
+def _hold_another(path: bytes, mode: str, dirty: set[bytes]) -> Held | None:
+    try:
+        return hold_if_free(path, mode, dirty)
+    except ResourceExhaustedError:  # too many open files: those of the group are closed first
+        return None
+
+
+def _fill(held: Held, value: Buffer, before: os.stat_result | None) -> bytes:
     """Write the value into the file and return the generation it will have."""
     try:
         _write_all(held.fd, value)
@@ -133,8 +213,6 @@ def _fill(held: Held, value: Buffer, before: os.stat_result | None, *, sync: boo
         if before is not None and status.st_mtime_ns <= before.st_mtime_ns:
             os.utime(held.fd, ns=(status.st_atime_ns, before.st_mtime_ns + 1))
             status = os.fstat(held.fd)
-        if sync:
-            os.fsync(held.fd)
     except OSError as error:
         raise os_failure("write", held.path, error) from error
     return generation_of(status)
@@ -189,7 +267,10 @@ def _overwrite(path: bytes, value: Buffer, if_equal: bytes, protocol: Protocol, 
     except FileExistsError:
         return UNKNOWN
     try:
-        generation = _fill(Held(fd, path), value, None, sync=protocol.sync)
+        held = Held(fd, path)
+        generation = _fill(held, value, None)
+        if protocol.sync:
+            _sync([held])
     finally:
         os.close(fd)
     dirty.add(parent(path))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,6 +16,7 @@ from fsstore.errors import (
     FailedPreconditionError,
     NotFoundError,
     OutOfRangeError,
+    ResourceExhaustedError,
     StoreError,
     UrlError,
 )
@@ -22,6 +25,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.local import KIND, LocalDriver
+from fsstore.kvstore.local_lock import hold, release
 from fsstore.kvstore.local_write import Protocol
 
 FAST = LocalDriver(Protocol(sync=False))
@@ -276,6 +280,100 @@ def test_syncing(tmp_path, monkeypatch):
     drive(FAST.write_many(writes))
     drive(FAST.delete_range(KeyRange.prefix(f"{tmp_path}/")))
     assert synced == []
+
+
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
+def test_files_of_a_batch_are_synced_together(tmp_path, monkeypatch, mode):
+    """All values of a group are written and on their way before the first is waited for; names come after."""
+    calls = []
+    for name in ("write", "fsync", "rename"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
+        )
+    monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
+    driver = LocalDriver(Protocol(mode), io_limit=1)
+    drive(driver.write_many([Write(f"{tmp_path}/{n}", b"v") for n in range(5)]))
+    assert calls == ["write"] * 5 + ["begin"] * 5 + ["fsync"] * 5 + ["rename"] * 5 + ["fsync"]
+    assert sorted(os.listdir(tmp_path)) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_batch_waits_for_a_lock_with_empty_hands(tmp_path):
+    """Values whose locks are free are stored before a lock is waited for that somebody else has."""
+    held = hold(os.fsencode(tmp_path / "b"), "os", 1.0, set())
+    driver = LocalDriver(Protocol(sync=False))
+    batch = [Write(f"{tmp_path}/{name}", b"v") for name in "abc"]
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            done = threads.submit(lambda: drive(driver.write_many(batch)))
+            for _ in range(1000):
+                if (tmp_path / "a").exists():
+                    break
+                time.sleep(0.01)
+            assert sorted(os.listdir(tmp_path)) == ["a", "b.__lock"]
+        finally:
+            os.unlink(held.path)
+            release(held)
+        assert len(done.result(30)) == 3
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mode", ["os", "lockfile"])
+def test_batches_of_the_same_keys_in_any_order_finish(tmp_path, mode):
+    """Writers that want the same locks in opposite orders do not wait for each other for ever."""
+    driver = LocalDriver(Protocol(mode, sync=False))
+    names = [f"{tmp_path}/{n}" for n in range(6)]
+
+    def work(number):
+        for step in range(20):
+            keys = names if (number + step) % 2 else names[::-1]
+            drive(driver.write_many([Write(key, b"%d" % number) for key in keys]))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(work, range(4), timeout=60))) == 4
+    assert sorted(os.listdir(tmp_path)) == [str(n) for n in range(6)]
+
+
+def test_an_error_in_a_batch_leaves_no_lock_file(tmp_path):
+    """The locks and temporary files of the whole group go when one write of it fails."""
+    (tmp_path / "file").write_bytes(b"")
+    batch = [Write(f"{tmp_path}/{name}", b"v") for name in ("a", "b", "file/below", "c")]
+    with pytest.raises(FailedPreconditionError, match="Not a directory"):
+        drive(LocalDriver(io_limit=1).write_many(batch))
+    assert sorted(os.listdir(tmp_path)) == ["file"]
+
+
+def test_too_many_open_files_make_smaller_groups(tmp_path, monkeypatch):
+    """When no further file can be opened beside those of the group, the group is finished first."""
+
+    def refuse(*_arguments):
+        raise ResourceExhaustedError("too many open files")
+
+    monkeypatch.setattr(local_write, "hold_if_free", refuse)
+    stamps = drive(
+        LocalDriver(io_limit=1).write_many([Write(f"{tmp_path}/{n}", b"v", NO_VALUE) for n in range(5)])
+    )
+    assert UNKNOWN not in {stamp.generation for stamp in stamps}
+    assert sorted(os.listdir(tmp_path)) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_batch_of_values_deletions_and_failed_conditions(tmp_path):
+    """Each write of a group has its own outcome, in order."""
+    store = KvPrefix(LocalDriver(io_limit=1), f"{tmp_path}/")
+    write(store, "old", b"1")
+    write(store, "was", b"1")
+    batch = [
+        Write("new", b"2", NO_VALUE),
+        Write("old", b"3", NO_VALUE),
+        Write("gone", None),
+        Write("other", b"4"),
+        Write("was", None),
+    ]
+    generations = [stamp.generation for stamp in drive(store.write_many(batch))]
+    assert generations[1:3] == [UNKNOWN, NO_VALUE]
+    assert generations[4] == NO_VALUE
+    assert [drive(store.read(key)).generation for key in ("new", "other")] == [generations[0], generations[3]]
+    assert sorted(os.listdir(tmp_path)) == ["new", "old", "other"]
 
 
 def test_mapping_gives_the_same_bytes(tmp_path):
