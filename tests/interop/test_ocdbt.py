@@ -655,6 +655,27 @@ def test_copy_range_refused(tmp_path):
     assert wanted[0] == "CopyRange not supported"
 
 
+def test_arrays_in_databases_are_detected(tmp_path):
+    """An array at the root of a database opens by the URL of the directory alone; one further in is only named."""
+    schema = {"dtype": "uint32", "shape": [2, 3]}
+    root, inner = f"file://{tmp_path}/root.ocdbt", f"file://{tmp_path}/inner.ocdbt"
+    created = fsstore.open(f"{root}|ocdbt|zarr3", create=True, **schema).result()
+    found = fsstore.open(root).result()
+    assert found.url == f"{root}/|ocdbt:|zarr3:"
+    assert found.spec().to_json() == created.spec().to_json()
+    assert found.spec().to_json()["kvstore"] == created.kvstore.spec().to_json()
+    fsstore.open(f"{inner}|ocdbt:path/within|zarr3", create=True, **schema).result()
+    messages = []
+    for library in (ts, fsstore):
+        with pytest.raises(ValueError) as error:
+            library.open(inner).result()
+        messages.append(str(error.value))
+    place = f'Failed to detect format for "" in OCDBT database at local file "{tmp_path}/inner.ocdbt/"'
+    start = f'FAILED_PRECONDITION: Error opening "auto" driver: {place}'
+    assert [message[: len(start)] for message in messages] == [start] * 2
+    assert "path/within" in messages[1]
+
+
 def test_compact(tmp_path):
     """A copy of a version is a database of its own with that version only; an existing one is not overwritten."""
     store = theirs(tmp_path / "a", config=SMALL)
@@ -673,3 +694,99 @@ def test_compact(tmp_path):
     numbered = {"driver": "ocdbt", "base": f"file://{tmp_path}/d/", "config": {"manifest_kind": "numbered"}}
     fsstore.ocdbt.compact(f"file://{tmp_path}/a/|ocdbt:", numbered).result()
     assert their_contents(theirs(tmp_path / "d")) == their_contents(store)
+
+
+def values_up_to(count, largest, seed=1):
+    """Return values of 10 bytes up to `largest`, as many small as large ones on a logarithmic scale."""
+    generator = random.Random(seed)
+    data = os.urandom(largest)
+    sizes = [int(10 * (largest / 10) ** generator.random()) for _ in range(count)]
+    return {f"{number % 13}/{number:05}": data[:size] for number, size in enumerate(sizes)}
+
+
+def rewrites(commits):
+    """Return commits that change one of ten keys each."""
+    return [{f"k{number % 10}": b"value %d" % number} for number in range(commits)]
+
+
+def deletions(keys):
+    """Return one commit of many keys, then deletions of one key and of ranges in turn, until little is left."""
+    generator = random.Random(keys)
+    steps = [{f"{number:04}": b"v" * (number % 30) for number in range(keys)}]
+    for number in range(30):
+        low = generator.randrange(keys)
+        steps += [{f"{generator.randrange(keys):04}": None}, (f"{low:04}", f"{low + number:04}")]
+    return steps
+
+
+KINDS = {
+    "inline": ({}, [dict.fromkeys("abcde", b"1")]),
+    "inline, raw": ({"compression": None}, [dict.fromkeys("abcde", b"1")]),
+    "5000 keys": ({"max_decoded_node_bytes": 4096}, [values_up_to(5000, 100_000)]),
+    "800 keys, raw": ({"max_decoded_node_bytes": 2048, "compression": None}, [values_up_to(800, 1000)]),
+    "one large file": ({}, [values_up_to(5000, 100_000)]),
+    "arity 16": ({}, rewrites(70)),
+    "arity 4": ({"version_tree_arity_log2": 2}, rewrites(70)),
+    "arity 2": ({"version_tree_arity_log2": 1}, rewrites(70)),
+    "numbered": ({"manifest_kind": "numbered"}, rewrites(150)),
+    "deletions": ({"max_decoded_node_bytes": 1000}, deletions(472)),
+    "deletions, one key a node": ({"max_decoded_node_bytes": 1}, deletions(57)),
+    "emptied": ({"max_decoded_node_bytes": 100}, [values_up_to(30, 50), ("", "")]),
+}
+
+
+def commit_with(library, store, step):
+    """Make one commit: of writes, or of the deletion of a range."""
+    if isinstance(step, tuple) and library == "ours":
+        drive(store.delete_range(KeyRange(*step)))
+    elif isinstance(step, tuple):
+        store.delete_range(ts.KvStore.KeyRange(*step)).result()
+    elif library == "ours":
+        drive(store.write_many([Write(key, value) for key, value in step.items()]))
+    else:
+        their_commit(store, step)
+
+
+def applied(model, step):
+    """Return what a dictionary holds after a commit."""
+    if isinstance(step, tuple):
+        low, high = step
+        return {key: value for key, value in model.items() if not (low <= key and (not high or key < high))}
+    return {key: value for key, value in (model | step).items() if value is not None}
+
+
+@pytest.mark.parametrize("writer", ["ours", "theirs"])
+@pytest.mark.parametrize(("config", "steps"), KINDS.values(), ids=KINDS)
+def test_databases_of_every_kind(config, steps, writer, tmp_path):
+    """What either library has written the other reads completely, at every version, and continues; and so on in turns."""
+    openers = {"ours": ours, "theirs": theirs}
+    readers = {"ours": contents, "theirs": their_contents}
+    reader = "theirs" if writer == "ours" else "ours"
+    store, model, history = openers[writer](tmp_path, config=config), {}, [{}]
+    for step in steps:
+        changed = applied(model, step)
+        commit_with(writer, store, step)
+        if changed != model or not isinstance(step, tuple):  # the deletion of nothing makes no version
+            history.append(changed)
+        model = changed
+    assert readers[reader](openers[reader](tmp_path)) == model
+    infos = fsstore.ocdbt.versions(f"file://{tmp_path}/").result()
+    assert [info.num_keys for info in infos] == [len(state) for state in history]
+    every = 1 + sum(map(len, history)) // 3000  # every version, unless that is thousands of reads
+    for info, state in list(zip(infos, history))[::-every]:
+        assert readers[reader](openers[reader](tmp_path, version=info.generation)) == state
+        assert fsstore.ocdbt.verify(f"file://{tmp_path}/", version=info.generation).result().problems == []
+    if (
+        config.get("manifest_kind") == "numbered" and writer == "ours"
+    ):  # TensorStore deletes them after answering
+        assert len(list(tmp_path.glob("manifest.0*"))) == 129
+    if len(model) == 5000:
+        sizes = [path.stat().st_size for path in (tmp_path / "d").iterdir()]
+        assert (infos[-1].height, max(sizes) % 4096) == (2 if config else 0, 0)
+    turns = [(reader, {"0/a": b"x" * 300, "k1": None}), (reader, ("3", "5")), (writer, {"": b"", "4": b"y"})]
+    for library, step in turns:
+        commit_with(library, openers[library](tmp_path), step)
+        model = applied(model, step)
+    for library, read in readers.items():
+        assert read(openers[library](tmp_path)) == model
+    assert fsstore.ocdbt.verify(f"file://{tmp_path}/").result().problems == []

@@ -13,6 +13,9 @@ from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.ocdbt.kind import open_database
 from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.queue import CommitQueue
+from fsstore.kvstore.ocdbt.verify import verify
+from fsstore.kvstore.store import KvStore
+from fsstore.kvstore.transaction import Transaction
 from fsstore.testing.doubles import Recording, Slow
 
 
@@ -94,6 +97,88 @@ def test_reads_are_batched_by_level():
     before = count_calls(recording)
     drive(reader.read_many(stale))
     assert count_calls(recording) - before == 1
+
+
+def tall_database():
+    """Return a store with a database of 500 keys whose values lie outside of a tree of height 2."""
+    memory = MemoryDriver()
+    config = {"max_decoded_node_bytes": 1000, "max_inline_value_bytes": 1}
+    writer = open_database(KvPrefix(memory), {"config": config})
+    drive(writer.write_many([Write(f"k{number:04}", b"xx") for number in range(500)]))
+    version, _ = drive(writer.version())
+    assert version.height == 2
+    return memory
+
+
+def test_a_read_costs_manifest_height_and_value():
+    """One key of a cold database costs the manifest, a node of each level and the value; a second one only its own."""
+    recording = Recording(tall_database())
+    reader = open_database(KvPrefix(recording))
+    assert drive(reader.read_many([Read("k0123")]))[0].value == b"xx"
+    assert len(recording.reads) == 1 + 3 + 1
+    recording.reset()
+    assert drive(reader.read_many([Read("k0124")]))[0].value == b"xx"
+    assert len(recording.reads) == 2  # the manifest "unless unchanged", and the value
+    recording.reset()
+    assert drive(reader.read_many([Read("nothing")]))[0].state == "missing"
+    assert len(recording.reads) < 4
+
+
+def test_listings_are_batched_by_level():
+    """A cold listing reads every node once and no value, with one call for the nodes of a level."""
+    memory = tall_database()
+    nodes = drive(verify(open_database(KvPrefix(memory)).source, newest(memory))).num_nodes
+    recording = Recording(memory)
+    assert len(listed(open_database(KvPrefix(recording)))) == 500
+    assert len(recording.reads) == 1 + nodes
+    assert count_calls(recording) == 1 + 3
+    recording.reset()
+    assert listed(open_database(KvPrefix(recording)), KeyRange("k0123", "k0125")) == ["k0123", "k0124"]
+    assert len(recording.reads) == 1 + 3
+
+
+def newest(memory):
+    """Return the newest version of the database in a store."""
+    return drive(open_database(KvPrefix(memory)).version())[0]
+
+
+def listed(driver, keys=KeyRange()):
+    """Return the keys in a range."""
+
+    async def work():
+        return [entry.key async for batch in driver.scan(keys) for entry in batch]
+
+    return drive(work())
+
+
+@pytest.mark.parametrize("way", ["call", "transaction"])
+def test_a_batch_of_writes_is_one_commit(way):
+    """A thousand writes of one call or transaction make one version, and write two files."""
+    store = KvStore.open("memory://|ocdbt:").result()
+    driver = store._open.driver
+    recording = Recording(driver.source.base.driver)
+    driver.source.base = driver.source.manifests = driver.source.base._replace(driver=recording)
+    store["first"] = b"1"
+    recording.reset()
+    keys = [f"k{number:03}" for number in range(1000)]
+    if way == "call":
+        drive(driver.write_many([Write(key, b"x" * 200) for key in keys]))
+    else:
+        with Transaction(atomic=True) as transaction:
+            for key in keys:
+                store.with_transaction(transaction).write(key, b"x" * 200)
+    assert newest(driver.source.base.driver.inner).generation == 3
+    assert [write.key[:2] for write in recording.writes] == ["d/", "ma"]
+    assert len(store.list().result()) == 1001
+
+
+def test_writes_not_waited_for_share_commits(tmp_path):
+    """Writes to local files that nobody waits for one by one gather while a commit runs, and go into the next."""
+    store = KvStore.open(f"file://{tmp_path}/|ocdbt:").result()
+    for future in [store.write(f"k{number:03}", b"x" * 200) for number in range(500)]:
+        future.result()
+    assert len(store.list().result()) == 500
+    assert drive(store._open.driver.version())[0].generation < 250
 
 
 def count_calls(recording):
