@@ -1,9 +1,8 @@
 """S3, GCS, Azure and HTTP through `obstore`, the Rust object-store client: a tenth of the client work of s3fs.
 
-obstore's blocking calls release the interpreter lock, so a batch is spread over a few pool threads, each of which
-works through its share.  obstore checks `Content-Range` itself; what it lets through (a range cut at the end of the
-value) is caught here.  Reads are retried by obstore; writes are not, because it cannot tell a lost reply from a
-conflict: see `retry.Attempts`.
+obstore's blocking calls release the interpreter lock, so a batch is spread over pool threads.  obstore checks
+`Content-Range` itself; what it lets through (a range cut at the end of the value) is caught here.  Reads are retried by
+obstore; writes are not, because it cannot tell a lost reply from a conflict: see `retry.Attempts`.
 
 Generations hold the entity tag and, where the storage has one, the version.
 """
@@ -40,7 +39,6 @@ __all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
 S = TypeVar("S")
 T = TypeVar("T")
 
-_SHARE = 4  # requests a thread should have before another one is worth its hop
 _DELETE_BATCH = 1000
 _LIST_PAGE = 1000
 _NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
@@ -82,7 +80,7 @@ def bucket_engine(
             shown=shown,
             features=Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False),
             retry=retry,
-            concurrency=concurrency or 16,
+            concurrency=concurrency or 32,
         )
     except Exception as error:
         raise translate(error).within(f"Cannot open {quote(shown)}") from error
@@ -98,7 +96,7 @@ class ObstoreEngine:
         shown: str,
         features: Features,
         retry: Retry | None = None,
-        concurrency: int = 16,
+        concurrency: int = 32,
     ) -> None:
         self.retry, self.shown, self.concurrency = retry or Retry(), shown, concurrency
         self.features = features
@@ -106,28 +104,26 @@ class ObstoreEngine:
         self._writer = make({**retry_config(self.retry), "max_retries": 0}) if features.writable else None
 
     async def _spread(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Return `[function(item) for item in items]`, computed on several pool threads, a hop each."""
-        threads = max(1, min(self.concurrency, len(items) // _SHARE))
+        """Return `[function(item) for item in items]`, computed on as many pool threads as requests may be under way.
+
+        Threads draw items until there are none.  Near servers answer before the later threads begin, which then find
+        nothing to do; for far ones all requests are under way at once.
+        """
+        results: list[Any] = [None] * len(items)
+        numbers = iter(range(len(items)))
         failed: list[BaseException] = []
 
-        def share(number: int) -> list[T]:
-            done: list[T] = []
-            for item in items[number::threads]:
+        def work() -> None:
+            for number in numbers:
                 if failed:
-                    break
+                    return
                 try:
-                    done.append(function(item))
+                    results[number] = function(items[number])
                 except BaseException as error:
                     failed.append(error)
                     raise
-            return done
 
-        shares = await _runtime.gather([_runtime.offload(share, number) for number in range(threads)])
-        if threads == 1:
-            return shares[0]
-        results: list[Any] = [None] * len(items)
-        for number, done in enumerate(shares):
-            results[number::threads] = done
+        await _runtime.gather([_runtime.offload(work) for _ in range(min(self.concurrency, len(items)))])
         return results
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:

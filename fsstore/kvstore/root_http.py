@@ -148,7 +148,7 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
         shown=base.removesuffix("/") + "/",
         features=Features(waits=True, writable=False, listable=False),
         retry=retry,
-        concurrency=concurrency or 16,
+        concurrency=concurrency or 32,
     )
 
 
