@@ -102,9 +102,12 @@ def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Parser[int]:
 
 def number(value: Any) -> float:
     """Parse a finite JSON number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise expected("64-bit floating-point number", value)
-    return float(value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # of an integer that no float can hold
+        pass
+    raise expected("64-bit floating-point number", value)
 
 
 def boolean(value: Any) -> bool:

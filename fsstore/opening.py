@@ -44,6 +44,8 @@ def open(  # noqa: A001  # TensorStore's name
         raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}")
     if context is not None and not isinstance(context, Context):
         context = Context(context)
+    if transaction is None:
+        transaction = getattr(options.get("kvstore"), "transaction", None)
     bound = apply_options(Spec(spec), options).bound(context or Context())
     readable = bool(read) or not write
     writable = bool(write) or not read
@@ -100,6 +102,8 @@ async def open_spec(spec: Spec, *, transaction: Any = None, writable: bool = Tru
         writable=writable,
     )
     opened = await spec.kind.open(opening)
+    if kvstore is not None:
+        opened.driver.transaction = transaction
     _check_dtype(spec, opened)
     return opened
 

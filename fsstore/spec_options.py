@@ -74,7 +74,8 @@ def _with_kvstore(spec: Spec, kvstore: Any) -> Spec:
         raise StoreError(f'"kvstore" is not supported by the {spec.kind.id} driver')
     if spec._kvstore is not None:
         raise StoreError('"kvstore" is already specified')
-    new: KvSpec = kvstore.spec() if hasattr(kvstore, "with_transaction") else kv_spec(kvstore)
+    opened = hasattr(kvstore, "with_transaction")
+    new: KvSpec = kvstore.spec(retain_context=True) if opened else kv_spec(kvstore)
     return spec.replace(_kvstore=new.replace(_path=spec.kind.kvstore_path(new.path)))
 
 

@@ -212,7 +212,7 @@ class TensorStore(Indexable):
         while driver.kvstore is None and driver.base is not None:
             driver = driver.base.driver
         opened = driver.kvstore
-        return None if opened is None else KvStore.of(opened, self.transaction)
+        return None if opened is None else KvStore.of(opened.within(None), self.transaction)
 
     @property
     def base(self) -> Any:
@@ -231,6 +231,9 @@ class TensorStore(Indexable):
 
     def with_transaction(self, transaction: Any) -> TensorStore:
         """Return the store bound to a transaction, or to none."""
+        from fsstore.kvstore.transaction import check_rebinding
+
+        check_rebinding(self.transaction, transaction)
         return self._with(self._transform, self._driver.with_transaction(transaction))
 
     def astype(self, dtype: Any) -> TensorStore:

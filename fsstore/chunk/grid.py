@@ -6,12 +6,16 @@ It falls into segments, one a chunk: which positions inside the chunk go where i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from fsstore.errors import ResourceExhaustedError
+
 __all__ = ["Axis", "IntArray", "RegularAxis", "Segment", "VariableAxis", "array_segments", "slice_segments"]
 
+_MOST_CHUNKS = 1 << 26  # some gigabytes of segments
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Selection: TypeAlias = "int | slice | IntArray"
 
@@ -127,8 +131,15 @@ def slice_segments(axis: Axis, first: int, step: int, count: int) -> list[Segmen
     pace = step
     if step < 0:
         low, high, pace = high, low, -step
+    chunks: Sequence[int] = range(axis.chunk_of(low), axis.chunk_of(high) + 1)
+    if (touched := min(len(chunks), count)) > _MOST_CHUNKS:
+        raise ResourceExhaustedError(
+            f"A request that touches {touched} chunks along a dimension is too large"
+        )
+    if len(chunks) > count:  # of long strides: most chunks between hold nothing that is wanted
+        chunks = np.unique(axis.locate(low + pace * np.arange(count))).tolist()
     segments = []
-    for chunk in range(axis.chunk_of(low), axis.chunk_of(high) + 1):
+    for chunk in chunks:
         start, size = axis.start(chunk), axis.size(chunk)
         begin = max(0, -((low - start) // pace)) if start > low else 0
         end = min(count, -((low - start - size) // pace))

@@ -35,3 +35,21 @@ class KeyEncoding(NamedTuple):
         if not numbers:
             return self.scalar
         return self.separator.join([self.lead, *numbers] if self.lead else numbers)
+
+    def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
+        """Return the numbers of the chunk whose key this is, or None if it is none.
+
+        >>> KeyEncoding("c", "/", "c").numbers("c/1/2", 2)
+        (1, 2)
+        """
+        if not rank:
+            return () if key == self.scalar else None
+        lead = self.lead + self.separator if self.lead else ""
+        parts = key.removeprefix(lead).split(self.separator)
+        if not key.startswith(lead) or len(parts) != rank or not all(map(_is_number, parts)):
+            return None
+        return tuple(map(int, parts))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")

@@ -46,6 +46,10 @@ class ChunkModel:
         """Return the key of a chunk; trailing field dimensions have no number."""
         return self.keys.key(numbers[: self.key_rank] if self.key_rank is not None else numbers)
 
+    def numbers(self, key: str) -> tuple[int, ...] | None:
+        """Return the numbers that make a key, without those of trailing field dimensions; None for other keys."""
+        return self.keys.numbers(key, len(self.axes) if self.key_rank is None else self.key_rank)
+
     def chunk_shape(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a chunk."""
         return tuple(axis.size(number) for axis, number in zip(self.axes, numbers, strict=True))

@@ -10,6 +10,7 @@ import numpy as np
 
 from fsstore import future as futures
 from fsstore._json import Fields, Json
+from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.dtypes import dtype
@@ -167,21 +168,20 @@ class InMemoryDriver(ArrayDriver):
         """Return a copy of a view."""
         try:
             shape, index = self._index(transform)
+            values = broadcast(self._array[tuple(index)] if index else self._array, shape)
+            out = new_array(shape, self._array.dtype, order)
         except StoreError as error:
             return futures.failed(error)
-        values = self._array[tuple(index)] if index else self._array
-        memory: Any = order
-        return futures.ready(np.array(np.broadcast_to(values, shape), order=memory))
+        out[...] = values
+        return futures.ready(out)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Write to the array."""
         try:
             shape, index = self._index(transform)
-            spread = np.broadcast_to(values, shape)
+            spread = broadcast(values, shape)
         except StoreError as error:
             return futures.failed(error)
-        except ValueError as error:
-            return futures.failed(StoreError(str(error)))
         self._array[tuple(np.broadcast_to(each, shape) for each in index)] = spread
         return futures.ready(None)
 

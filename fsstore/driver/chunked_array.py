@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from fsstore import _runtime
 from fsstore import future as futures
+from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.joint import ReadQueue
 from fsstore.chunk.read import ReadRequest
@@ -59,7 +58,6 @@ class ChunkedDriver(ArrayDriver):
         self.kvstore: OpenKv = kvstore
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
-        self._untied: OpenKv | None = None
         self._queue = ReadQueue()
         self._bounded = _bounds(array, explicit=True)
 
@@ -149,9 +147,9 @@ class ChunkedDriver(ArrayDriver):
         try:
             located = self._located(transform, array)
             maps = plan_maps(located, array.shape)
+            out = new_array(located.domain.shape, array.model.dtype, order)
         except StoreError as error:
             return futures.failed(error)
-        out = np.empty(located.domain.shape, array.model.dtype, order="F" if order == "F" else "C")
         request = ReadRequest(
             array.model,
             self.entry.store,
@@ -175,7 +173,7 @@ class ChunkedDriver(ArrayDriver):
         try:
             located = self._located(transform, array)
             shape = located.domain.shape
-            spread = _broadcast(values.astype(array.model.dtype, copy=False), shape)
+            spread = broadcast(values.astype(array.model.dtype, copy=False), shape)
             request = WriteRequest(
                 array.model,
                 self.entry.store,
@@ -205,16 +203,10 @@ class ChunkedDriver(ArrayDriver):
 
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
         """Return the driver as a transaction sees it; None unbinds."""
-        untied = self._untied or self.kvstore
-        if transaction is None:
-            return ChunkedDriver(
-                self.kind, untied, self._entry_of(untied), self.array, self.options, self.mode
-            )
-        kvstore = untied.within(transaction)
-        bound = ChunkedDriver(
-            self.kind, kvstore, self._entry_of(kvstore), self.array, self.options, self.mode
-        )
-        bound.transaction, bound._untied = transaction, untied
+        kvstore = self.kvstore.within(transaction)
+        entry = self._entry_of(kvstore)
+        bound = ChunkedDriver(self.kind, kvstore, entry, self.array, self.options, self.mode)
+        bound.transaction = transaction
         return bound
 
     def _entry_of(self, kvstore: OpenKv) -> MetadataEntry:
@@ -237,17 +229,6 @@ class ChunkedDriver(ArrayDriver):
 def _bounds(array: ChunkedArray, *, explicit: bool) -> IndexTransform:
     """Return the identity over the array; upper bounds that can be resized are implicit unless asked otherwise."""
     return _identity(array.shape, array.labels, array.rank if explicit else array.fixed)
-
-
-def _broadcast(values: Array, shape: tuple[int, ...]) -> Array:
-    if values.ndim > len(shape):
-        raise StoreError(f"Expected array of rank {len(shape)}, but received array of rank {values.ndim}")
-    try:
-        return np.broadcast_to(values, shape)
-    except ValueError:
-        raise StoreError(
-            f"Cannot broadcast array of shape {list(values.shape)} to target shape {list(shape)}"
-        ) from None
 
 
 @lru_cache(maxsize=256)

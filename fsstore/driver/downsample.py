@@ -16,6 +16,7 @@ import numpy as np
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore._json import Fields, Json, array_of, integer, one_of
+from fsstore.chunk.allocation import new_array
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.downsample_grid import covering, groups_of, members_of, reduced_domain, strided
 from fsstore.driver.layer_parts import coordinates
@@ -171,10 +172,10 @@ class DownsampleDriver(ArrayDriver):
             located = compose(transform, identity(self._domain))
             if self._method == "stride":
                 return driver.read(compose(strided(located, self._factors), below), order)
+            shape = located.domain.shape
+            out = new_array(shape, self.dtype.numpy_dtype, order)
         except StoreError as error:
             return futures.failed(error)
-        shape = located.domain.shape
-        out = np.empty(shape, self.dtype.numpy_dtype, order="F" if order == "F" else "C")
         where = [coordinates(located, dimension) for dimension in range(located.output_rank)]
 
         async def run() -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fsstore import _runtime
 from fsstore._json import Fields, Json, dumps, loads, string
+from fsstore.chunk.allocation import new_array
 from fsstore.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.json_pointer import check_pointer, find, replace
@@ -164,7 +165,7 @@ class JsonDriver(ArrayDriver):
             if answer.state == "missing":
                 raise NotFoundError(f"Error reading {self._store.describe()}")
             value = find(self._parse(answer.value), self._pointer)
-            out = np.empty(transform.domain.shape, object)
+            out = new_array(transform.domain.shape, np.dtype(object))
             for index in np.ndindex(out.shape):
                 out[index] = value
             return out
@@ -195,6 +196,12 @@ class JsonDriver(ArrayDriver):
                 return
             await _runtime.pause(min(0.1, 0.001 * attempt))
         raise AbortedError(f"{self._store.describe()} was changed by other writers at every attempt")
+
+    def with_transaction(self, transaction: Any) -> JsonDriver:
+        """Return the document as a transaction sees it; None unbinds."""
+        bound = JsonDriver(self.kvstore.within(transaction), self._members, self._resources)
+        bound.transaction = transaction
+        return bound
 
 
 def _plain(value: Any) -> Any:

@@ -6,23 +6,22 @@ shape are deleted first, chunks partly outside stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice, product
-from typing import Any
+from collections.abc import Callable
 
 from fsstore import _runtime
 from fsstore.driver.contract import Bounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
+from fsstore.driver.outside import delete_outside
 from fsstore.errors import AbortedError, FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexTransform
 from fsstore.index.output_map import ARRAY, SINGLE
-from fsstore.kvstore.contract import UNKNOWN, Write
+from fsstore.kvstore.contract import UNKNOWN
 
 __all__ = ["Resize"]
 
 _ATTEMPTS = 100
-_BATCH = 1024
+_MAX_EXTENT = 2**62 - 2
 
 
 class Resize:
@@ -48,7 +47,7 @@ class Resize:
             self._check_direction(old.shape, new_shape)
             new = self._entry.format.resized(old, new_shape)
             if not self._options.resize_metadata_only:
-                await self._delete_outside(old, new_shape)
+                await delete_outside(self._entry.store, old, new_shape)
             stamp = await self._replace_document(new)
             if stamp is not None:
                 self._entry.keep(new, *stamp)
@@ -79,6 +78,11 @@ class Resize:
                 )
             if high is None:
                 continue
+            if high > _MAX_EXTENT:
+                raise StoreError(
+                    f"Invalid resize request for input dimension {dimension}: new upper bound {high} is above"
+                    f" {_MAX_EXTENT}"
+                )
             if high < domain.inclusive_min[dimension]:
                 raise StoreError(
                     f"Invalid resize request for input dimension {dimension}: new upper bound {high} is below the"
@@ -147,33 +151,9 @@ class Resize:
         shared = model.component is not None and len(model.chain.chunk.dtype.names or ()) > 1
         return shared and not self._options.resize_tied_bounds
 
-    async def _delete_outside(self, old: ChunkedArray, shape: tuple[int, ...]) -> None:
-        store = self._entry.store
-        keys = _keys_outside(old, shape)
-        while batch := list(islice(keys, _BATCH)):
-            await store.write_many([Write(key, None) for key in batch])
-
     def reset(self, transform: IndexTransform) -> IndexTransform:
         """Return the view with its upper bounds open again, to take the new ones."""
         if self._options.resize_tied_bounds:
             opened: IndexTransform = transform.mark_bounds_implicit[None:True]
             return opened
         return transform
-
-
-def _keys_outside(old: ChunkedArray, shape: tuple[int, ...]) -> Iterator[str]:
-    """Yield the keys of chunks that have an element of the old shape and none of the new."""
-    counts = [_count(axis, extent) for axis, extent in zip(old.model.axes, old.shape, strict=True)]
-    kept = [_count(axis, extent) for axis, extent in zip(old.model.axes, shape, strict=True)]
-    if 0 in counts:
-        return
-    for dimension, (count, keep) in enumerate(zip(counts, kept, strict=True)):
-        ranges: list[Any] = [
-            range(min(a, b)) for a, b in zip(counts[:dimension], kept[:dimension], strict=True)
-        ]
-        ranges += [range(min(count, keep), count), *(range(other) for other in counts[dimension + 1 :])]
-        yield from (old.model.key(chunk) for chunk in product(*ranges))
-
-
-def _count(axis: Any, extent: int) -> int:
-    return axis.chunk_of(extent - 1) + 1 if extent else 0

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore._json import Fields, Json
+from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.layer_parts import LayerParts
@@ -207,11 +206,11 @@ class StackDriver(ArrayDriver):
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read a view, each part from its layer."""
         try:
+            shape = compose(transform, identity(self._domain)).domain.shape
+            out = new_array(shape, self.dtype.numpy_dtype, order)
             pieces = self._pieces(transform)
         except StoreError as error:
             return futures.failed(error)
-        shape = compose(transform, identity(self._domain)).domain.shape
-        out = np.empty(shape, self.dtype.numpy_dtype, order="F" if order == "F" else "C")
 
         async def run() -> Array:
             async def one(layer: int, box: tuple[slice, ...], view: IndexTransform) -> None:
@@ -228,11 +227,9 @@ class StackDriver(ArrayDriver):
         try:
             pieces = self._pieces(transform)
             shape = compose(transform, identity(self._domain)).domain.shape
-            spread = np.broadcast_to(values, shape)
+            spread = broadcast(values, shape)
         except StoreError as error:
             return futures.failed(error)
-        except ValueError as error:
-            return futures.failed(StoreError(str(error)))
 
         async def run() -> None:
             async def one(layer: int, box: tuple[slice, ...], view: IndexTransform) -> None:

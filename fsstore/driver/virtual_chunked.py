@@ -19,6 +19,7 @@ import numpy as np
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore._json import Fields, Json
+from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk_shape import choose_one_grid
 from fsstore.context import Context, ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
@@ -206,9 +207,9 @@ class VirtualChunkedDriver(ArrayDriver):
         """Begin to read a view."""
         try:
             located = self._located(transform)
+            out = new_array(located.domain.shape, self.dtype.numpy_dtype, order)
         except StoreError as error:
             return futures.failed(error)
-        out = np.empty(located.domain.shape, self.dtype.numpy_dtype, order="F" if order == "F" else "C")
 
         async def one(numbers: tuple[int, ...], parts: list[tuple[tuple[slice, ...], list[Array]]]) -> None:
             cell = self._cell(numbers)
@@ -235,11 +236,9 @@ class VirtualChunkedDriver(ArrayDriver):
         """Begin to write a view; chunks written in part are read before."""
         try:
             located = self._located(transform)
-            spread = np.broadcast_to(values, located.domain.shape)
+            spread = broadcast(values, located.domain.shape)
         except StoreError as error:
             return futures.failed(error)
-        except ValueError as error:
-            return futures.failed(StoreError(str(error)))
 
         async def one(numbers: tuple[int, ...], parts: list[tuple[tuple[slice, ...], list[Array]]]) -> None:
             cell = self._cell(numbers)

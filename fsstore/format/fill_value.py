@@ -50,12 +50,19 @@ def _hex_bits(text: str, native: np.dtype[Any]) -> Any:
     return np.frombuffer(bits.to_bytes(native.itemsize, "little"), native.newbyteorder("<")).astype(native)[0]
 
 
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise expected("64-bit floating-point number", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise expected("64-bit floating-point number", value) from None
+
+
 def _float_v3(value: Any, native: np.dtype[Any]) -> Any:
     if isinstance(value, str):
         return _scalar(_SPECIAL[value], native) if value in _SPECIAL else _hex_bits(value, native)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise expected("64-bit floating-point number", value)
-    return _scalar(float(value), native)
+    return _scalar(_number(value), native)
 
 
 def _float_v2(value: Any, native: np.dtype[Any]) -> Any:
@@ -67,9 +74,7 @@ def _float_v2(value: Any, native: np.dtype[Any]) -> Any:
         if value not in _SPECIAL and (math.isnan(number) or math.isinf(number)):
             raise JsonError(f"Invalid floating-point value: {show(value)}")
         return _scalar(number, native)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise expected("64-bit floating-point number", value)
-    return _scalar(float(value), native)
+    return _scalar(_number(value), native)
 
 
 def _complex(value: Any, native: np.dtype[Any], part: Callable[[Any, np.dtype[Any]], Any]) -> Any:

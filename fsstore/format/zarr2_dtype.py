@@ -20,7 +20,7 @@ _BARE = (
     *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"),
 )
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
-_MAX_SIZE = 2**31 - 1
+_MAX_SIZE = 2**28  # bytes of one element: opening an array makes a few for its fill value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,13 @@ def parse_dtype(value: Any) -> np.dtype[Any]:
             raise JsonError(f"Field name {quote(name)} occurs more than once")
     if not fields:
         raise JsonError("Expected at least one field")
-    return np.dtype(fields)
+    try:
+        native: np.dtype[Any] = np.dtype(fields)
+    except ValueError:  # NumPy counts the bytes of an element in 31 bits
+        native = np.dtype(object)
+    if native.fields is None or native.itemsize > _MAX_SIZE:
+        raise JsonError(f"Unsupported zarr dtype: elements of more than {_MAX_SIZE} bytes")
+    return native
 
 
 def _scalar(text: str) -> np.dtype[Any]:

@@ -41,7 +41,7 @@ CORE = (
 )
 _RAW = re.compile(r"r([1-9][0-9]{0,6})")
 _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
-_LENGTH_LIMIT = 2**31 - 1
+_LENGTH_LIMIT = 2**28  # bytes of one element: opening an array makes a few for its fill value
 
 
 @dataclass(frozen=True, slots=True)

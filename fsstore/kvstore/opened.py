@@ -33,10 +33,13 @@ class OpenKv(NamedTuple):
         return self.spec.replace(members=dict(self.driver.spec()), base=base, _path=self.path)
 
     def within(self, transaction: Any) -> OpenKv:
-        """Return the store as a transaction sees and changes it."""
+        """Return the store as a transaction sees and changes it, instead of another; None is no transaction."""
         from fsstore.kvstore.transactional import TransactionalDriver
 
-        return self._replace(driver=TransactionalDriver(self.driver, transaction.ledger))
+        driver = self.driver.base if isinstance(self.driver, TransactionalDriver) else self.driver
+        if transaction is not None:
+            driver = TransactionalDriver(driver, transaction.ledger)
+        return self._replace(driver=driver)
 
     def at(self, path: str) -> OpenKv:
         """Return the same store at another path."""

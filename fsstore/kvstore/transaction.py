@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.kvstore.ledger import Ledger
 
-__all__ = ["Transaction"]
+__all__ = ["Transaction", "check_rebinding"]
 
 
 class Transaction:
@@ -99,3 +100,11 @@ class Transaction:
             await self.commit_async()
         else:
             self.abort()
+
+
+def check_rebinding(bound: Transaction | None, transaction: object) -> None:
+    """Raise unless a store bound to one transaction may be bound to another, or to none."""
+    if bound is not None and not (bound.aborted or bound.future.done()):
+        raise StoreError("Cannot rebind transaction when existing transaction is uncommitted")
+    if transaction is not None and not isinstance(transaction, Transaction):
+        raise TypeError(f"transaction must be a Transaction or None, not {type(transaction).__name__}")

@@ -225,6 +225,43 @@ def modes(o):
     o.note("delete without create", lambda: o.open(delete_existing=True))
 
 
+def _json_steps(o):
+    """Change two parts of a JSON document in one transaction."""
+    spec = {"driver": "json", "kvstore": {"driver": "memory", "path": "j"}}
+    part = [o.open({**spec, "json_pointer": pointer}) for pointer in ("", "/a", "/b")]
+    part[0].write({"a": 1, "b": 2}).result()
+    with o.ts.Transaction() as transaction:
+        part[1].with_transaction(transaction).write(3).result()
+        o.open({**spec, "json_pointer": "/b"}, transaction=transaction).write(4).result()
+        outside = part[0].read().result()
+    return outside, part[0].read().result()
+
+
+def open_stores(o):
+    """An array may be opened in a key-value store that is open: the same store, and its transaction."""
+    kv = o.ts.KvStore.open({"driver": "memory"}).result()
+    store = o.ts.open(
+        {"driver": o.driver}, kvstore=kv, create=True, dtype="int8", shape=[3], fill_value=0
+    ).result()
+    o.note("keys", lambda: kv.list().result())
+    with o.ts.Transaction() as transaction:
+        inside = o.ts.open({"driver": o.driver}, kvstore=kv.with_transaction(transaction)).result()
+        o.note("transaction", lambda: inside.transaction is transaction)
+        inside[0].write(5).result()
+        o.note("outside", lambda: store.read().result())
+    o.note("committed", lambda: store.read().result())
+    transaction = o.ts.Transaction()
+    bound = o.open(o.spec("none/"), create=True, open=True, dtype="int8", shape=[2], transaction=transaction)
+    o.note("opened in", lambda: bound.transaction is transaction)
+    bound[...] = 1
+    o.note("inside", lambda: (bound.read().result(), sorted(bound.kvstore.list().result())))
+    o.note("keys", lambda: bound.with_transaction(None).kvstore.list().result())
+    o.note("pickled", lambda: pickle.dumps(bound))
+    transaction.abort()
+    o.note("document", lambda: _json_steps(o))
+    o.note("given twice", lambda: o.ts.open(o.spec(), kvstore=kv).result())
+
+
 BEHAVIOURS = [
     handles,
     resizes,
@@ -236,6 +273,7 @@ BEHAVIOURS = [
     statistics,
     rechecks,
     modes,
+    open_stores,
 ]
 
 

@@ -1,0 +1,46 @@
+"""Memory for elements, asked for in one place: what cannot be had is an error that names the shape and the bytes.
+
+NumPy has three errors for it, by how far beyond the limits a shape is, and two of them are no `MemoryError`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from fsstore.codec.bound_chain import Array
+from fsstore.errors import ResourceExhaustedError, StoreError
+
+__all__ = ["broadcast", "new_array"]
+
+
+def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaustedError:
+    size = math.prod(shape) * native.itemsize
+    return ResourceExhaustedError(
+        f"An array of shape {list(shape)} and data type {native} has {size} bytes, more than memory can hold"
+    )
+
+
+def new_array(shape: tuple[int, ...], native: np.dtype[Any], order: str = "C") -> Array:
+    """Return an array whose elements are not set, in the memory order `C` or `F`."""
+    memory: Literal["C", "F"] = "F" if order == "F" else "C"
+    try:
+        return np.empty(shape, native, order=memory)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise _too_large(shape, native) from error
+
+
+def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
+    """Return a view of `values` with a shape: new dimensions first, dimensions of size one repeated."""
+    if values.ndim > len(shape):
+        raise StoreError(f"Expected array of rank {len(shape)}, but received array of rank {values.ndim}")
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError as error:
+        if math.prod(shape) * values.itemsize >= 2**63:
+            raise _too_large(shape, values.dtype) from error
+        raise StoreError(
+            f"Cannot broadcast array of shape {list(values.shape)} to target shape {list(shape)}"
+        ) from None
