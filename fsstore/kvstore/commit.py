@@ -30,11 +30,10 @@ class AtomicDriver(KvDriver, Protocol):
 
     async def write_atomic(
         self, writes: Sequence[Write], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
-    ) -> list[Stamp]:
-        """Delete the ranges, then apply all of `writes`, as one step.
+    ) -> list[str]:
+        """Delete the ranges, then apply all of `writes`, as one step; return the keys whose condition does not hold.
 
-        Nothing changes unless every condition holds; the stamps of writes whose condition failed are `UNKNOWN` then.
-        Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
         ...
 
@@ -146,13 +145,12 @@ async def _commit_as_one(driver: AtomicDriver, overlay: Overlay) -> None:
         for key, change in overlay.pending.items()
         if not (change.stored or change.functions)
     ]
-    retried = {key for key in computed if overlay.pending[key].stored}
     for _ in range(_ATTEMPTS):
-        writes = fixed + await _compute(driver, overlay, computed)
-        stamps = await driver.write_atomic(writes, unchanged=overlay.observed, deleted=overlay.deleted)
-        failed = _failed(writes, stamps)
+        writes = fixed + await _compute(driver, overlay, computed) if computed else fixed
+        failed = await driver.write_atomic(writes, unchanged=overlay.observed, deleted=overlay.deleted)
         if not failed:
             return
-        for key in failed - retried:
-            raise _mismatch(driver, key)
+        for key in failed:
+            if not overlay.pending[key].stored:
+                raise _mismatch(driver, key)
     raise _mismatch(driver, computed[0])

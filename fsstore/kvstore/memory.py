@@ -130,27 +130,26 @@ class MemoryDriver:
         *,
         unchanged: Mapping[str, bytes],
         deleted: Sequence[KeyRange],
-    ) -> list[Stamp]:
+    ) -> list[str]:
         """Delete the ranges, then apply all of `writes`, as one step that no reader sees half done.
 
-        Nothing changes unless every condition holds; the stamps of writes whose condition failed are `UNKNOWN` then.
-        Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        Return the keys whose condition does not hold; nothing changes if there are any.  Raises `AbortedError` if a
+        key of `unchanged` has another generation by now.
         """
         frozen = [(key, None if value is None else bytes(value), if_equal) for key, value, if_equal in writes]
         storage = self.storage
         with storage.lock:
-            time = now()
             for key, generation in unchanged.items():
                 if storage.generation(key) != generation:
                     raise AbortedError(f"Error reading {quote(key)}: Generation mismatch")
-            current = [storage.generation(key) for key, _, _ in frozen]
-            holds = [want in (UNKNOWN, have) for (_, _, want), have in zip(frozen, current, strict=True)]
-            if not all(holds):
-                pairs = zip(holds, current, strict=True)
-                return [Stamp(have if held else UNKNOWN, time) for held, have in pairs]
+            failed = [key for key, _, want in frozen if want not in (UNKNOWN, storage.generation(key))]
+            if failed:
+                return failed
             for keys in deleted:
                 self._delete(keys)
-            return [Stamp(storage.put(key, value), time) for key, value, _ in frozen]
+            for key, value, _ in frozen:
+                storage.put(key, value)
+        return []
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, as one step."""

@@ -149,7 +149,9 @@ class OcdbtDriver:
         """Apply `writes` in one commit, each on its own condition."""
         if not writes:
             return []
-        return await self._submit(_request(writes))
+        request = _request(writes)
+        await self._submit(request)
+        return list(map(Stamp, request.generations, repeat(request.time)))
 
     async def write_atomic(
         self,
@@ -157,16 +159,19 @@ class OcdbtDriver:
         *,
         unchanged: Mapping[str, bytes],
         deleted: Sequence[KeyRange],
-    ) -> list[Stamp]:
-        """Delete the ranges, then apply all of `writes`, in one commit, or change nothing.
+    ) -> list[str]:
+        """Delete the ranges, then apply all of `writes`, in one commit; return the keys whose condition does not hold.
 
-        Nothing changes unless every condition holds; the stamps of writes whose condition failed are `UNKNOWN` then.
-        Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
         request = _request(writes)
         request.atomic, request.deleted = True, tuple(deleted)
         request.unchanged = {key_bytes(key): generation for key, generation in unchanged.items()}
-        return await self._submit(request)
+        await self._submit(request)
+        if request.stale is not None:
+            place = self.describe_key(key_text(request.stale))
+            raise AbortedError(f"Error reading {place}: Generation mismatch")
+        return list(map(key_text, request.failed))
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range in one commit; none is made if there is no such key."""
@@ -202,14 +207,10 @@ class OcdbtDriver:
         if copies:
             await self._submit(Request(copies, values))
 
-    async def _submit(self, request: Request) -> list[Stamp]:
+    async def _submit(self, request: Request) -> None:
         self._refuse_fixed()
         _check_lengths(request.keys)
         await self._queue.submit(request)
-        if request.stale is not None:
-            key = self.describe_key(key_text(request.stale))
-            raise AbortedError(f"Error reading {key}: Generation mismatch")
-        return list(map(Stamp, request.generations, repeat(request.time)))
 
     def _refuse_fixed(self) -> None:
         if self.choice is not None:

@@ -24,10 +24,10 @@ class Request:
     """What one caller wants of the next commit: ranges deleted first, then writes, which are held by column.
 
     A value is bytes, or where they lie already, or None, which deletes.  `conditions` are those of the writes, empty if
-    there are none.  An `atomic` request is applied only if every condition holds and every key of `unchanged` has the
-    generation given.  `generations` answers it: one for each write, as `KvDriver.write_many` and `write_atomic` want
-    it; `stale` is a key of `unchanged` that has changed.  `placed` remembers values already stored, for further
-    attempts.
+    there are none.  `generations` answers, one for each write, as `KvDriver.write_many` wants it.  An `atomic` request
+    is applied only if every condition holds and every key of `unchanged` has the generation given; it is answered by
+    `failed`, the keys whose condition does not hold, and `stale`, a key of `unchanged` that has changed.  `placed`
+    remembers values already stored, for further attempts.
     """
 
     keys: Sequence[bytes] = ()
@@ -37,6 +37,7 @@ class Request:
     unchanged: Mapping[bytes, bytes] = field(default_factory=dict)
     atomic: bool = False
     generations: list[bytes] = field(default_factory=list)
+    failed: Sequence[bytes] = ()
     stale: bytes | None = None
     time: float = 0.0
     placed: dict[int, Location] = field(default_factory=dict)
@@ -94,7 +95,8 @@ class Changes:
             for number, value in enumerate(request.values)
         ]
         self.points.update(zip(request.keys, stored, strict=True))
-        request.generations = list(map(value_generation, stored))
+        if not request.atomic:
+            request.generations = list(map(value_generation, stored))
 
     def _apply_each(self, request: Request, limit: int, place: Callable[[Buffer], Location]) -> list[bytes]:
         """Apply those writes whose condition holds, one after the other."""
@@ -108,23 +110,14 @@ class Changes:
         return answers
 
     def _holds(self, request: Request) -> bool:
-        """Return whether an atomic request may be applied; answer it if not."""
-        stale = [key for key, want in request.unchanged.items() if self.generation(key) != want]
-        request.stale = stale[0] if stale else None
-        if stale:
-            return False
-        if not request.conditions:
-            return True
-        pairs = list(zip(request.keys, request.conditions, strict=True))
-        have = [UNKNOWN if if_equal == UNKNOWN else self.generation(key) for key, if_equal in pairs]
-        held = [if_equal in (UNKNOWN, found) for (_, if_equal), found in zip(pairs, have, strict=True)]
-        if all(held):
-            return True
-        # a condition that held answers what is there now; one that did not answers UNKNOWN
-        request.generations = [
-            (found or NO_VALUE) if ok else UNKNOWN for ok, found in zip(held, have, strict=True)
-        ]
-        return False
+        """Return whether an atomic request may be applied; say what is against it if not."""
+        guarded = request.unchanged.items()
+        request.stale = next((key for key, wanted in guarded if self.generation(key) != wanted), None)
+        wanted = zip(
+            compress(request.keys, request.conditions), filter(None, request.conditions), strict=True
+        )
+        request.failed = [key for key, if_equal in wanted if if_equal != self.generation(key)]
+        return request.stale is None and not request.failed
 
     def _delete(self, keys: KeyRange) -> None:
         if keys.empty:
