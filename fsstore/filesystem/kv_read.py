@@ -25,7 +25,7 @@ class KvReading(KvPlace):
     async def _value(self, path: str, start: int | None, end: int | None) -> bytes:
         place = await self._locate(path)
         low, high = start or 0, end
-        if low < 0 or (high is not None and high < 0):
+        if (low < 0 and high is not None) or (high is not None and high < 0):
             return found_value(await place.store.read(place.key), path)[start:end]
         if high is not None and high <= low:
             found_value(await place.store.read(place.key, 0, 0), path)

@@ -1,9 +1,9 @@
 """An array or hierarchy of any format shown as the keys of a zarr store.
 
 What is stored in the format asked for is shown as it is: the same keys, the same bytes, writable.  Anything else is
-presented: metadata are translated once, a chunk is read through the array's own driver when its key is, and is encoded
-plainly, so that every value arrives bit for bit.  Which keys exist follows from the metadata, so that asking for one
-that does not costs no request, and neither does a listing.
+presented: metadata are translated once, and chunks when their keys are read, so that every value arrives bit for bit
+(`view_chunk`).  Which keys exist follows from the metadata, so that asking for one that does not costs no request, and
+neither does a listing.
 
 The chunks presented are the smallest that the stored format can read alone: sub-chunks of shards.  Groups, attributes
 and dimension names are carried over, `_ARRAY_DIMENSIONS` of zarr v2 to `dimension_names` of v3 and back; the metadata
@@ -16,7 +16,7 @@ import heapq
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from fsstore import _runtime
 from fsstore._json import Json, dumps, quote
@@ -42,6 +42,7 @@ from fsstore.kvstore.opened import OpenKv
 from fsstore.kvstore.probe import Found
 from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_kind
+from fsstore.kvstore.view_chunk import absent, read_through, recoded
 from fsstore.kvstore.view_document import Presented, group_documents, present
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
@@ -65,6 +66,26 @@ class _Shown:
     @property
     def prefix(self) -> str:
         return f"{self.path}/" if self.path else ""
+
+    @property
+    def presentation(self) -> Presented:
+        assert self.presented is not None, "it is shown once it is open"
+        return self.presented
+
+
+class _Job(NamedTuple):
+    """A chunk to read: what was asked for, the array, and where in its grid the chunk lies."""
+
+    read: Read
+    shown: _Shown
+    position: tuple[int, ...]
+
+    def request(self) -> Read:
+        """Return what to ask of the base for a chunk that is stored."""
+        presented = self.shown.presentation
+        assert presented.model is not None
+        key = self.shown.prefix + presented.model.key(self.position)
+        return self.read._replace(key=key) if presented.verbatim else Read(key)
 
 
 async def open_view(
@@ -105,12 +126,14 @@ class ViewDriver:
     zarr_format: int
     documents: dict[str, bytes] = field(default_factory=dict)
     arrays: dict[str, _Shown] = field(default_factory=dict)
+    waits: bool = True
+    """Whether reading may wait: for the base, or for an array's driver, which works on other threads."""
     id: ClassVar[str] = "view"
 
     @property
     def features(self) -> Features:
-        """What the store can do: it waits, because decoding happens on other threads."""
-        return Features(waits=True, writable=False, sorted_scan=True)
+        """What the store can do."""
+        return Features(waits=self.waits, writable=False, sorted_scan=True)
 
     async def load(self, nodes: Mapping[str, Node], found: Found | None, context: Context) -> None:
         """Open every array and translate its metadata."""
@@ -122,6 +145,8 @@ class ViewDriver:
                     self.base, path, f"zarr{node.zarr_format}", node.attributes, context
                 )
         await _runtime.gather([self._open(shown) for shown in self.arrays.values()])
+        through = any(shown.presentation.model is None for shown in self.arrays.values())
+        self.waits = through or self.base.driver.features.waits
         groups = {path: node.attributes for path, node in nodes.items() if node.kind == "group"}
         for path in list(nodes):
             parents = path.split("/")[:-1]
@@ -129,8 +154,7 @@ class ViewDriver:
                 groups.setdefault("/".join(parents[:depth]), {})
         documents: dict[str, Json] = {}
         for shown in self.arrays.values():
-            assert shown.presented is not None
-            documents |= {shown.prefix + name: value for name, value in shown.presented.documents.items()}
+            documents |= {shown.prefix + name: value for name, value in shown.presentation.documents.items()}
         self.documents = {
             key: dumps(value, allow_nan=True).encode()
             for key, value in group_documents(groups, documents, self.zarr_format).items()
@@ -152,33 +176,71 @@ class ViewDriver:
         while True:
             path, slash, _ = path.rpartition("/")
             shown = self.arrays.get(path)
-            if shown is not None and shown.presented is not None:
-                position = shown.presented.position(key[len(shown.prefix) :])
+            if shown is not None:
+                position = shown.presentation.position(key[len(shown.prefix) :])
                 return None if position is None else (shown, position)
             if not slash:
                 return None
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`; chunks of a batch are read together."""
-        return await _runtime.gather([self._read(read) for read in reads])
-
-    async def _read(self, read: Read) -> ReadResult:
+    def _look_up(self, read: Read) -> ReadResult | _Job:
+        """Return the answer if it is known without a request."""
         value = self.documents.get(read.key)
-        if value is None:
-            found = self._chunk(read.key)
-            if found is None:
-                return ReadResult("missing", b"", NO_VALUE, now())
-            shown, position = found
-            assert shown.presented is not None
-            assert shown.driver is not None
-            if read.start == 0 and read.stop == 0:
-                return ReadResult("value", b"", UNKNOWN, now())
-            try:
-                value = await shown.presented.encoded(shown.driver, position)
-            except NotFoundError:
-                return ReadResult("missing", b"", NO_VALUE, now())
-        start, stop = resolve_range(read.start, read.stop, len(value))
-        return ReadResult("value", value[start:stop], UNKNOWN, now())
+        if value is not None:
+            return _cut(read, value)
+        found = self._chunk(read.key)
+        if found is None:
+            return ReadResult("missing", b"", NO_VALUE, now())
+        if read.start == 0 and read.stop == 0:
+            return ReadResult("value", b"", UNKNOWN, now())
+        return _Job(read, *found)
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`; stored chunks are asked of the base in one batch."""
+        answers = [self._look_up(read) for read in reads]
+        jobs = [answer for answer in answers if isinstance(answer, _Job)]
+        stored = [job for job in jobs if job.shown.presentation.model is not None]
+        through = [job for job in jobs if job.shown.presentation.model is None]
+        made = iter(await self._from_base(stored)) if stored else iter(())
+        read = iter(await _runtime.gather(map(self._read_through, through))) if through else iter(())
+        return [
+            answer
+            if isinstance(answer, ReadResult)
+            else next(read if answer.shown.presentation.model is None else made)
+            for answer in answers
+        ]
+
+    async def _from_base(self, jobs: Sequence[_Job]) -> list[ReadResult]:
+        """Return chunks that are stored as such; what has to be done to them is done on other threads."""
+        answers = await self.base.prefix.read_many([job.request() for job in jobs])
+        rest = [
+            number
+            for number, (job, answer) in enumerate(zip(jobs, answers, strict=True))
+            if answer.state == "missing" or not job.shown.presentation.verbatim
+        ]
+        if rest:
+            work = [(jobs[number], answers[number]) for number in rest]
+            made = await _runtime.offload(_runtime.map_blocking, self._make, work)
+            for number, answer in zip(rest, made, strict=True):
+                answers[number] = answer
+        return answers
+
+    def _make(self, work: tuple[_Job, ReadResult]) -> ReadResult:
+        job, answer = work
+        presented = job.shown.presentation
+        if answer.state == "missing":
+            return _cut(job.read, absent(presented))
+        try:
+            return _cut(job.read, recoded(presented, answer.value))
+        except StoreError as error:
+            raise error.within(f"Error reading {self.base.prefix.describe(job.request().key)}") from error
+
+    async def _read_through(self, job: _Job) -> ReadResult:
+        assert job.shown.driver is not None
+        try:
+            value = await read_through(job.shown.presentation, job.shown.driver, job.position)
+        except NotFoundError:
+            return ReadResult("missing", b"", NO_VALUE, now())
+        return _cut(job.read, value)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Refuse: what is presented is read-only."""
@@ -199,9 +261,7 @@ class ViewDriver:
                 ]
             )
         ]
-        for shown in self.arrays.values():
-            assert shown.presented is not None
-            streams.append(shown.presented.entries(shown.prefix, keys))
+        streams += [shown.presentation.entries(shown.prefix, keys) for shown in self.arrays.values()]
         merged = heapq.merge(*streams, key=lambda entry: key_bytes(entry.key))
         while page := list(islice(merged, _PAGE)):
             yield page
@@ -213,6 +273,11 @@ class ViewDriver:
     def spec(self) -> Mapping[str, Json]:
         """Return nothing: a view has no JSON form."""
         return {}
+
+
+def _cut(read: Read, value: bytes) -> ReadResult:
+    start, stop = resolve_range(read.start, read.stop, len(value))
+    return ReadResult("value", value[start:stop], UNKNOWN, now())
 
 
 def _shown(base: OpenKv, path: str, name: str, attributes: Mapping[str, Any], context: Context) -> _Shown:

@@ -1,7 +1,7 @@
-"""The presentation of one array as zarr: its metadata documents, the keys of its chunks, their bytes.
+"""The presentation of one array as zarr: its metadata documents, and the keys of its chunks.
 
-Chunks are encoded plainly: little-endian elements in C order, strings and byte strings of any length by `vlen-utf8` and
-`vlen-bytes`.  Chunks at the end are padded with the fill value, as zarr stores them.
+Chunks are encoded as they are stored where both versions of zarr have words for it, and plainly otherwise:
+little-endian elements in C order, strings and byte strings of any length by `vlen-utf8` and `vlen-bytes`.
 
 xarray takes the fill value of zarr v2 for the value that marks missing data, and the attribute `_FillValue` in v3.  The
 one becomes the other here, so that it sees the same data through a view; all chunks exist in one, so nothing else
@@ -21,16 +21,18 @@ from typing import Any
 import numpy as np
 
 from fsstore._json import Json
+from fsstore.chunk.model import ChunkModel
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.vlen import VlenBytesCodec, VlenUtf8Codec
-from fsstore.driver.contract import Array, ArrayDriver
+from fsstore.driver.chunked_array import ChunkedDriver
+from fsstore.driver.contract import ArrayDriver
 from fsstore.errors import StoreError
 from fsstore.format.fill_value import fill_to_v2, fill_to_v3
 from fsstore.format.zarr2_dtype import dtype_json
 from fsstore.format.zarr3_dtype import stored_type
-from fsstore.index.transform import IndexTransform, identity
 from fsstore.kvstore.contract import Entry
 from fsstore.kvstore.key_range import KeyRange, prefix_end
+from fsstore.kvstore.view_codec import codecs_v3, pipeline_v2
 
 __all__ = ["Presented", "group_documents", "present"]
 
@@ -52,6 +54,15 @@ class Presented:
     codec: Any = None
     mask: Json = None
     """The attribute `_FillValue` that stands for the fill value of an array of zarr v2."""
+    model: ChunkModel | None = None
+    """How the chunks are stored, if those shown are those stored."""
+    encoding: Mapping[str, Json] | None = None
+    """The members of the document that say how they are encoded, if they are shown as they are stored."""
+
+    @property
+    def verbatim(self) -> bool:
+        """Whether chunks are shown as they are stored."""
+        return self.encoding is not None
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -76,29 +87,11 @@ class Presented:
         inside = all(number < count for number, count in zip(numbers, self.grid, strict=True))
         return numbers if inside else None
 
-    async def encoded(self, driver: ArrayDriver, position: tuple[int, ...]) -> bytes:
-        """Return the bytes of a chunk."""
-        region = tuple(
-            slice(number * step, min((number + 1) * step, size))
-            for number, step, size in zip(position, self.chunk, self.shape, strict=True)
-        )
-        transform: IndexTransform = identity(driver.domain())
-        view = transform.translate_to[(0,) * len(self.shape)][region] if region else transform
-        values = np.asarray(await driver.read(view))
-        if values.shape != self.chunk:
-            whole = np.full(self.chunk, self.fill, values.dtype)
-            whole[tuple(slice(size) for size in values.shape)] = values
-            values = whole
-        return self._bytes(values)
-
-    def _bytes(self, values: Array) -> bytes:
-        if self.codec is not None:
-            return bytes(self.codec.encode(values))
-        return np.ascontiguousarray(values, self.native).tobytes()
-
     def entries(self, prefix: str, keys: KeyRange) -> Iterator[Entry]:
         """Yield the keys of all chunks that lie in a range, in byte order."""
-        size = None if self.codec is not None else math.prod(self.chunk) * self.native.itemsize
+        size = (
+            None if self.codec is not None or self.verbatim else math.prod(self.chunk) * self.native.itemsize
+        )
         if not self.shape:
             key = prefix + ("c" if self.zarr_format == 3 else "0")
             if keys.contains(key):
@@ -156,8 +149,32 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
     labels = [label or None for label in domain.labels]
     attributes = dict(attributes) or dict(driver.members().get("metadata", {}).get("attributes") or {})
     build = _v3 if zarr_format == 3 else _v2
-    shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mask)
+    model = _model(driver, chunk)
+    encoding = None if model is None else _encoding(driver, native, zarr_format)
+    shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mask, model, encoding)
     return replace(shown, documents=build(shown, stored, labels, attributes))
+
+
+def _model(driver: ArrayDriver, chunk: tuple[int, ...]) -> ChunkModel | None:
+    """Return how chunks are stored if those shown are those stored: of one shape, and not parts of shards."""
+    if not isinstance(driver, ChunkedDriver):
+        return None
+    array = driver.array
+    model = array.model
+    irregular = model.bind is not None or model.component is not None or array.fixed
+    return None if irregular or array.write_chunk != chunk else model
+
+
+def _encoding(driver: ArrayDriver, native: np.dtype[Any], zarr_format: int) -> Mapping[str, Json] | None:
+    """Return the members that say how chunks are encoded in the words of a version of zarr, or None."""
+    metadata = driver.members()["metadata"]
+    stored = metadata.get("zarr_format")
+    if stored == 2 and zarr_format == 3:
+        codecs = codecs_v3(metadata, native)
+        return None if codecs is None else {"codecs": codecs}
+    if stored == 3 and zarr_format == 2:
+        return pipeline_v2(metadata["codecs"], native)
+    return None
 
 
 def _is_opaque(native: np.dtype[Any]) -> bool:
@@ -229,6 +246,7 @@ def _v3(
         "fill_value": fill,
         "codecs": codecs,
         "attributes": attributes,
+        **(shown.encoding or {}),
     }
     if any(names):
         document["dimension_names"] = names
@@ -258,6 +276,7 @@ def _v2(
         "fill_value": fill,
         "order": "C",
         "dimension_separator": ".",
+        **(shown.encoding or {}),
     }
     return {".zarray": document, ".zattrs": attributes}
 

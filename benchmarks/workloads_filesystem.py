@@ -1,0 +1,161 @@
+"""Other tools reading through fsstore's filesystems, against the same tools by themselves; and opening by detection."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Contender, workload
+from benchmarks.workloads_read import BYTES, MEBIBYTE, ZSTD, prepare, sample
+
+_LARGE = ((256, 256, 256), (64, 64, 64))
+_SMALL = ((256, 256, 64), (16, 16, 16))
+_MEMBERS = 2000
+
+
+def _all(array: Any) -> Any:
+    return array[...]
+
+
+def _through_view(folder: Path, codecs: list[Any], shapes: tuple[Any, Any]) -> Mapping[str, Contender]:
+    """Return zarr-python reading a v3 array by the filesystem that shows it, and by its own store."""
+    import zarr
+
+    path = prepare(folder, *shapes, codecs)["kvstore"]["path"]
+    return {
+        "fsstore": partial(_all, zarr.open_array(f"zarr3::file://{path}", mode="r")),
+        "zarr": partial(_all, zarr.open_array(path, mode="r")),
+    }
+
+
+@workload("zarr-python reads 64 chunks of zarr v3 through zarr3::", size=32 * MEBIBYTE)
+def view_large(folder: Path) -> Mapping[str, Contender]:
+    """32 MiB in chunks of 64³."""
+    return _through_view(folder, [BYTES, ZSTD], _LARGE)
+
+
+@workload("zarr-python reads 1024 small chunks of zarr v3 through zarr3::", size=8 * MEBIBYTE)
+def view_small(folder: Path) -> Mapping[str, Contender]:
+    """8 MiB in chunks of 16³."""
+    return _through_view(folder, [BYTES, ZSTD], _SMALL)
+
+
+@workload("zarr-python opens zarr v3 through zarr3::")
+def view_open(folder: Path) -> Mapping[str, Contender]:
+    """Open an array whose place the filesystem has not seen before."""
+    import fsspec
+    import zarr
+
+    path = prepare(folder, *_SMALL, [BYTES])["kvstore"]["path"]
+
+    def through() -> Any:
+        fsspec.get_filesystem_class("zarr3").clear_instance_cache()
+        return zarr.open_array(f"zarr3::file://{path}", mode="r").shape
+
+    return {"fsstore": through, "zarr": lambda: zarr.open_array(path, mode="r").shape}
+
+
+def _from_v2(folder: Path, compressor: Any, shapes: tuple[Any, Any]) -> Mapping[str, Contender]:
+    """Return zarr-python reading a v2 array shown as v3, and as what it is."""
+    import zarr
+
+    shape, chunks = shapes
+    path = folder / "v2"
+    array = zarr.create_array(
+        path, shape=shape, chunks=chunks, dtype="uint16", zarr_format=2, compressors=compressor
+    )
+    array[...] = sample(shape)
+    return {
+        "fsstore": partial(_all, zarr.open_array(f"zarr3::file://{path}", mode="r")),
+        "zarr": partial(_all, zarr.open_array(path, mode="r")),
+    }
+
+
+@workload("zarr-python reads 64 chunks of zarr v2 as v3 through zarr3::, zstd", size=32 * MEBIBYTE)
+def converted_large(folder: Path) -> Mapping[str, Contender]:
+    """32 MiB in chunks of 64³, shown as they are stored."""
+    import numcodecs
+
+    return _from_v2(folder, numcodecs.Zstd(1), _LARGE)
+
+
+@workload("zarr-python reads 64 chunks of zarr v2 as v3 through zarr3::, raw", size=32 * MEBIBYTE)
+def converted_raw(folder: Path) -> Mapping[str, Contender]:
+    """32 MiB in chunks of 64³, not compressed."""
+    return _from_v2(folder, None, _LARGE)
+
+
+@workload("zarr-python reads 64 chunks of zarr v2 as v3 through zarr3::, zlib", size=32 * MEBIBYTE)
+def recoded_large(folder: Path) -> Mapping[str, Contender]:
+    """32 MiB in chunks of 64³ of a compressor that v3 has not: decoded by fsstore and handed on plainly."""
+    import numcodecs
+
+    return _from_v2(folder, numcodecs.Zlib(1), _LARGE)
+
+
+@workload("zarr-python reads 1024 small chunks of zarr v2 as v3 through zarr3::", size=8 * MEBIBYTE)
+def converted_small(folder: Path) -> Mapping[str, Contender]:
+    """8 MiB in chunks of 16³."""
+    import numcodecs
+
+    return _from_v2(folder, numcodecs.Zstd(1), _SMALL)
+
+
+@workload("open by detection, or explicitly after one batch of requests")
+def detected(folder: Path) -> Mapping[str, Contender]:
+    """Find out that a directory is a zarr v3 array; the other way is told, and asks one batch for nothing."""
+    import fsstore as ts
+
+    url = f"file://{prepare(folder, *_SMALL, [BYTES])['kvstore']['path']}"
+    names = [".zarray", "attributes.json", "info", "manifest.ocdbt", "zarr.json"]
+
+    def explicit() -> Any:
+        store = ts.KvStore.open(url).result()
+        batch = ts.Batch()
+        futures = [store.read(name, byte_range=slice(0, 0), batch=batch) for name in names]
+        batch.submit()
+        for future in futures:
+            future.result()
+        return ts.open(f"{url}|zarr3:").result().shape
+
+    return {"fsstore": lambda: ts.open(url).result().shape, "explicit": explicit}
+
+
+@workload("auto:: reads 2000 members of an archive")
+def archive(folder: Path) -> Mapping[str, Contender]:
+    """Read many small members by detection, and by fsspec's own filesystem for archives."""
+    import fsspec
+
+    path = folder / "x.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for number in range(_MEMBERS):
+            file.writestr(f"d{number % 10}/{number}", os.urandom(1000))
+
+    def read(protocol: str) -> Any:
+        filesystem = fsspec.filesystem(protocol, fo=str(path), skip_instance_cache=True)
+        return sorted(filesystem.cat(filesystem.find("")).values())
+
+    return {"fsstore": partial(read, "auto"), "fsspec zip": partial(read, "zip")}
+
+
+@workload("auto:: reads a range of a large file in 1000 pieces", size=8 * MEBIBYTE)
+def ranges(folder: Path) -> Mapping[str, Contender]:
+    """Read ranges by `cat_ranges`, and by fsspec's own local filesystem."""
+    import fsspec
+
+    (folder / "d").mkdir()
+    (folder / "d" / "x").write_bytes(np.random.default_rng(1).bytes(16 * MEBIBYTE))
+    starts = [number * 16 * 1024 for number in range(1000)]
+    ends = [start + 8 * 1024 for start in starts]
+    ours = fsspec.filesystem("auto", fo=str(folder / "d"), skip_instance_cache=True)
+    theirs = fsspec.filesystem("file")
+    return {
+        "fsstore": lambda: ours.cat_ranges(["x"] * 1000, starts, ends)[-1],
+        "fsspec file": lambda: theirs.cat_ranges([str(folder / "d" / "x")] * 1000, starts, ends)[-1],
+    }
