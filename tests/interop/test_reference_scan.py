@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from astropy.io import fits
+from scipy.io import netcdf_file
 
 import fsstore as ts
 from fsstore import references
@@ -116,6 +117,36 @@ def test_messages_of_one_file_need_a_dimension(grib):
     with pytest.raises(ValueError, match="concat_dims"):
         references.scan(str(grib / "1.grib2"))
     assert references.scan(str(grib / "1.grib2"), filter={"shortName": "2t"}).arrays["t2m"].shape == (1, 1)
+
+
+def test_small_messages_are_inline(grib, tmp_path):
+    """Values that kerchunk puts into the set, under the key `0` whatever the rank, are those of the message."""
+    references.scan(str(grib / "1.grib2"), filter={"shortName": "2t"}, inline_threshold=100_000).save(
+        tmp_path / "r.json"
+    )
+    assert isinstance(references.open(tmp_path / "r.json")["t2m/0"], bytes)
+    assert np.allclose(read(tmp_path, "t2m"), temperatures(1), rtol=0, atol=2e4 / 2**24)
+
+
+TEXTS = [b"1e10    ", b" 7 ", b"[1 ,2 ] ", b'{"a": 1}', b"base64:!", b'"q" \n']
+
+
+def test_inline_chunks_that_look_like_json_keep_every_byte(tmp_path):
+    """Nothing that a scan puts into the set is parsed and formatted again."""
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        for number, text in enumerate(TEXTS):
+            f.create_dataset(str(number), data=np.frombuffer(text, "u1"), chunks=(len(text),))
+    with netcdf_file(tmp_path / "a.nc", "w") as f:
+        for number, text in enumerate(TEXTS):
+            f.createDimension(f"x{number}", len(text))
+            f.createVariable(f"v{number}", "c", (f"x{number}",))[:] = np.frombuffer(text, "S1")
+    for name in ("a.h5", "a.nc"):
+        refs = references.scan(str(tmp_path / name), inline_threshold=1000)
+        assert not refs.inspect().places, "everything is inline"
+        refs.save(tmp_path / "r.json", overwrite=True)
+        for number, text in enumerate(TEXTS):
+            key = f"v{number}" if name == "a.nc" else str(number)
+            assert read(tmp_path, key).tobytes() == text
 
 
 IMAGE = np.arange(-31, 32).reshape(7, 9)

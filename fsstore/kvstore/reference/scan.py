@@ -24,6 +24,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.reference.fits_repair import repaired
 from fsstore.kvstore.reference.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.refset import TableSet
+from fsstore.kvstore.reference.value import encode_text
 
 __all__ = ["ScanError", "Scanned", "detect_format", "scan_files"]
 
@@ -38,6 +39,7 @@ _MAGIC = (
     (b"II+\0", "tiff"),
     (b"MM\0+", "tiff"),
 )
+_METADATA = (".zarray", ".zattrs", ".zgroup", ".zmetadata")
 _HDF5_STEPS = (512, 1024, 2048, 4096)
 
 
@@ -169,37 +171,54 @@ def _scan_one(url: str, options: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _document(found: dict[str, Any]) -> dict[str, Any]:
     """Return a scanner's answer as a document of version 1 that JSON can hold."""
-    from fsstore.kvstore.reference.value import encode_text
-
     if "version" not in found:
         found = {"version": 1, "refs": found}
-    refs = {
-        key: value
-        if isinstance(value, bytes) and value.startswith(b"base64:")
-        else encode_text(value)
-        if isinstance(value, bytes)
-        else value
-        for key, value in found["refs"].items()
-    }
-    return {**found, "refs": {k: v.decode() if isinstance(v, bytes) else v for k, v in refs.items()}}
+    return {**found, "refs": {key: _value(key, value) for key, value in found["refs"].items()}}
+
+
+def _value(key: str, value: Any) -> Any:
+    """Return a reference as JSON holds it: metadata without blanks, every other byte as it is."""
+    if key.rpartition("/")[2] in _METADATA and isinstance(value, bytes | str):
+        return json.dumps(json.loads(value), separators=(",", ":"))
+    if isinstance(value, bytes):
+        return value.decode("ascii") if value.startswith(b"base64:") else encode_text(value)
+    return value
+
+
+def _as_they_are(module: Any) -> None:
+    """Keep a scanner from formatting inline values again; bytes that begin with `base64:` are told apart, too.
+
+    kerchunk formats whatever is JSON by chance, chunks included: of the text `[1 ,2 ]` it leaves `[1,2]`.
+    """
+
+    def encode(store: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: encode_text(value) if isinstance(value, bytes) else value for key, value in store.items()
+        }
+
+    if hasattr(module, "_encode_for_JSON"):
+        module._encode_for_JSON = encode
 
 
 def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
-    from kerchunk.hdf import SingleHdf5ToZarr
+    from kerchunk import hdf
 
-    return SingleHdf5ToZarr(url, storage_options=storage, **options).translate()
+    _as_they_are(hdf)
+    return hdf.SingleHdf5ToZarr(url, storage_options=storage, **options).translate()
 
 
 def _netcdf3(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
-    from kerchunk.netCDF3 import NetCDF3ToZarr
+    from kerchunk import netCDF3
 
-    return NetCDF3ToZarr(url, storage_options=storage or None, **options).translate()
+    _as_they_are(netCDF3)
+    return netCDF3.NetCDF3ToZarr(url, storage_options=storage or None, **options).translate()
 
 
 def _grib2(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
-    from kerchunk.grib2 import scan_grib
+    from kerchunk import grib2
 
-    return scan_grib(url, storage_options=storage, **options)
+    _as_they_are(grib2)
+    return grib2.scan_grib(url, storage_options=storage, **options)
 
 
 def _fits(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
