@@ -231,6 +231,26 @@ def places_in(entry):
     return [text for text in texts if text]
 
 
+def test_versions(tmp_path):
+    """The list of versions has the times and sizes that TensorStore's manifest states, of which each opens its version."""
+    store = theirs(tmp_path)
+    store["a"] = b"x" * 1000
+    store["b"] = b"small"
+    infos = fsstore.ocdbt.versions(f"file://{tmp_path}/").result()
+    dumped = ts.ocdbt.dump(store.base).result()["versions"]
+    for info, version in zip(infos, dumped, strict=True):
+        sums = version["root"]["statistics"]
+        assert info.generation == version["generation_number"]
+        assert info.commit_time_ns == version["commit_time"]
+        assert abs(info.commit_time.timestamp() - info.commit_time_ns / 1e9) < 1e-5
+        assert info.num_keys == sums["num_keys"]
+        assert info.size_bytes == sums["num_tree_bytes"] + sums["num_indirect_value_bytes"]
+    assert [info.value_bytes for info in infos] == [0, 1000, 1000]
+    for info in infos[1:]:
+        url = f"file://{tmp_path}/|ocdbt:@{info.url_version}/"
+        assert len(KvStore.open(url).result().list().result()) == info.num_keys
+
+
 @pytest.mark.parametrize("node", ["foo", "btreenode:a:b", "foo:a:b:1:2", "btreenode::a:x:2"])
 def test_dump_references_refused(node, tmp_path):
     """Malformed references are refused in TensorStore's words."""
