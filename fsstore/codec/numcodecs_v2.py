@@ -26,6 +26,7 @@ from fsstore.codec.flat import FlatSpec, as_array, octets, size_of
 from fsstore.codec.foreign_v2 import ForeignCodec
 from fsstore.codec.json2 import BoundJson2
 from fsstore.codec.lz4 import BoundLz4
+from fsstore.codec.shuffle import BoundShuffle
 from fsstore.codec.size import check_size
 from fsstore.codec.stream import bz2_stream, lzma_stream
 from fsstore.codec.vlen import BoundVlen
@@ -177,6 +178,13 @@ class Numcodec:
             return BoundVlen(self.id, (decoded.count,))
         if self.id == "vlen-array":
             return BoundVlen(self.id, (decoded.count,), _fixed_dtype(self.options.get("dtype")).str)
+        width = self.options.get("elementsize", 4)
+        if self.id == "shuffle" and isinstance(width, int) and width > 1 and decoded.size:
+            if decoded.size % width:
+                raise StoreError(
+                    f'Codec "shuffle" of {width} bytes does not fit chunks of {decoded.size} bytes'
+                )
+            return BoundShuffle(decoded.as_bytes, width)
         return BoundNumcodec(self, decoded)
 
     def _bind_compressor(self, decoded: ByteSpec) -> BoundCodec:
