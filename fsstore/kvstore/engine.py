@@ -13,16 +13,18 @@ library they use (fsspec filesystems, obstore), never in what they promise:
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from fsstore import _runtime
 from fsstore._json import quote
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.fault import translate
 from fsstore.kvstore.secret import without_user
 
-__all__ = ["Engine", "check_condition", "each", "located"]
+__all__ = ["Engine", "Turns", "check_condition", "each", "located"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -70,27 +72,38 @@ def check_condition(write: Write, features: Features) -> None:
         raise UnimplementedError("conditional write is not supported by this storage")
 
 
-async def each(function: Callable[[S], Awaitable[T]], items: Sequence[S], limit: int) -> list[T]:
-    """Return `[await function(item) for item in items]` with at most `limit` at a time.
+class Turns:
+    """How many requests of one engine may be under way, whatever the number of batches that they come from."""
 
-    A fixed number of tasks take items in turn: cheaper than one task an item.  The first error cancels the
-    rest.
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._made_for = 0
+        self._free = asyncio.Semaphore(limit)
+
+    def semaphore(self) -> asyncio.Semaphore:
+        """Return the turns that are free, all of them in a process that was forked off."""
+        if self._made_for != os.getpid():
+            self._made_for, self._free = os.getpid(), asyncio.Semaphore(self.limit)
+        return self._free
+
+
+async def each(function: Callable[[S], Awaitable[T]], items: Sequence[S], turns: Turns) -> list[T]:
+    """Return `[await function(item) for item in items]`, each in one of `turns`.
+
+    A fixed number of tasks take items one after another: cheaper than one task an item.  The first error cancels the
+    rest.  `function` must not take a turn itself: all could be taken by those that wait for one.
     """
+    free = turns.semaphore()
     if len(items) == 1:
-        return [await function(items[0])]
+        async with free:
+            return [await function(items[0])]
     results: list[Any] = [None] * len(items)
-    turns = iter(range(len(items)))
+    numbers = iter(range(len(items)))
 
     async def work() -> None:
-        for turn in turns:
-            results[turn] = await function(items[turn])
+        for number in numbers:
+            async with free:
+                results[number] = await function(items[number])
 
-    workers = [asyncio.ensure_future(work()) for _ in range(min(limit, len(items)))]
-    try:
-        await asyncio.gather(*workers)
-    except BaseException:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        raise
+    await _runtime.gather([work() for _ in range(min(turns.limit, len(items)))])
     return results

@@ -33,7 +33,7 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )  # fmt: skip
-from fsstore.kvstore.engine import check_condition, each, located
+from fsstore.kvstore.engine import Turns, check_condition, each, located
 from fsstore.kvstore.fault import is_missing
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.retry import Attempts, Retry
@@ -242,7 +242,7 @@ class AsyncEngine(_Filesystem):
         self, home: Home, protocol: str, *, retry: Retry | None = None, concurrency: int = 32
     ) -> None:
         super().__init__(protocol, retry)
-        self.home, self.concurrency = home, concurrency
+        self.home, self.turns = home, Turns(concurrency)
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
@@ -256,7 +256,7 @@ class AsyncEngine(_Filesystem):
 
     async def _all(self, requests: Sequence[Read | Write]) -> list[Any]:
         async def visit(filesystem: Any) -> list[Any]:
-            return await each(lambda request: self._one(filesystem, request), requests, self.concurrency)
+            return await each(lambda request: self._one(filesystem, request), requests, self.turns)
 
         return await self.home.visit(visit)
 

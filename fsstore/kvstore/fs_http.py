@@ -17,7 +17,7 @@ from urllib.parse import quote as percent_encode
 
 from fsstore.errors import UnavailableError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
-from fsstore.kvstore.engine import each, located
+from fsstore.kvstore.engine import Turns, each, located
 from fsstore.kvstore.fault import from_status
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.http_wire import Wire
@@ -101,18 +101,24 @@ class HttpEngine:
         concurrency: int = 32,
         plain: bool = False,
     ) -> None:
-        self.home, self.query, self.retry, self.concurrency = home, query, retry or Retry(), concurrency
+        self.home, self.query, self.retry, self.turns = home, query, retry or Retry(), Turns(concurrency)
         self.headers = {"Accept-Encoding": "identity", **(headers or {})}
         self.wire = Wire(self.headers, self.retry.idle_s) if plain else None
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
-        if self.wire is None or not self.wire.able:
-            return await self.home.visit(lambda filesystem: self._read_all(filesystem, reads))
         wire = self.wire
-        return await each(
-            lambda read: persist(self.retry, lambda: self._ask(wire, read)), reads, self.concurrency
-        )
+        if wire is not None and wire.able:
+            return await each(
+                lambda read: persist(self.retry, lambda: self._ask(wire, read)), reads, self.turns
+            )
+
+        async def read_all(filesystem: Any) -> list[ReadResult]:
+            return await each(
+                lambda read: persist(self.retry, lambda: self._get(filesystem, read)), reads, self.turns
+            )
+
+        return await self.home.visit(read_all)
 
     async def _ask(self, wire: Wire, read: Read) -> ReadResult:
         """Return the answer to a read in the cheap way, or in the full one if the server wants more than that."""
@@ -125,9 +131,10 @@ class HttpEngine:
         except Exception as error:  # the boundary: every foreign error is translated here
             raise located(error, "reading", read.key) from error
         wire.able = False
-        return (await self.home.visit(lambda filesystem: self._read_all(filesystem, [read])))[0]
+        return await self.home.visit(lambda filesystem: self._get(filesystem, read))
 
-    async def _read_all(self, filesystem: Any, reads: list[Read]) -> list[ReadResult]:
+    async def _get(self, filesystem: Any, read: Read) -> ReadResult:
+        """Return the answer to a read through the session of the filesystem, with everything that it was told."""
         from aiohttp import ClientTimeout
         from yarl import URL
 
@@ -138,17 +145,14 @@ class HttpEngine:
         }
         headers = {**common.pop("headers", {}), **self.headers}
 
-        async def get(read: Read) -> ReadResult:
-            span = range_header(read)
-            sent = {**headers, **({"Range": span} if span else {}), **validator(read.if_not_equal)}
-            url = URL(encode_url(read.key) + self.query, encoded=True)
-            try:
-                async with session.get(url, headers=sent, **common) as response:
-                    return judge(read, response.status, response.headers, await response.read())
-            except Exception as error:  # the boundary: every foreign error is translated here
-                raise located(error, "reading", read.key) from error
-
-        return await each(lambda read: persist(self.retry, lambda: get(read)), reads, self.concurrency)
+        span = range_header(read)
+        sent = {**headers, **({"Range": span} if span else {}), **validator(read.if_not_equal)}
+        url = URL(encode_url(read.key) + self.query, encoded=True)
+        try:
+            async with session.get(url, headers=sent, **common) as response:
+                return judge(read, response.status, response.headers, await response.read())
+        except Exception as error:  # the boundary: every foreign error is translated here
+            raise located(error, "reading", read.key) from error
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
         """Refuse: HTTP is read-only here."""

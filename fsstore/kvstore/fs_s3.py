@@ -27,7 +27,7 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )
-from fsstore.kvstore.engine import check_condition, each, located
+from fsstore.kvstore.engine import Turns, check_condition, each, located
 from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
@@ -46,14 +46,14 @@ class S3Engine:
     shown = "s3://"
 
     def __init__(self, home: Home, *, retry: Retry | None = None, concurrency: int = 32) -> None:
-        self.home, self.retry, self.concurrency = home, retry or Retry(), concurrency
+        self.home, self.retry, self.turns = home, retry or Retry(), Turns(concurrency)
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read, from one request each."""
 
         async def read_all(filesystem: Any) -> list[ReadResult]:
             return await each(
-                lambda read: persist(self.retry, lambda: _read(filesystem, read)), reads, self.concurrency
+                lambda read: persist(self.retry, lambda: _read(filesystem, read)), reads, self.turns
             )
 
         return await self.home.visit(read_all)
@@ -66,7 +66,7 @@ class S3Engine:
             return await self._delete_many([write.key for write in writes])
 
         async def write_all(filesystem: Any) -> list[Stamp]:
-            return await each(lambda write: self._write(filesystem, write), writes, self.concurrency)
+            return await each(lambda write: self._write(filesystem, write), writes, self.turns)
 
         return await self.home.visit(write_all)
 
@@ -103,7 +103,7 @@ class S3Engine:
         async def delete(batch: tuple[str, list[str]]) -> None:
             await self.home.visit(lambda filesystem: persist(self.retry, lambda: _delete(filesystem, *batch)))
 
-        await each(delete, batches, 4)
+        await each(delete, batches, self.turns)
         return [Stamp(NO_VALUE, now())] * len(paths)
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:

@@ -27,7 +27,7 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )  # fmt: skip
-from fsstore.kvstore.engine import check_condition, each, located
+from fsstore.kvstore.engine import Turns, check_condition, each, located
 from fsstore.kvstore.fault import translate
 from fsstore.kvstore.key_range import KeyRange, key_bytes
 from fsstore.kvstore.secret import redact
@@ -188,6 +188,7 @@ class ZarrStoreDriver:
 
     def __init__(self, store: Any) -> None:
         self.store = store
+        self._turns = Turns(32)
         self.features = Features(
             waits=True,
             writable=bool(store.supports_writes) and not store.read_only,
@@ -196,7 +197,7 @@ class ZarrStoreDriver:
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`."""
-        return await each(self._read, reads, 32)
+        return await each(self._read, reads, self._turns)
 
     async def _read(self, read: Read) -> ReadResult:
         try:
@@ -228,7 +229,7 @@ class ZarrStoreDriver:
             raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
         for write in writes:
             check_condition(write, self.features)
-        return await each(self._write, writes, 32)
+        return await each(self._write, writes, self._turns)
 
     async def _write(self, write: Write) -> Stamp:
         from zarr.core.buffer import default_buffer_prototype

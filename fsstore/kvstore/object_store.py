@@ -107,7 +107,7 @@ class ObstoreEngine:
         """Return `[function(item) for item in items]`, computed on as many pool threads as requests may be under way.
 
         Threads draw items until there are none.  Near servers answer before the later threads begin, which then find
-        nothing to do; for far ones all requests are under way at once.
+        nothing to do; for far ones all requests are under way at once.  The pool has a thread for each.
         """
         results: list[Any] = [None] * len(items)
         numbers = iter(range(len(items)))
@@ -123,7 +123,8 @@ class ObstoreEngine:
                     failed.append(error)
                     raise
 
-        await _runtime.gather([_runtime.offload(work) for _ in range(min(self.concurrency, len(items)))])
+        limit = self.concurrency
+        await _runtime.gather([_runtime.offload(work, limit=limit) for _ in range(min(limit, len(items)))])
         return results
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
