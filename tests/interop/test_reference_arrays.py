@@ -6,11 +6,8 @@ use and by hand, in every form, and stand beside their files on disk, on a web s
 
 from __future__ import annotations
 
-import gc
-import io
 import json
 import shutil
-import warnings
 
 import h5py
 import numpy as np
@@ -20,30 +17,6 @@ import fsstore as ts
 from fsstore import references
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")
-
-
-def write_hdf5(path):
-    """Write an HDF5 file with groups, filters, holes, odd byte orders, strings, scalars and grown dimensions."""
-    rng = np.random.default_rng(11)
-    with h5py.File(path, "w") as f:
-        temp = np.round(rng.random((5, 33, 47)), 3)
-        f.create_dataset("temp", data=temp, chunks=(2, 16, 20), compression="gzip", shuffle=True)
-        f.create_dataset("plain", data=rng.integers(-9, 9, (7, 9)).astype("<i2"))
-        f.create_dataset("big", data=rng.random((6, 5)).astype(">f4"), chunks=(4, 5), compression="gzip")
-        f.create_dataset("scalar", data=np.float32(3.5))
-        f.create_dataset("zeros", data=np.array([0, 3, 0, 4], "u1"), fillvalue=0)
-        f.create_dataset("holes", shape=(100,), chunks=(10,), dtype="i4", fillvalue=-1)[35:45] = 7
-        f.create_dataset("nan", shape=(9,), chunks=(4,), dtype="f4", fillvalue=np.nan)[:3] = 2
-        grown = f.create_dataset(
-            "grown", shape=(3, 4), maxshape=(None, 9), chunks=(2, 3), dtype="f8", fillvalue=9
-        )
-        grown[0] = 1
-        f.create_dataset("fixed", data=np.array([b"ab", b"c", b"defg"], "S4"), chunks=(2,))
-        f.create_dataset("empty", shape=(0, 3), dtype="i4", chunks=(1, 3), maxshape=(None, 3))
-        deep = f.create_group("g").create_group("deep")
-        deep.create_dataset("x", data=rng.integers(0, 9, (8, 8)), chunks=(3, 5), compression="gzip")
-        f.create_dataset("names", data=np.array(["aa", "é", ""], dtype=object), dtype=h5py.string_dtype())
-    return path
 
 
 ARRAYS = (
@@ -60,32 +33,6 @@ ARRAYS = (
     "g/deep/x",
     "names",
 )
-
-
-def kerchunk_document(path, **options):
-    """Return kerchunk's document of an HDF5 file, made with the collector off (it can deadlock with it on)."""
-    from kerchunk.hdf import SingleHdf5ToZarr
-
-    gc.collect()
-    gc.disable()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return SingleHdf5ToZarr(str(path), **options).translate()
-    finally:
-        gc.enable()
-
-
-@pytest.fixture(scope="module")
-def hdf5(tmp_path_factory):
-    """The HDF5 file."""
-    return write_hdf5(tmp_path_factory.mktemp("arrays") / "a.h5")
-
-
-@pytest.fixture(scope="module")
-def document(hdf5):
-    """Kerchunk's references into it, with a few small chunks inline."""
-    return kerchunk_document(hdf5, inline_threshold=20)
 
 
 def pointed(document, url):
@@ -251,7 +198,7 @@ def test_netcdf3(tmp_path):
                     assert_same(array.read().result(), np.asarray(variable[...]).reshape(array.shape))
 
 
-def test_netcdf4(tmp_path):
+def test_netcdf4(tmp_path, scan_hdf5):
     """A file by netCDF4: packed integers and times stay as stored, zeros and fill values included."""
     import netCDF4
 
@@ -266,7 +213,7 @@ def test_netcdf4(tmp_path):
         f.createVariable("t", "f8", ("t",))[:] = np.arange(5)
         group = f.createGroup("model")
         group.createVariable("y", "u4", ("x",), compression="zlib", shuffle=True)[:] = np.arange(30)
-    (tmp_path / "r.json").write_text(json.dumps(kerchunk_document(tmp_path / "a.nc", inline_threshold=0)))
+    (tmp_path / "r.json").write_text(json.dumps(scan_hdf5(tmp_path / "a.nc", inline_threshold=0)))
     with netCDF4.Dataset(tmp_path / "a.nc") as f:
         f.set_auto_maskandscale(False)
         for name in ("packed", "t", "model/y"):
@@ -275,44 +222,26 @@ def test_netcdf4(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_virtualizarr(tmp_path, form):
+def test_virtualizarr(tmp_path, form, virtualize):
     """VirtualiZarr's exports of an HDF5 file, scalars included where its writer can."""
-    import virtualizarr as vz
-    from obspec_utils.registry import ObjectStoreRegistry
-    from obstore.store import LocalStore
-    from virtualizarr.parsers import HDFParser
-
     rng = np.random.default_rng(3)
     with h5py.File(tmp_path / "a.h5", "w") as f:
         f.create_dataset("v", data=rng.random((20, 30)), chunks=(6, 7), compression="gzip", shuffle=True)
         f.create_dataset("i", data=rng.integers(0, 5, 20, dtype="u2"), chunks=(6,), fillvalue=3)
         if form == "json":
             f.create_dataset("s", data=5.0)
-    registry = ObjectStoreRegistry({"file://": LocalStore()})
     path = tmp_path / f"r.{form}"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        virtual = vz.open_virtual_dataset(
-            f"file://{tmp_path}/a.h5", registry=registry, parser=HDFParser(), loadable_variables=[]
-        )
-        virtual.vz.to_kerchunk(str(path), format=form)
+    virtualize(tmp_path / "a.h5", path, form)
     names = ("v", "i", "s") if form == "json" else ("v", "i")
     assert_arrays({"driver": "reference", "base": f"file://{path}"}, tmp_path / "a.h5", names)
 
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("compression", [None, "zlib"])
-def test_tifffile(tmp_path, version, compression):
+def test_tifffile(tmp_path, version, compression, tiff_references):
     """tifffile's sets: the array at the root, edge tiles, templates."""
-    import tifffile
-
     data = np.random.default_rng(5).integers(0, 60000, (100, 120), dtype="u2")
-    tifffile.imwrite(tmp_path / "a.tif", data, tile=(32, 32), compression=compression)
-    with tifffile.imread(tmp_path / "a.tif", aszarr=True) as store:
-        text = io.StringIO()
-        template = {"templatename": "u"} if version else {}
-        store.write_fsspec(text, url=f"file://{tmp_path}/", version=version, **template)
-    (tmp_path / "r.json").write_text(text.getvalue())
+    tiff_references(tmp_path, data, version, tile=(32, 32), compression=compression)
     array = ts.open(f"file://{tmp_path}/r.json|reference:|zarr2:").result()
     assert_same(array.read().result(), data)
     assert_same(array[30:70:3, 110:].read().result(), data[30:70:3, 110:])

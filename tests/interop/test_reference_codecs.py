@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import io
 import json
-import warnings
 import zipfile
 
 import imagecodecs
@@ -26,16 +25,6 @@ GRAY = RNG.integers(0, 250, (64, 96), dtype="u1")
 DEEP = np.add.outer(np.arange(64), np.arange(96)).astype("u2") * 300
 COLOUR = RNG.integers(0, 250, (64, 96, 3), dtype="u1")
 FLOATS = np.add.outer(np.arange(64.0), np.arange(96.0)).astype("f4") / 7
-
-
-def tiff_set(folder, data, **options):
-    """Write a TIFF file and tifffile's set of it; return the URL of the array and what tifffile reads."""
-    tifffile.imwrite(folder / "a.tif", data, **options)
-    with tifffile.imread(folder / "a.tif", aszarr=True) as store:
-        text = io.StringIO()
-        store.write_fsspec(text, url=f"file://{folder}/", version=1)
-    (folder / "r.json").write_text(text.getvalue())
-    return f"file://{folder}/r.json|reference:|zarr2:", tifffile.imread(folder / "a.tif")
 
 
 TILES = {"tile": (32, 48)}
@@ -74,11 +63,12 @@ TIFFS = {
 
 
 @pytest.mark.parametrize("name", TIFFS)
-def test_tiff(tmp_path, name):
+def test_tiff(tmp_path, name, tiff_references):
     """Every compression and predictor of TIFF that tifffile puts into a set, in both byte orders, as tifffile reads it."""
     data, options = TIFFS[name]
-    url, expected = tiff_set(tmp_path, data, **{**TILES, **options})
-    array = ts.open(url).result()
+    tiff_references(tmp_path, data, **{**TILES, **options})
+    expected = tifffile.imread(tmp_path / "a.tif")
+    array = ts.open(f"file://{tmp_path}/r.json|reference:|zarr2:").result()
     found = array.read().result()
     assert found.dtype == expected.dtype.newbyteorder("=")
     assert np.array_equal(found, expected)
@@ -321,22 +311,12 @@ def test_what_scanners_encode_is_not_written():
 
 
 @pytest.mark.parametrize("options", [{"compression": "gzip", "shuffle": True}, {"fletcher32": True}])
-def test_filters_of_hdf5_as_virtualizarr_names_them(tmp_path, options):
+def test_filters_of_hdf5_as_virtualizarr_names_them(tmp_path, options, virtualize):
     """HDF5 filters beyond zlib, in sets by VirtualiZarr, as h5py reads the file."""
     import h5py
-    import virtualizarr as vz
-    from obspec_utils.registry import ObjectStoreRegistry
-    from obstore.store import LocalStore
-    from virtualizarr.parsers import HDFParser
 
     with h5py.File(tmp_path / "a.h5", "w") as f:
         f.create_dataset("v", data=DEEP, chunks=(32, 48), **options)
-    registry = ObjectStoreRegistry({"file://": LocalStore()})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        virtual = vz.open_virtual_dataset(
-            f"file://{tmp_path}/a.h5", registry=registry, parser=HDFParser(), loadable_variables=[]
-        )
-        virtual.vz.to_kerchunk(str(tmp_path / "r.json"), format="json")
+    virtualize(tmp_path / "a.h5", tmp_path / "r.json")
     array = ts.open(f"file://{tmp_path}/r.json|reference:v/|zarr2:").result()
     assert np.array_equal(array.read().result(), DEEP)

@@ -5,10 +5,7 @@ The oracle is fsspec's `ReferenceFileSystem` where it is right, the source file 
 
 from __future__ import annotations
 
-import gc
-import io
 import json
-import warnings
 
 import fsspec
 import h5py
@@ -51,76 +48,36 @@ def oracle(fo, **options):
     return {key: fs.cat_file(key) for key in fs.references if not fs.isdir(key)}
 
 
-@pytest.fixture(scope="module")
-def hdf5(tmp_path_factory):
-    """An HDF5 file with groups, filters, strings, scalars, unwritten chunks and an unlimited dimension."""
-    path = tmp_path_factory.mktemp("hdf") / "a.h5"
-    with h5py.File(path, "w") as f:
-        f.attrs["title"] = "é"
-        f.create_dataset(
-            "temp", data=RNG.random((4, 50, 60)), chunks=(1, 25, 30), compression="gzip", shuffle=True
-        )
-        f.create_dataset("raw", data=np.arange(1000, dtype="<i2"))
-        f.create_dataset("scalar", data=np.float32(3.5))
-        f.create_dataset("names", data=np.array(["aa", "b", "ccc"], dtype=object), dtype=h5py.string_dtype())
-        grown = f.create_dataset(
-            "grown", shape=(3, 4), maxshape=(None, 4), chunks=(2, 4), dtype="f8", fillvalue=9
-        )
-        grown[0] = 1
-        deep = f.create_group("g").create_group("deep")
-        deep.create_dataset("x", data=RNG.integers(0, 9, (8, 8)), chunks=(4, 4), compression="gzip")
-        f.create_dataset("holes", shape=(100,), chunks=(10,), dtype="i4", fillvalue=-1)[35:45] = 7
-    return path
-
-
-def scan_hdf5(path, **options):
-    """Return kerchunk's document of an HDF5 file, made with the collector off (it can deadlock with it on)."""
-    from kerchunk.hdf import SingleHdf5ToZarr
-
-    gc.collect()
-    gc.disable()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return SingleHdf5ToZarr(str(path), **options).translate()
-    finally:
-        gc.enable()
-
-
-@pytest.fixture(scope="module")
-def kerchunked(hdf5):
-    """Kerchunk's document of that file."""
-    return scan_hdf5(hdf5, inline_threshold=100)
-
-
 @pytest.mark.parametrize(
     "dump",
     [json.dumps, lambda d: json.dumps(d, indent=2), lambda d: json.dumps(d["refs"])],
     ids=["v1", "indented", "v0"],
 )
-def test_kerchunk_hdf5(kerchunked, tmp_path, dump):
+def test_kerchunk_hdf5(document, tmp_path, dump):
     """Every key of a kerchunk HDF5 set has the bytes that fsspec reads."""
     path = tmp_path / "r.json"
-    path.write_text(dump(kerchunked))
+    path.write_text(dump(document))
     assert contents(path) == oracle(str(path))
 
 
-def test_values_are_those_of_the_file(kerchunked, hdf5, tmp_path):
+def test_values_are_those_of_the_file(document, hdf5, tmp_path):
     """Chunks decoded through the stored filters are what h5py reads, missing chunks stay missing."""
     import numcodecs
 
-    found = {key: value for key, value in references.open(kerchunked).items_of("holes")}
+    found = {key: value for key, value in references.open(document).items_of("holes")}
     assert {key for key in found if not key.rpartition("/")[2].startswith(".")} == {"holes/3", "holes/4"}
-    store = references.store(kerchunked)
+    store = references.store(document)
     meta = json.loads(store.read("temp/.zarray").result().value)
     filters = [numcodecs.get_codec(config) for config in meta["filters"]]
     with h5py.File(hdf5) as f:
-        for i, j, k in np.ndindex(4, 2, 2):
-            data = bytes(store.read(f"temp/{i}.{j}.{k}").result().value)
+        for where in f["temp"].iter_chunks():
+            key = ".".join(str(part.start // step) for part, step in zip(where, meta["chunks"], strict=True))
+            data = bytes(store.read(f"temp/{key}").result().value)
             for codec in reversed(filters):
                 data = codec.decode(data)
-            expected = f["temp"][i : i + 1, j * 25 : j * 25 + 25, k * 30 : k * 30 + 30]
-            assert np.array_equal(np.frombuffer(data, meta["dtype"]).reshape(1, 25, 30), expected)
+            expected = f["temp"][where]
+            chunk = np.frombuffer(data, meta["dtype"]).reshape(meta["chunks"])
+            assert np.array_equal(chunk[tuple(map(slice, expected.shape))], expected)
 
 
 def test_netcdf3(tmp_path):
@@ -142,12 +99,12 @@ def test_netcdf3(tmp_path):
 
 @pytest.mark.parametrize("record_size", [3, 7, 10_000])
 @pytest.mark.parametrize("engine", ["fastparquet", "pyarrow"])
-def test_parquet_of_kerchunk(kerchunked, tmp_path, record_size, engine):
+def test_parquet_of_kerchunk(document, tmp_path, record_size, engine):
     """Parquet written by kerchunk with either engine and any partition size, missing chunks included.
 
     fsspec itself takes the nulls of pandas 3 for references, and empty columns of pyarrow for data.
     """
-    refs = {key: value for key, value in kerchunked["refs"].items()}
+    refs = {key: value for key, value in document["refs"].items()}
     fs = LazyReferenceMapper.create(str(tmp_path / "r.parq"), record_size=record_size, engine=engine)
     for key in sorted(refs, key=lambda key: "/." not in f"/{key}"):
         value = refs[key]
@@ -157,7 +114,7 @@ def test_parquet_of_kerchunk(kerchunked, tmp_path, record_size, engine):
             else value
         )
     fs.flush()
-    (tmp_path / "r.json").write_text(json.dumps(kerchunked))
+    (tmp_path / "r.json").write_text(json.dumps(document))
     expected, found = contents(tmp_path / "r.json"), contents(tmp_path / "r.parq")
     documents = [key for key in expected if key.rpartition("/")[2].startswith(".")]
     assert {key: json.loads(found.pop(key)) for key in documents} == {
@@ -168,39 +125,39 @@ def test_parquet_of_kerchunk(kerchunked, tmp_path, record_size, engine):
 
 
 @pytest.mark.parametrize("threshold", [1, 10**9])
-def test_refs_to_dataframe(kerchunked, tmp_path, threshold):
+def test_refs_to_dataframe(document, tmp_path, threshold):
     """kerchunk's own converter, with and without dictionary-encoded URLs."""
     from kerchunk.df import refs_to_dataframe
 
-    refs_to_dataframe(kerchunked, str(tmp_path / "r.parq"), record_size=5, categorical_threshold=threshold)
-    (tmp_path / "r.json").write_text(json.dumps(kerchunked))
+    refs_to_dataframe(document, str(tmp_path / "r.parq"), record_size=5, categorical_threshold=threshold)
+    (tmp_path / "r.json").write_text(json.dumps(document))
     expected, found = contents(tmp_path / "r.json"), contents(tmp_path / "r.parq")
     assert {k: v for k, v in found.items() if "/." not in f"/{k}"} == {
         k: v for k, v in expected.items() if "/." not in f"/{k}"
     }
 
 
-def test_fastparquet_reads_for_us_too(kerchunked, tmp_path, monkeypatch):
+def test_fastparquet_reads_for_us_too(document, tmp_path, monkeypatch):
     """Without pyarrow, fastparquet gives the same columns."""
     from fsstore.kvstore.reference import parquet_read
 
-    references.open(kerchunked).save(tmp_path / "r.parq", record_size=6)
+    references.open(document).save(tmp_path / "r.parq", record_size=6)
     expected = contents(tmp_path / "r.parq")
     monkeypatch.setattr(parquet_read, "_read", parquet_read._with_fastparquet)
     assert contents(tmp_path / "r.parq") == expected
 
 
 @pytest.mark.parametrize("name", ["r.json", "r.json.zst", "r.json.gz", "r0.json", "r.parq"])
-def test_what_we_save_is_what_we_read(kerchunked, tmp_path, name):
+def test_what_we_save_is_what_we_read(document, tmp_path, name):
     """Saving in any form and opening again gives every byte back, and the source's bytes are unchanged."""
-    (tmp_path / "source.json").write_text(json.dumps(kerchunked))
-    references.open(kerchunked).save(tmp_path / name, version=0 if "0" in name else 1)
+    (tmp_path / "source.json").write_text(json.dumps(document))
+    references.open(document).save(tmp_path / name, version=0 if "0" in name else 1)
     assert contents(tmp_path / name) == contents(tmp_path / "source.json")
 
 
-def test_fsspec_reads_our_json(tmp_path, kerchunked):
+def test_fsspec_reads_our_json(tmp_path, document):
     """fsspec reads the same bytes from a document we wrote, awkward inline values included."""
-    refs = references.open(kerchunked).merge(
+    refs = references.open(document).merge(
         references.open(
             {
                 "a": b"\xff\0",
@@ -217,9 +174,9 @@ def test_fsspec_reads_our_json(tmp_path, kerchunked):
         assert oracle(str(tmp_path / f"r{version}.json")) == contents(tmp_path / f"r{version}.json")
 
 
-def test_fsspec_reads_our_parquet(tmp_path, kerchunked):
+def test_fsspec_reads_our_parquet(tmp_path, document):
     """fsspec's lazy mapper finds every reference we wrote, and nothing else, in parquet with holes."""
-    references.open(kerchunked).save(tmp_path / "r.parq", record_size=4)
+    references.open(document).save(tmp_path / "r.parq", record_size=4)
     ours = contents(tmp_path / "r.parq")
     theirs = fsspec.filesystem(
         "reference", fo=str(tmp_path / "r.parq"), remote_protocol="file", skip_instance_cache=True
@@ -232,7 +189,7 @@ def test_fsspec_reads_our_parquet(tmp_path, kerchunked):
             theirs.cat_file(hole)
 
 
-def test_multizarr(tmp_path):
+def test_multizarr(tmp_path, scan_hdf5):
     """Files combined by MultiZarrToZarr."""
     from kerchunk.combine import MultiZarrToZarr
 
@@ -251,42 +208,23 @@ def test_multizarr(tmp_path):
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_tifffile(tmp_path, version):
+def test_tifffile(tmp_path, version, tiff_references):
     """tifffile's sets: version 0 and 1, indented metadata, an array at the root, templates, edge tiles."""
-    import tifffile
-
     data = RNG.integers(0, 60000, (100, 120), dtype="u2")
-    tifffile.imwrite(tmp_path / "a.tif", data, tile=(32, 32))
-    with tifffile.imread(tmp_path / "a.tif", aszarr=True) as store:
-        text = io.StringIO()
-        store.write_fsspec(
-            text, url=f"file://{tmp_path}/", version=version, **({"templatename": "u"} if version else {})
-        )
-    (tmp_path / "r.json").write_text(text.getvalue())
+    tiff_references(tmp_path, data, version, tile=(32, 32))
     found = contents(tmp_path / "r.json")
     assert found == oracle(str(tmp_path / "r.json"))
     assert found["1.1"] == data[32:64, 32:64].tobytes()
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_virtualizarr(tmp_path, form):
+def test_virtualizarr(tmp_path, form, virtualize):
     """VirtualiZarr's exports, scalars under an empty chunk key included."""
-    import virtualizarr as vz
-    from obspec_utils.registry import ObjectStoreRegistry
-    from obstore.store import LocalStore
-    from virtualizarr.parsers import HDFParser
-
     with h5py.File(tmp_path / "a.h5", "w") as f:
         f.create_dataset("v", data=np.arange(100.0), chunks=(10,))
         f.create_dataset("s", data=5.0) if form == "json" else None
-    registry = ObjectStoreRegistry({"file://": LocalStore()})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        virtual = vz.open_virtual_dataset(
-            f"file://{tmp_path}/a.h5", registry=registry, parser=HDFParser(), loadable_variables=[]
-        )
-        path = tmp_path / ("r.json" if form == "json" else "r.parquet")
-        virtual.vz.to_kerchunk(str(path), format=form)
+    path = tmp_path / ("r.json" if form == "json" else "r.parquet")
+    virtualize(tmp_path / "a.h5", path, form)
     driver = run(open_reference(KvPrefix(LocalDriver(), str(path)), {}))
     values = run(driver.read_many([Read(f"v/{n}") for n in range(10)]))
     assert b"".join(bytes(value.value) for value in values) == np.arange(100.0).tobytes()
@@ -392,12 +330,12 @@ def test_what_parquet_cannot_hold_is_refused_by_name(tmp_path):
         references.open({".zgroup": "[]"}).save(tmp_path / "r.parq")
 
 
-def test_live_reference_filesystems(tmp_path, kerchunked):
+def test_live_reference_filesystems(tmp_path, document):
     """A live `ReferenceFileSystem`, over a dictionary or parquet, is read like its document."""
-    references.open(kerchunked).save(tmp_path / "r.parq")
-    (tmp_path / "r.json").write_text(json.dumps(kerchunked))
+    references.open(document).save(tmp_path / "r.parq")
+    (tmp_path / "r.json").write_text(json.dumps(document))
     expected = contents(tmp_path / "r.json")
-    for fo in (kerchunked, str(tmp_path / "r.json"), str(tmp_path / "r.parq")):
+    for fo in (document, str(tmp_path / "r.json"), str(tmp_path / "r.parq")):
         live = fsspec.filesystem("reference", fo=fo, remote_protocol="file", skip_instance_cache=True)
         store = references.store(live)
         found = {key.decode(): bytes(store.read(key).result().value) for key in store.list().result()}

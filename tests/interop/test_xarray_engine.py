@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import warnings
@@ -54,18 +53,6 @@ def netcdf(path):
     return path
 
 
-def kerchunk_document(path):
-    """Return kerchunk's document, made with the collector off (it can deadlock with it on)."""
-    from kerchunk.hdf import SingleHdf5ToZarr
-
-    gc.collect()
-    gc.disable()
-    try:
-        return SingleHdf5ToZarr(str(path), inline_threshold=50).translate()
-    finally:
-        gc.enable()
-
-
 def write_zarr(path, zarr_format, consolidated):
     """Write the dataset with xarray's zarr engine."""
     made = a_dataset()
@@ -91,9 +78,9 @@ def test_zarr_hierarchies(tmp_path, zarr_format, consolidated):
 
 
 @pytest.mark.parametrize("name", ["r.json", "r.json.zst", "r.parq"])
-def test_reference_sets(tmp_path, name):
+def test_reference_sets(tmp_path, name, scan_hdf5):
     """A kerchunk set of a NetCDF file, in every form, is the dataset that netCDF4 reads from the file."""
-    document = kerchunk_document(netcdf(tmp_path / "a.nc"))
+    document = scan_hdf5(netcdf(tmp_path / "a.nc"), inline_threshold=50)
     references.open(document).save(tmp_path / name)
     expected = xr.open_dataset(tmp_path / "a.nc", engine="netcdf4")
     for url in (f"file://{tmp_path}/{name}|reference:", f"file://{tmp_path}/{name}"):
@@ -104,9 +91,9 @@ def test_reference_sets(tmp_path, name):
         assert {**found.attrs} == {**expected.attrs}
 
 
-def test_the_same_as_the_kerchunk_engine(tmp_path):
+def test_the_same_as_the_kerchunk_engine(tmp_path, scan_hdf5):
     """Where kerchunk's engine is right, both give the same; its masks can be asked for."""
-    document = kerchunk_document(netcdf(tmp_path / "a.nc"))
+    document = scan_hdf5(netcdf(tmp_path / "a.nc"), inline_threshold=50)
     (tmp_path / "r.json").write_text(json.dumps(document))
     options = {"open_dataset_options": {"chunks": None}}
     expected = xr.open_dataset(str(tmp_path / "r.json"), engine="kerchunk", **options)
