@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import reference_peers
 from benchmarks.harness import Contender, workload
+from benchmarks.loopback import LoopbackServer
 
 CHUNKS, LENGTH = 4096, 1000
 
@@ -49,7 +50,7 @@ def open_set(folder: Path) -> Mapping[str, Contender]:
     url = f"file://{folder}/refs.json|reference:x/|zarr2:"
     return {
         "fsstore": lambda: fsstore.open(url).result()[:5000].read().result(),
-        "zarr": lambda: _zarr(folder)[:5000],
+        "zarr": lambda: reference_peers.zarr_array(folder)[:5000],
     }
 
 
@@ -60,8 +61,7 @@ def read_set(folder: Path) -> Mapping[str, Contender]:
 
     write_set(folder)
     opened = fsstore.open(f"file://{folder}/refs.json|reference:x/|zarr2:").result()
-    plain = _zarr(folder)
-    return {"fsstore": lambda: opened.read().result(), "zarr": lambda: plain[...]}
+    return {"fsstore": lambda: opened.read().result(), "zarr": reference_peers.zarr(folder)}
 
 
 @workload("references: read 2000 adjacent chunks of 4 KB", size=2000 * 4096)
@@ -71,44 +71,42 @@ def read_adjacent(folder: Path) -> Mapping[str, Contender]:
 
     adjacent(folder)
     opened = fsstore.open(f"file://{folder}/refs.json|reference:x/|zarr2:").result()
-    plain = _zarr(folder)
-
     return {
         "fsstore": lambda: opened.read().result(),
-        "zarr": lambda: plain[...],
-        "xarray kerchunk, opened": lambda: _kerchunk(folder).x.values,  # an open one keeps what it read
-        "icechunk": _icechunk(folder),
+        **_peers(folder),
         "one read": lambda: np.fromfile(folder / "values.bin", "<i4"),
     }
 
 
 @workload("references: read 2000 adjacent chunks of 4 KB over HTTP", size=2000 * 4096)
 def read_adjacent_http(folder: Path) -> Mapping[str, Contender]:
-    """The same from a web server on this machine, beside one request for the same bytes."""
+    """The same from a web server in another process, beside one request for the same bytes."""
     import urllib.request
 
     import fsstore
 
-    adjacent(folder)
-    url = serve(folder)
-    adjacent(folder, f"{url}/values.bin")
+    server = LoopbackServer(2000 * 4096)
+    adjacent(folder, f"{server.url}/values.bin")
     opened = fsstore.open(f"file://{folder}/refs.json|reference:x/|zarr2:").result()
-    store = fsstore.KvStore.open(f"{url}/").result()
+    store = fsstore.KvStore.open(f"{server.url}/").result()
 
     def one_request() -> Any:
-        with urllib.request.urlopen(f"{url}/values.bin") as response:
+        with urllib.request.urlopen(f"{server.url}/values.bin") as response:
             return np.frombuffer(response.read(), "<i4")
 
     return {
         "fsstore": lambda: opened.read().result(),
+        "zarr": reference_peers.zarr(folder, "http"),
+        "xarray kerchunk": reference_peers.kerchunk(folder, "http"),
+        "ManifestStore": reference_peers.manifest(folder, server.url),
         "one read": lambda: np.frombuffer(store.read("values.bin").result().value, "<i4"),
         "urllib": one_request,
     }
 
 
-@workload("references: read 64 MB of HDF5, zlib and shuffle", size=64 * 2**20)
+@workload("references: read 256 MB of HDF5, zlib and shuffle", size=256 * 2**20)
 def read_hdf5(folder: Path) -> Mapping[str, Contender]:
-    """A whole variable, beside h5py on the file and zarr on the references."""
+    """A whole variable, beside h5py on the file and others on the references."""
     import gc
 
     import h5py
@@ -117,7 +115,7 @@ def read_hdf5(folder: Path) -> Mapping[str, Contender]:
     import fsstore
 
     rng = np.random.default_rng(0)
-    walk = np.cumsum(rng.normal(size=(64, 512, 512)).astype("f4"), axis=2).round(2)
+    walk = np.cumsum(rng.normal(size=(256, 512, 512)).astype("f4"), axis=2).round(2)
     with h5py.File(folder / "a.h5", "w") as file:
         file.create_dataset("x", data=walk, chunks=(4, 256, 256), compression="gzip", shuffle=True)
     gc.disable()
@@ -128,11 +126,21 @@ def read_hdf5(folder: Path) -> Mapping[str, Contender]:
             reference[0] = f"file://{folder}/a.h5"
     (folder / "refs.json").write_text(json.dumps(document), encoding="utf-8")
     opened = fsstore.open(f"file://{folder}/refs.json|reference:x/|zarr2:").result()
-    plain, file = _zarr(folder), h5py.File(folder / "a.h5")
+    original = h5py.File(folder / "a.h5")
     return {
         "fsstore": lambda: opened.read().result(),
-        "zarr": lambda: plain[...],
-        "h5py": lambda: file["x"][...],
+        **_peers(folder),
+        "h5py": lambda: original["x"][...],
+    }
+
+
+def _peers(folder: Path) -> dict[str, Contender]:
+    """Return what others do with the local set in a folder."""
+    return {
+        "zarr": reference_peers.zarr(folder),
+        "xarray kerchunk": reference_peers.kerchunk(folder),
+        "ManifestStore": reference_peers.manifest(folder),
+        "icechunk": reference_peers.icechunk(folder),
     }
 
 
@@ -175,91 +183,3 @@ def adjacent(folder: Path, url: str = "") -> None:
         "x/.zattrs": '{"_ARRAY_DIMENSIONS": ["i"]}',
     }
     (folder / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}), encoding="utf-8")
-
-
-def serve(folder: Path) -> str:
-    """Serve the file of values on the loopback address, ranges included; the thread ends with the process."""
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    data = (folder / "values.bin").read_bytes()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1
-        disable_nagle_algorithm = True
-
-        def log_message(self, *args: object) -> None:
-            """Keep quiet."""
-
-        def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            first, last = 0, len(data) - 1
-            if wanted:
-                low, _, high = wanted.removeprefix("bytes=").partition("-")
-                first, last = int(low), min(int(high or last), last)
-            self.send_response_only(206 if wanted else 200)
-            if wanted:
-                self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-            self.send_header("Content-Length", str(last - first + 1))
-            self.end_headers()
-            self.wfile.write(memoryview(data)[first : last + 1])
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_address[1]}"
-
-
-def _kerchunk(folder: Path) -> Any:
-    """Open the set with xarray's kerchunk engine, without dask."""
-    import xarray
-
-    options = {"chunks": None}
-    return xarray.open_dataset(
-        f"{folder}/refs.json",
-        engine="kerchunk",
-        storage_options={"remote_protocol": "file"},
-        open_dataset_options=options,
-    )
-
-
-def _icechunk(folder: Path) -> Contender:
-    """Return a reader of the same chunks as virtual references of an icechunk repository."""
-    import icechunk
-    import zarr
-
-    place = f"file://{folder}/"
-    config = icechunk.RepositoryConfig.default()
-    config.set_virtual_chunk_container(
-        icechunk.VirtualChunkContainer(place, icechunk.local_filesystem_store(str(folder)))
-    )
-    storage = icechunk.local_filesystem_storage(f"{folder}/repo")
-    credentials = icechunk.containers_credentials({place: None})
-    repository = icechunk.Repository.create(storage, config, authorize_virtual_chunk_access=credentials)
-    session = repository.writable_session("main")
-    shape = ((folder / "values.bin").stat().st_size // 4,)
-    array = zarr.create_array(
-        session.store, name="x", shape=shape, chunks=(1024,), dtype="<i4", compressors=None, filters=None
-    )
-    for number in range(shape[0] // 1024):
-        session.store.set_virtual_ref(
-            f"x/c/{number}", f"{place}values.bin", offset=number * 4096, length=4096
-        )
-    return lambda: array[...]
-
-
-def _zarr(folder: Path) -> Any:
-    """Open the array with zarr over fsspec's filesystem of references."""
-    import fsspec
-    import zarr
-    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
-
-    target = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=True)
-    files = fsspec.filesystem(
-        "reference",
-        fo=f"{folder}/refs.json",
-        fs={"file": target},
-        asynchronous=True,
-        skip_instance_cache=True,
-    )
-    store = zarr.storage.FsspecStore(files, read_only=True, path="")
-    return zarr.open_array(store, path="x", mode="r", zarr_format=2)
