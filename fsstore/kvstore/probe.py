@@ -8,8 +8,9 @@ of groups, parquet reference sets and repositories.  No file is ever read whole 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from fsstore import registry
 from fsstore._json import loads
@@ -46,10 +47,30 @@ class Found:
         return path if self.is_file or not path or path.endswith("/") else path + "/"
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What every format looks like, and what has to be read to tell: first and last bytes, names in a directory."""
+
+    formats: tuple[Detection, ...]
+    head: int
+    tail: int
+    names: tuple[str, ...]
+
+
 def detections() -> tuple[Detection, ...]:
     """Return what every format looks like, those of plug-ins included."""
-    own = map(registry.detections.get, registry.detections.names())
-    return (*IMAGES, *FOREIGN, *COMPRESSED, *filter(None, own))
+    return _all_known().formats
+
+
+def _all_known() -> _Known:
+    return _known(tuple(registry.detections.names()))
+
+
+@cache
+def _known(names: tuple[str, ...]) -> _Known:
+    formats = (*IMAGES, *FOREIGN, *COMPRESSED, *filter(None, map(registry.detections.get, names)))
+    files = dict.fromkeys(name for each in formats for name in each.files if name not in _LATER)
+    return _Known(formats, *sizes(formats), tuple(files))
 
 
 def looked_for() -> str:
@@ -83,7 +104,7 @@ async def find(kvstore: OpenKv) -> Found | None:
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
-    known = detections()
+    known = _all_known()
     if _is_path_of_file(kvstore):
         matched = await _file(kvstore, known)
         if matched is not None or _is_single(kvstore):
@@ -92,7 +113,7 @@ async def find(kvstore: OpenKv) -> Found | None:
                     f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
                 )
             return Found(_single(matched, kvstore), is_file=True)
-    place = Found(known[0], is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
+    place = Found(REFERENCE, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
     matched = await _directory(kvstore.at(place).prefix, known)
     return Found(_single(matched, kvstore), is_file=False) if matched else None
 
@@ -109,7 +130,7 @@ def _single(matched: Sequence[Detection], kvstore: OpenKv) -> Detection:
     return matched[0]
 
 
-async def _file(kvstore: OpenKv, known: Sequence[Detection]) -> list[Detection] | None:
+async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
     """Return the formats that a file can be of; None if there is no file, or an empty one."""
     place = kvstore.prefix
     try:
@@ -121,27 +142,26 @@ async def _file(kvstore: OpenKv, known: Sequence[Detection]) -> list[Detection] 
         raise error.within(f"Format auto-detection failed: Error reading {place.describe()}") from error
     if not first:
         return None
-    matched = match_file(known, first, last)
+    matched = match_file(known.formats, first, last)
     wanted = max((each.confirm_head for each in matched), default=0)
-    whole = first is last or len(first) < sizes(known)[0]
+    whole = first is last or len(first) < known.head
     return settle(matched, await _beginning(place, wanted) if wanted and not whole else first)
 
 
-async def _ends(place: KvPrefix, known: Sequence[Detection]) -> tuple[bytes, bytes]:
+async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
     """Return the first and the last bytes of a file; all of it twice if it is shorter than either."""
-    head_size, tail_size = sizes(known)
     try:
-        first, last = await place.read_many([Read("", 0, head_size), Read("", -tail_size)])
+        first, last = await place.read_many([Read("", 0, known.head), Read("", -known.tail)])
     except OutOfRangeError:
         whole = bytes((await place.read()).value)
         return whole, whole
     return bytes(first.value), bytes(last.value)
 
 
-async def _ends_in_order(place: KvPrefix, known: Sequence[Detection]) -> tuple[bytes, bytes]:
+async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
     """Return the first bytes, and the last ones if some format that needs them begins like the file."""
-    head = await _beginning(place, sizes(known)[0])
-    if any(each.tail and head.startswith(each.usual_head) for each in known):
+    head = await _beginning(place, known.head)
+    if any(each.tail and head.startswith(each.usual_head) for each in known.formats):
         return await _ends(place, known)
     return head, b""
 
@@ -154,11 +174,10 @@ async def _beginning(place: KvPrefix, size: int) -> bytes:
         return bytes((await place.read()).value)
 
 
-async def _directory(place: KvPrefix, known: Iterable[Detection]) -> list[Detection]:
+async def _directory(place: KvPrefix, known: _Known) -> list[Detection]:
     """Return the formats that a directory can be of."""
-    names = list(dict.fromkeys(name for each in known for name in each.files if name not in _LATER))
-    present = await _present(place, names)
-    matched = match_files(known, present)
+    present = await _present(place, known.names)
+    matched = match_files(known.formats, present)
     if matched:
         return matched
     present = await _present(place, [*_GROUPS, *_LATER])
@@ -166,7 +185,7 @@ async def _directory(place: KvPrefix, known: Iterable[Detection]) -> list[Detect
         return [REFERENCE]
     if ".zgroup" in present:
         return []
-    return match_files(known, present)
+    return match_files(known.formats, present)
 
 
 async def _is_parquet_set(place: KvPrefix) -> bool:
