@@ -1,0 +1,138 @@
+"""Over stores that are far away, requests that do not depend on each other are under way together, up to the limits."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import fsstore as ts
+from fsstore import _runtime
+from fsstore.kvstore.engine import Turns, each
+from fsstore.kvstore.memory import MemoryDriver, MemoryKind
+
+
+class Crowd(MemoryDriver):
+    """A far store: a batch is answered when `together` of them are under way, or after a while."""
+
+    def __init__(self, together):
+        super().__init__()
+        self.together, self.under_way, self.most = together, 0, 0
+        self._features = type(self.features)(waits=True, create_only=True, conditional_write=True)
+
+    async def _gathered(self, keys):
+        if not any("/c/" in f"/{key}" for key in keys):
+            return
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        for _ in range(500):
+            if self.most >= self.together:
+                break
+            await asyncio.sleep(0.002)
+        self.under_way -= 1
+
+    async def read_many(self, reads):
+        await self._gathered([read.key for read in reads])
+        return await super().read_many(reads)
+
+    async def write_many(self, writes):
+        await self._gathered([write.key for write in writes])
+        return await super().write_many(writes)
+
+
+SHARDS = {
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 8]}},
+    "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2, 8]}}],
+}
+
+
+@pytest.fixture
+def crowd(monkeypatch):
+    """The store behind `memory://`, made far."""
+    store = Crowd(0)
+
+    async def opened(self, opening):
+        return store
+
+    monkeypatch.setattr(MemoryKind, "open", opened)
+    return store
+
+
+def created(metadata, shape):
+    """Return a new array in the store."""
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+    return ts.open(spec, create=True, dtype="int32", shape=shape).result()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_shards_are_read_together(crowd, whole):
+    """Eight shards wait for one answer of the store, or two (indexes, then entries), and not for eight."""
+    array = created(SHARDS, [64, 8])
+    array.write(np.arange(512).reshape(64, 8).astype("int32")).result()
+    crowd.together, crowd.most = 8, 0
+    view = array if whole else array[::8]
+    assert view.read().result().sum() == np.arange(512).reshape(64, 8)[:: 1 if whole else 8].sum()
+    assert crowd.most >= 8
+
+
+def test_chunks_are_written_together(crowd):
+    """Windows of a write do not wait for each other."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1, 8]}}
+    array = created({"chunk_grid": grid}, [64, 8])
+    crowd.together = 8
+    array.write(np.ones([64, 8], "int32")).result()
+    assert crowd.most >= 8
+
+
+def test_what_is_under_way_fits_the_budget():
+    """Costs of what is awaited together stay below the budget; something larger than it goes alone."""
+    spent, most, order = 0, 0, []
+
+    async def work(cost):
+        nonlocal spent, most
+        spent += cost
+        most = max(most, spent)
+        await asyncio.sleep(0.001)
+        spent -= cost
+        order.append(cost)
+
+    _runtime.call(_runtime.flow(work, [3, 3, 3, 20, 1, 9, 5], cost=lambda cost: cost, budget=10))
+    assert sorted(order) == [1, 3, 3, 3, 5, 9, 20]
+    assert most == 20
+
+
+def test_the_first_error_ends_the_flow():
+    """What is under way is cancelled, and nothing more is begun."""
+    begun, ended = [], []
+
+    async def work(number):
+        begun.append(number)
+        try:
+            if number == 1:
+                raise ValueError("one")
+            await asyncio.sleep(30)
+        finally:
+            ended.append(number)
+
+    with pytest.raises(ValueError, match="one"):
+        _runtime.call(_runtime.flow(work, range(10), cost=lambda _: 1, budget=3))
+    assert begun == [0, 1, 2]
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_limit_holds_for_all_batches_of_an_engine():
+    """Four batches at once share the turns of their engine."""
+    turns, under_way, most = Turns(3), 0, 0
+
+    async def work(number):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return number * 2
+
+    async def batches():
+        return await _runtime.gather([each(work, range(5), turns) for _ in range(4)])
+
+    assert _runtime.call(batches()) == [[0, 2, 4, 6, 8]] * 4
+    assert most == 3
