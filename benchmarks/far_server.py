@@ -1,0 +1,80 @@
+"""A web server on the loopback address that is as far away as a bucket: it serves a directory, each answer 30 ms late.
+
+Waiting costs no processor time, so what is measured is how many requests a library has under way, and how many
+after each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+_DELAY_S = 0.03
+_RANGE = re.compile(r"\r\nrange: bytes=(\d*)-(\d*)\r\n", re.IGNORECASE)
+
+
+def _answer(root: Path, request: str) -> bytes:
+    method, path, _ = request.split(" ", 2)
+    file = root / path.partition("?")[0].lstrip("/")
+    if not file.is_file():
+        return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    body, status, extra = file.read_bytes(), b"200 OK", b""
+    tag = b"%d" % file.stat().st_mtime_ns
+    found = _RANGE.search(request)
+    if found is not None:
+        size = len(body)
+        start = int(found[1]) if found[1] else size - int(found[2])
+        stop = min(int(found[2]) + 1, size) if found[1] and found[2] else size
+        extra = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, size)
+        body, status = body[start:stop], b"206 Partial Content"
+    head = b'HTTP/1.1 %s\r\nAccept-Ranges: bytes\r\nContent-Length: %d\r\nETag: "%s"\r\n%s\r\n' % (
+        status,
+        len(body),
+        tag,
+        extra,
+    )
+    return head if method == "HEAD" else head + body
+
+
+async def _serve(root: Path) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                await asyncio.sleep(_DELAY_S)
+                writer.write(_answer(root, request))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until the owner is gone
+    server.close()
+
+
+class FarServer:
+    """The process; `url` is where it listens.  It ends with its owner."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.far_server", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if self._process.stdout is None:
+            raise RuntimeError("the server has no output")
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+
+    def __del__(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))
