@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from fsstore import future as futures
-from fsstore._json import Fields, Json
+from fsstore._json import Fields
 from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.context import ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
@@ -26,19 +27,11 @@ __all__ = ["KIND", "InMemoryDriver"]
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayKind:
+class ArrayKind(PlainKind):
     """The driver kind: nested lists in the member `array`."""
 
     id: str = "array"
-    schemes: tuple[str, ...] = ()
-    role: Role = "standalone"
-    has_mode: bool = False
     resources: tuple[str, ...] = ("data_copy_concurrency",)
-
-    @property
-    def defaults(self) -> Mapping[str, Json]:
-        """No members have defaults."""
-        return {}
 
     def members(self, fields: Fields) -> dict[str, Any]:
         """Take the nested lists."""
@@ -63,34 +56,13 @@ class ArrayKind:
         known.update(rank=values.ndim)
         return known.over(IndexDomain(shape=values.shape))
 
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        return transform
-
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
-
-    def to_url(self, members: Mapping[str, Any]) -> str:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
-
     async def open(self, opening: Opening) -> OpenArray:
         """Return the array as a store."""
         kind = opening.schema.dtype
         if kind is None:
             raise StoreError('Error opening "array" driver: dtype must be specified')
         driver = InMemoryDriver(_nested(opening.members["array"], kind).copy(), kind, opening.resources)
-        transform = identity(driver.domain())
-        if opening.transform is not None:
-            transform = compose(opening.transform, transform)
-        return OpenArray(driver, transform)
+        return opening.view_of(driver)
 
 
 KIND = ArrayKind()

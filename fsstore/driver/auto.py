@@ -9,22 +9,21 @@ What formats look like stands in their own files, as `Detection` values; `kvstor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fsstore import registry
-from fsstore._json import Fields, Json, loads, quote
+from fsstore._json import Fields, loads, quote
 from fsstore.context import Context, bind_resource, parse_resource
 from fsstore.context_resources import KINDS
 from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
-from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.hierarchy import arrays_below
 from fsstore.kvstore.opened import OpenKv, open_adapter
 from fsstore.kvstore.probe import Found, find, looked_for
 from fsstore.kvstore.transactional import TransactionalDriver
-from fsstore.schema import Schema
 
 __all__ = ["KIND", "AutoKind", "enter"]
 
@@ -32,19 +31,12 @@ _DEPTH = 8  # adapters inside each other
 
 
 @dataclass(frozen=True, slots=True)
-class AutoKind:
+class AutoKind(PlainKind):
     """The driver kind.  Members besides the store are context resources for the drivers that are found."""
 
     id: str = "auto"
     schemes: tuple[str, ...] = ("auto",)
     role: Role = "store"
-    has_mode: bool = False
-    resources: tuple[str, ...] = ()
-
-    @property
-    def defaults(self) -> Mapping[str, Json]:
-        """No members have defaults."""
-        return {}
 
     def members(self, fields: Fields) -> dict[str, Any]:
         """Take context resources."""
@@ -58,24 +50,6 @@ class AutoKind:
             except JsonError as error:
                 fields.problem(error.within(f"Error parsing object member {quote(name)}").message)
         return out
-
-    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the schema: nothing is known yet."""
-        return schema
-
-    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return the schema: nothing else is known yet."""
-        return schema
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return nothing: there is no base."""
-        return None
-
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is: whether it is a file or a directory is to be found out."""
-        return path
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
         """Refuse anything after the colon."""

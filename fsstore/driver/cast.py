@@ -10,14 +10,14 @@ import numpy as np
 
 from fsstore import _runtime
 from fsstore import future as futures
-from fsstore._json import Fields, Json
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.convert import Conversion, conversion
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.index.compose import compose
+from fsstore.index.transform import identity
 from fsstore.schema import Schema
 from fsstore.url import decode_path
 
@@ -25,23 +25,12 @@ __all__ = ["KIND", "CastDriver", "CastKind"]
 
 
 @dataclass(frozen=True, slots=True)
-class CastKind:
+class CastKind(PlainKind):
     """The driver kind.  The data type stands in the spec's own `dtype` member."""
 
     id: str = "cast"
     schemes: tuple[str, ...] = ("cast",)
     role: Role = "adapter"
-    has_mode: bool = False
-    resources: tuple[str, ...] = ()
-
-    @property
-    def defaults(self) -> Mapping[str, Json]:
-        """No members have defaults."""
-        return {}
-
-    def members(self, fields: Fields) -> dict[str, Any]:
-        """Take no members."""
-        return {}
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
         """Return the schema with the data type of a URL merged in."""
@@ -55,16 +44,6 @@ class CastKind:
         """Return what the spec says of the array."""
         known = bases[0] if bases else Schema()
         return known.retyped(self.constrain(members, schema).dtype)
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        return transform
-
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
         """Return the data type that a component names."""
@@ -88,11 +67,7 @@ class CastKind:
             raise StoreError('Error opening "cast" driver: dtype must be specified')
         if opening.base is None:
             raise StoreError('Error opening "cast" driver: "base" must be specified')
-        driver = CastDriver(opening.base.driver, target)
-        transform = opening.base.transform
-        if opening.transform is not None:
-            transform = compose(opening.transform, transform)
-        return OpenArray(driver, transform)
+        return opening.view_of(CastDriver(opening.base.driver, target), opening.base.transform)
 
 
 KIND = CastKind()
@@ -116,8 +91,6 @@ class CastDriver(ArrayDriver):
     @property
     def base(self) -> OpenArray:  # type: ignore[override]  # computed here, stored by drivers without a base
         """The open base."""
-        from fsstore.index.transform import identity
-
         return OpenArray(self._inner, identity(self._inner.domain()))
 
     def domain(self) -> IndexDomain:

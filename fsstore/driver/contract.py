@@ -18,6 +18,8 @@ from fsstore.dtypes import dtype
 from fsstore.errors import UnimplementedError
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.transform import identity
 from fsstore.kvstore.opened import OpenKv
 from fsstore.schema import Schema
 
@@ -81,6 +83,11 @@ class Opening:
     transaction: Any = None
     writable: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def view_of(self, driver: ArrayDriver, view: IndexTransform | None = None) -> OpenArray:
+        """Return an opened driver, or a view of it, through the transform of the spec."""
+        shown = identity(driver.domain()) if view is None else view
+        return OpenArray(driver, shown if self.transform is None else compose(self.transform, shown))
 
 
 class OpenArray(NamedTuple):

@@ -15,13 +15,14 @@ import numpy as np
 
 from fsstore import _runtime
 from fsstore import future as futures
-from fsstore._json import Fields, Json, array_of, integer, one_of
+from fsstore._json import Fields, array_of, integer, one_of
 from fsstore.chunk.allocation import new_array
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.downsample_grid import covering, groups_of, members_of, reduced_domain, strided
-from fsstore.driver.layer_parts import coordinates
+from fsstore.driver.layer_parts import coordinates, within
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.driver.reduce_blocks import METHODS, check_method, reduce_blocks
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
@@ -34,19 +35,11 @@ _PIECE_ELEMENTS = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
-class DownsampleKind:
+class DownsampleKind(PlainKind):
     """The driver kind.  The data type is the base's and stands once, beside the base."""
 
     id: str = "downsample"
-    schemes: tuple[str, ...] = ()
     role: Role = "view"
-    has_mode: bool = False
-    resources: tuple[str, ...] = ()
-
-    @property
-    def defaults(self) -> Mapping[str, Json]:
-        """No members have defaults."""
-        return {}
 
     def members(self, fields: Fields) -> dict[str, Any]:
         """Take factors and method."""
@@ -84,28 +77,13 @@ class DownsampleKind:
             return strided(transform, members["downsample_factors"])
         return covering(transform, members["downsample_factors"], base)
 
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
-
-    def to_url(self, members: Mapping[str, Any]) -> str:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
-
     async def open(self, opening: Opening) -> OpenArray:
         """Return the view of the open base."""
         if opening.base is None:
             raise StoreError('Error opening "downsample" driver: "base" must be specified')
         members = opening.members
         driver = DownsampleDriver(opening.base, members["downsample_factors"], members["downsample_method"])
-        transform = identity(driver.domain())
-        if opening.transform is not None:
-            transform = compose(opening.transform, transform)
-        return OpenArray(driver, transform)
+        return opening.view_of(driver)
 
 
 KIND = DownsampleKind()
@@ -191,7 +169,7 @@ class DownsampleDriver(ArrayDriver):
         if 0 in sizes:
             return
         below = prod(
-            len(np.unique(_part(place, box))) * factor
+            len(np.unique(within(place, box))) * factor
             for place, factor in zip(where, self._factors, strict=True)
         )
         if below <= _PIECE_ELEMENTS or max(sizes, default=1) == 1:
@@ -207,12 +185,12 @@ class DownsampleDriver(ArrayDriver):
         maps, sizes, groups, picks = [], [], [], []
         for dimension, (place, factor) in enumerate(zip(where, self._factors, strict=True)):
             low, high = below.domain.inclusive_min[dimension], below.domain.exclusive_max[dimension]
-            wanted, pick = np.unique(_part(place, box), return_inverse=True)
+            wanted, pick = np.unique(within(place, box), return_inverse=True)
             members = members_of(wanted, factor, low, high)
             maps.append(_along(members, dimension, len(where)))
             sizes.append(len(members))
             groups.append(groups_of(wanted, factor, low, high))
-            picks.append(pick.reshape(_part(place, box).shape))
+            picks.append(pick.reshape(within(place, box).shape))
         view = IndexTransform(domain=IndexDomain(shape=sizes), output=maps)
         values = await driver.read(compose(view, below))
         reduced = await _runtime.offload(reduce_blocks, values, groups, self._method, kind="compute")
@@ -237,13 +215,6 @@ class DownsampleDriver(ArrayDriver):
         driver, below = self._base
         bound = OpenArray(driver.with_transaction(transaction), below)
         return DownsampleDriver(bound, self._factors, self._method)
-
-
-def _part(place: Array, box: tuple[slice, ...]) -> Array:
-    """Return the coordinates of a box; axes of size one repeat."""
-    return place[
-        tuple(side if size > 1 else slice(0, 1) for side, size in zip(box, place.shape, strict=True))
-    ]
 
 
 def _along(members: Array, dimension: int, rank: int) -> OutputIndexMap:

@@ -8,7 +8,7 @@ anything is decoded.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from fsstore._json import Fields, Json, integer
 from fsstore.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.contract import Array, OpenArray, Opening, Role
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype_of
 from fsstore.errors import (
     DataLossError,
@@ -28,9 +29,7 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.index import IndexDomain, IndexTransform
-from fsstore.index.compose import compose
-from fsstore.index.transform import identity
+from fsstore.index import IndexTransform
 from fsstore.kvstore.opened import OpenKv
 from fsstore.recheck import recheck
 from fsstore.schema import Schema
@@ -41,20 +40,13 @@ _LARGEST = 2**30  # bytes decoded
 
 
 @dataclass(frozen=True, slots=True)
-class ImageKind:
+class ImageKind(PlainKind):
     """The driver kind of an image format; `decoder` is its name in imagecodecs, `default_quality` that of writers."""
 
-    id: str
-    decoder: str
-    default_quality: int | None = None
     role: Role = "store"
-    has_mode: bool = False
     resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
-
-    @property
-    def schemes(self) -> tuple[str, ...]:
-        """The URL scheme."""
-        return (self.id,)
+    decoder: str = ""
+    default_quality: int | None = None
 
     @property
     def defaults(self) -> Mapping[str, Json]:
@@ -78,21 +70,6 @@ class ImageKind:
         merged = schema.copy()
         merged.update(dtype="uint8", rank=3)
         return merged
-
-    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what the spec says of the array."""
-        del bases
-        return self.constrain(members, schema)
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        return transform
-
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is: the key of the file."""
-        return path
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
         """Refuse anything after the colon."""
@@ -128,18 +105,19 @@ class ImageKind:
             raise error.within(where) from error
         self.constrain(opening.members, opening.schema)
         driver = ImageDriver(self, pixels, kvstore, opening.members, opening.resources)
-        transform = identity(driver.domain())
-        if opening.transform is not None:
-            transform = compose(opening.transform, transform)
-        return OpenArray(driver, transform)
+        return opening.view_of(driver)
 
 
-AVIF = ImageKind("avif", "avif", 80)
-BMP = ImageKind("bmp", "bmp")
-JPEG = ImageKind("jpeg", "jpeg8", 75)
-PNG = ImageKind("png", "png")
-TIFF = ImageKind("tiff", "tiff")
-WEBP = ImageKind("webp", "webp", 95)
+def _kind(name: str, decoder: str, quality: int | None = None) -> ImageKind:
+    return ImageKind(name, (name,), decoder=decoder, default_quality=quality)
+
+
+AVIF = _kind("avif", "avif", 80)
+BMP = _kind("bmp", "bmp")
+JPEG = _kind("jpeg", "jpeg8", 75)
+PNG = _kind("png", "png")
+TIFF = _kind("tiff", "tiff")
+WEBP = _kind("webp", "webp", 95)
 
 
 class ImageDriver(InMemoryDriver):

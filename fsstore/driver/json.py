@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from fsstore.chunk.allocation import new_array
 from fsstore.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.json_pointer import check_pointer, find, replace
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype_of
 from fsstore.errors import (
     AbortedError,
@@ -27,8 +28,6 @@ from fsstore.errors import (
 )
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.index.compose import compose
-from fsstore.index.transform import identity
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
 from fsstore.kvstore.opened import OpenKv
 from fsstore.recheck import recheck
@@ -50,13 +49,12 @@ def _pointer(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonKind:
+class JsonKind(PlainKind):
     """The driver kind."""
 
     id: str = "json"
     schemes: tuple[str, ...] = ("json",)
     role: Role = "store"
-    has_mode: bool = False
     resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
 
     @property
@@ -77,21 +75,6 @@ class JsonKind:
         merged.update(dtype="json", domain=IndexDomain(rank=0))
         return merged
 
-    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what the spec says of the array."""
-        del bases
-        return self.constrain(members, schema)
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        return transform
-
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is: the key of the document."""
-        return path
-
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
         """Return the pointer that a component names."""
         pointer = check_pointer(decode_path(rest))
@@ -106,10 +89,7 @@ class JsonKind:
         if opening.kvstore is None:
             raise StoreError('Error opening "json" driver: "kvstore" must be specified')
         driver = JsonDriver(opening.kvstore, opening.members, opening.resources)
-        transform = identity(driver.domain())
-        if opening.transform is not None:
-            transform = compose(opening.transform, transform)
-        return OpenArray(driver, transform)
+        return opening.view_of(driver)
 
 
 KIND = JsonKind()
@@ -123,7 +103,7 @@ class JsonDriver(ArrayDriver):
     ) -> None:
         self.kind = KIND
         self.dtype = dtype_of("json")
-        self.kvstore = kvstore
+        self.kvstore: OpenKv = kvstore
         self._store = kvstore.prefix
         self._members = dict(members)
         self._pointer: str = members.get("json_pointer", "")

@@ -17,7 +17,7 @@ from fsstore.constraint import braced
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, IndexTransform
 
-__all__ = ["LayerParts", "coordinates", "cuts"]
+__all__ = ["LayerParts", "at_corner", "coordinates", "cuts", "within"]
 
 _Vector = np.ndarray[Any, np.dtype[np.int64]]
 _Box = tuple[slice, ...]
@@ -51,7 +51,7 @@ class LayerParts:
         for box in product(*(list(pairwise(cut)) for cut in sides)):
             corner = tuple(begin for begin, _ in box)
             yield (
-                self._layer_at([_at(place, corner) for place in places]),
+                self._layer_at([at_corner(place, corner) for place in places]),
                 tuple(slice(*side) for side in box),
             )
 
@@ -88,7 +88,15 @@ def cuts(cells: Sequence[_Vector], axis: int, size: int) -> list[int]:
     return sorted(found)
 
 
-def _at(place: _Vector, corner: Sequence[int]) -> int:
+def within(place: _Vector, box: _Box) -> _Vector:
+    """Return the coordinates of a box of the request; axes of size one repeat."""
+    return place[
+        tuple(side if size > 1 else slice(0, 1) for side, size in zip(box, place.shape, strict=True))
+    ]
+
+
+def at_corner(place: _Vector, corner: Sequence[int]) -> int:
+    """Return the coordinate at one position of the request."""
     return int(
         place[tuple(position if size > 1 else 0 for position, size in zip(corner, place.shape, strict=True))]
     )

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from fsstore import _runtime
 from fsstore import future as futures
-from fsstore._json import Fields, Json
 from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.layer_parts import LayerParts
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
@@ -32,29 +32,12 @@ __all__ = ["KIND", "StackDriver", "StackKind"]
 
 
 @dataclass(frozen=True, slots=True)
-class StackKind:
+class StackKind(PlainKind):
     """The driver kind: a list of specs in the member `layers`, which the spec itself holds."""
 
     id: str = "stack"
-    schemes: tuple[str, ...] = ()
     role: Role = "layered"
-    has_mode: bool = False
     resources: tuple[str, ...] = ("data_copy_concurrency",)
-
-    @property
-    def defaults(self) -> Mapping[str, Json]:
-        """No members have defaults."""
-        return {}
-
-    def members(self, fields: Fields) -> dict[str, Any]:
-        """Take no members."""
-        del fields
-        return {}
-
-    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the schema."""
-        del members
-        return schema
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
         """Return the schema with the type of the layers, and the hull of their domains if it gives none."""
@@ -76,25 +59,6 @@ class StackKind:
             known = known.over(domain.mark_bounds_implicit[False])
         return known
 
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        del members
-        return transform
-
-    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
-
-    def to_url(self, members: Mapping[str, Any]) -> str:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
-
     async def open(self, opening: Opening) -> OpenArray:
         """Return the stack; layers that are specs stay closed until they are needed."""
         known = self.known(opening.members, opening.schema, [layer.schema for layer in opening.layers])
@@ -106,10 +70,7 @@ class StackKind:
         if known.domain is None:
             raise StoreError("domain must be specified")
         driver = StackDriver(tuple(opening.layers), known, opening.resources, opening.transaction)
-        transform = identity(driver.domain())
-        if opening.transform is not None:
-            transform = compose(opening.transform, transform)
-        return OpenArray(driver, transform)
+        return opening.view_of(driver)
 
 
 KIND = StackKind()

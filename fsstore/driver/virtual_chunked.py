@@ -18,12 +18,13 @@ import numpy as np
 
 from fsstore import _runtime
 from fsstore import future as futures
-from fsstore._json import Fields, Json
+from fsstore._json import Fields
 from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk_shape import choose_one_grid
 from fsstore.context import Context, ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
-from fsstore.driver.layer_parts import coordinates, cuts
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening
+from fsstore.driver.layer_parts import at_corner, coordinates, cuts, within
+from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.future import Future
@@ -41,52 +42,15 @@ Function = Callable[[IndexDomain, Array, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class VirtualChunkedKind:
+class VirtualChunkedKind(PlainKind):
     """The driver kind.  Functions have no JSON: such stores are made by `virtual_chunked` only."""
 
     id: str = "virtual_chunked"
-    schemes: tuple[str, ...] = ()
-    role: Role = "standalone"
-    has_mode: bool = False
     resources: tuple[str, ...] = ("data_copy_concurrency",)
-
-    @property
-    def defaults(self) -> Mapping[str, Json]:
-        """No members have defaults."""
-        return {}
 
     def members(self, fields: Fields) -> dict[str, Any]:
         """Refuse: functions have no JSON."""
         raise _no_json()
-
-    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the schema."""
-        del members
-        return schema
-
-    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return the schema."""
-        del members, bases
-        return schema
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return nothing: there is no base."""
-        del members, transform, base
-        return None
-
-    def kvstore_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
-
-    def to_url(self, members: Mapping[str, Any]) -> str:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
 
     async def open(self, opening: Opening) -> OpenArray:
         """Refuse: functions have no JSON."""
@@ -191,8 +155,8 @@ class VirtualChunkedDriver(ArrayDriver):
         for sides in product(*(list(pairwise(cuts(cells, axis, size))) for axis, size in enumerate(shape))):
             box = tuple(slice(*side) for side in sides)
             corner = tuple(begin for begin, _ in sides)
-            parts = [_of(place, box) for place in where]
-            yield tuple(_first(cell, corner) for cell in cells), box, parts
+            parts = [within(place, box) for place in where]
+            yield tuple(at_corner(cell, corner) for cell in cells), box, parts
 
     def _located(self, transform: IndexTransform) -> IndexTransform:
         return compose(transform, identity(self._domain))
@@ -269,16 +233,6 @@ class VirtualChunkedDriver(ArrayDriver):
         """Return the view: the domain is fixed."""
         del fix
         return self._located(transform)
-
-
-def _of(place: Array, box: tuple[slice, ...]) -> Array:
-    return place[
-        tuple(side if size > 1 else slice(0, 1) for side, size in zip(box, place.shape, strict=True))
-    ]
-
-
-def _first(cell: Array, corner: Sequence[int]) -> int:
-    return int(cell[tuple(at if size > 1 else 0 for at, size in zip(corner, cell.shape, strict=True))])
 
 
 def _inside(where: Sequence[Array], cell: IndexDomain) -> tuple[Any, ...]:

@@ -1,0 +1,61 @@
+"""What kinds of array drivers have in common that do not say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsstore._json import Fields, Json
+from fsstore.driver.contract import Role
+from fsstore.errors import UnimplementedError
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.schema import Schema
+
+__all__ = ["PlainKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainKind:
+    """A kind without members and URL that adds nothing to the schema; a `DriverKind` once it has `open`."""
+
+    id: str
+    schemes: tuple[str, ...] = ()
+    role: Role = "standalone"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ()
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """No members have defaults."""
+        return {}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take no members."""
+        return {}
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema."""
+        return schema
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return what members and schema say of the array."""
+        return self.constrain(members, schema)
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Refuse: there is no URL."""
+        raise UnimplementedError("URL representation not supported")
