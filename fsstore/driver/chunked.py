@@ -28,7 +28,6 @@ from fsstore.format.n5 import N5
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
 from fsstore.kvstore.key_range import KeyRange
@@ -195,11 +194,7 @@ async def _open(kind: ChunkedKind, opening: Opening) -> OpenArray:
     job = _Job(kind, opening, entry)
     array = await _find_or_create(job, mode, options)
     driver = ChunkedDriver(kind, opening.kvstore, entry, array, options, mode)
-    domain = _labeled(driver.domain(), opening.schema)
-    transform = identity(domain)
-    if opening.transform is not None:
-        transform = compose(opening.transform, transform)
-    return OpenArray(driver, transform)
+    return opening.view_of(driver, identity(_labeled(driver.domain(), opening.schema)))
 
 
 def _labeled(domain: IndexDomain, schema: Schema) -> IndexDomain:
