@@ -1,7 +1,8 @@
 """What the engine knows of a stored array: its chunk boundaries, keys, codecs and fill value.
 
 A format makes a `ChunkModel` from its documents.  For an array with fields (`component` set) the stored elements are
-structures and the array is one of their fields; its sub-array dimensions follow the others and are never cut.
+structures and the array is one of their fields; its sub-array dimensions follow the others and are never cut.  With
+`octets` the array is the bytes of the elements, in a dimension of their own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class ChunkModel:
     fill_value: Any = None
     key_rank: int | None = None
     component: str | None = None
+    octets: bool = False
     bind: Callable[[tuple[int, ...]], BoundChain] | None = field(default=None, compare=False)
 
     @property
@@ -61,5 +63,12 @@ class ChunkModel:
         return self.bind(self.chunk_shape(numbers))
 
     def view(self, chunk: Array) -> Array:
-        """Return the array's elements of a decoded chunk: the chunk itself, or a field of it."""
+        """Return the array's elements of a decoded chunk: the chunk itself, a field of it, or its bytes."""
+        if self.octets:
+            return chunk[..., np.newaxis].view("V1")
         return chunk if self.component is None else chunk[self.component]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the array shows decoded chunks otherwise than they are: a field of them, or their bytes."""
+        return self.octets or self.component is not None

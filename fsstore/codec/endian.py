@@ -59,10 +59,10 @@ class BytesCodec:
     @classmethod
     def complete(cls, options: Options, decoded: ChunkSpec) -> Self:
         """Return the codec with the native byte order where none is asked for and one is needed."""
-        if not has_byte_order(decoded.dtype):
+        if (
+            not has_byte_order(decoded.dtype) and decoded.dtype.fields is None
+        ):  # of structures TensorStore wants it always
             return cls(None)
-        if decoded.dtype.fields is not None and "endian" not in options:
-            return cls(None)  # what zarr-python writes for structures, and all that it reads
         return cls(options.get("endian", sys.byteorder))
 
     def to_json(self) -> dict[str, Json]:

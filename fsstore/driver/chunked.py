@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore._json import Fields, Json, boolean, one_of, string
+from fsstore._json import Fields, Json, boolean, one_of
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.contract import OpenArray, Opening, Role
@@ -24,6 +24,7 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray, Format
+from fsstore.format.field import FIELD, OCTETS
 from fsstore.format.n5 import N5
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
@@ -72,10 +73,12 @@ class ChunkedKind:
             metadata = {**(metadata or {}), "dimension_separator": legacy}
         if metadata:
             out["metadata"] = metadata
-        for name in self.format.options:
-            chosen = fields.take(name, string)
+        for name, parser in self.format.options.items():
+            chosen = fields.take(name, parser)
             if chosen:
                 out[name] = chosen
+        if FIELD in out and OCTETS in out:
+            fields.problem(f'"{FIELD}" and "{OCTETS}" are mutually exclusive')
         for name in ("recheck_cached_metadata", "recheck_cached_data"):
             value = fields.take(name, recheck)
             if value is not None and value != ChunkedOptions.defaults()[name]:
@@ -134,7 +137,7 @@ class ChunkedKind:
         """Return `zarr3:`; a selected field or another document has no URL."""
         for name in self.format.options:
             if members.get(name):
-                what = "selected_field" if name == "field" else name
+                what = "selected_field" if name == FIELD else name
                 raise UrlError(f"{self.format.scheme} URL syntax not supported with {what} specified")
         return f"{self.format.scheme}:{encode_path('')}"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from fsstore._json import Json
+from fsstore._json import Json, Parser
 from fsstore.chunk.model import ChunkModel
 from fsstore.dtypes import dtype
 from fsstore.schema import Schema
@@ -59,8 +59,8 @@ class Format(Protocol):
     """The key of the metadata document."""
     attributes: ClassVar[str | None]
     """The key of a document beside it that may name the dimensions, or None."""
-    options: ClassVar[tuple[str, ...]]
-    """Spec members of its own (`field`), strings or booleans, that choose how the document is understood."""
+    options: ClassVar[Mapping[str, Parser[Any]]]
+    """Spec members of its own (`field`) that choose how the document is understood, and their parsers."""
 
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""

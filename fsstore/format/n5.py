@@ -94,7 +94,7 @@ class N5:
     scheme: ClassVar[str] = "n5"
     document: ClassVar[str] = "attributes.json"
     attributes: ClassVar[str | None] = None
-    options: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Mapping[str, Parser[Any]]] = {}
 
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""

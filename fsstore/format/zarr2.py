@@ -9,7 +9,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore._json import Fields, Json, Parser, array_of, dumps, integer, loads, one_of, quote
+from fsstore._json import (
+    Fields,
+    Json,
+    Parser,
+    array_of,
+    boolean,
+    dumps,
+    integer,
+    loads,
+    one_of,
+    quote,
+    string,
+)
 from fsstore.chunk.grid import RegularAxis
 from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.model import ChunkModel
@@ -21,7 +33,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.format.dimension_names import labels_of_attributes
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
 from fsstore.format.zarr2_create import create_metadata
-from fsstore.format.zarr2_dtype import Field, dtype_json, parse_dtype, select_field
+from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, shown_field
 from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
 from fsstore.schema import Schema
 
@@ -91,7 +103,11 @@ class Zarr2:
     scheme: ClassVar[str] = "zarr2"
     document: ClassVar[str] = ".zarray"
     attributes: ClassVar[str | None] = ".zattrs"
-    options: ClassVar[tuple[str, ...]] = ("field", "metadata_key")
+    options: ClassVar[Mapping[str, Parser[Any]]] = {
+        "field": string,
+        "metadata_key": string,
+        "open_as_void": boolean,
+    }
 
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""
@@ -147,10 +163,6 @@ class Zarr2:
         return replace(build({**array.metadata, "shape": stored}, array.extra), labels=array.labels)
 
 
-def _named(field: Field) -> dict[str, str]:
-    return {} if field.name is None else {"field": field.name}
-
-
 def _object_fill(fill: Any, name: str) -> Any:
     """Return what missing elements of variable length are: null and 0 stand for nothing."""
     if name == "json":
@@ -171,7 +183,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     """Return the array that a complete, checked document describes."""
     native = parse_dtype(metadata["dtype"])
     fill = fill_from_v2(metadata["fill_value"], native)
-    field = select_field(native, options.get("field"), metadata.get("filters"))
+    field = shown_field(native, options, metadata.get("filters"))
     if native.kind == "O":
         fill = _object_fill(fill, field.dtype.name)
     chunks = tuple(metadata["chunks"])
@@ -180,8 +192,8 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     sizes = chunks + field.shape
     rank, trailing = len(chunks), len(field.shape)
     order = tuple(range(rank)) if metadata["order"] == "C" else tuple(range(rank))[::-1]
-    part = fill if field.name is None or fill is None else fill[field.name]
-    chosen = {**{name: value for name, value in options.items() if value}, **_named(field)}
+    part = field.of(fill, native)
+    chosen = {**{name: value for name, value in options.items() if value}, **field.options}
     return ChunkedArray(
         shape=tuple(metadata["shape"]) + field.shape,
         dtype=field.dtype,
@@ -193,6 +205,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
             fill_value=part,
             key_rank=rank,
             component=field.name,
+            octets=field.octets,
         ),
         metadata=metadata,
         codec={

@@ -11,9 +11,10 @@ from fsstore._json import Json, dumps
 from fsstore.chunk_shape import choose_one_grid
 from fsstore.codec.compressor_v2 import DEFAULT_COMPRESSOR, merge_specs
 from fsstore.errors import StoreError
+from fsstore.format.field import require_type
 from fsstore.format.fill_value import fill_to_v2
 from fsstore.format.schema_check import new_shape, plain_fill
-from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, select_field, stored_dtype
+from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, shown_field, stored_dtype
 from fsstore.format.zarr2_match import constrain_schema
 from fsstore.layout import ChunkLayout
 from fsstore.layout_value import LayoutValue
@@ -27,13 +28,14 @@ def create_metadata(
 ) -> dict[str, Any]:
     """Return the document of a new array."""
     if "dtype" not in constraints and schema.dtype is not None:
+        require_type(options)
         constraints = {**constraints, "dtype": dtype_json(stored_dtype(schema.dtype))}
     merged = constrain_schema(constraints, options, schema)
     units = merged.dimension_units
     if units is not None and any(unit is not None for unit in units):
         raise StoreError("Dimension units not supported by zarr driver")
     native = _native(constraints, merged)
-    trailing = select_field(native, options.get("field") or (native.names or (None,))[0]).shape
+    trailing = shown_field(native, options).shape
     domain = new_shape(merged)
     rank = len(domain) - len(trailing)
     if domain[rank:] != trailing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from fsstore._json import Json, array_of, expected, integer, quote, show
 from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, StoreError
+from fsstore.format.field import Field, is_chosen, select_field
 
-__all__ = ["Field", "parse_dtype", "select_field", "stored_dtype"]
+__all__ = ["dtype_json", "parse_dtype", "shown_field", "stored_dtype"]
 
 _SCALAR = re.compile(r"([<>|])([biufc])([0-9]+)|([<>|])([SVUO])([0-9]*)|([<>])([mM])8\[([0-9]*[A-Za-zμ]+)\]")
 _BARE = (
@@ -21,16 +22,6 @@ _BARE = (
 )
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
 _MAX_SIZE = 2**28  # bytes of one element: opening an array makes a few for its fill value
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """The part of a stored element that an array shows: its name (None: all of it), type and sub-array shape."""
-
-    name: str | None
-    dtype: dtype
-    native: np.dtype[Any]
-    shape: tuple[int, ...] = ()
 
 
 def parse_dtype(value: Any) -> np.dtype[Any]:
@@ -112,25 +103,11 @@ def object_dtype(filters: Any) -> dtype | None:
     return None if first is None else dtype_of(names.get(first, "json"))
 
 
-def select_field(native: np.dtype[Any], name: str | None, filters: Any = None) -> Field:
-    """Return the field of a stored type that an array shows; `filters` say what objects are."""
-    if native.kind == "O":
-        return Field(None, object_dtype(filters) or dtype_of("ustring"), native)
-    if native.fields is None:
-        if name:
-            raise StoreError(f"Cannot specify a field: the zarr dtype is {show(dtype_json(native))}")
-        return Field(None, dtype_of(native.newbyteorder("=")), native.newbyteorder("="))
-    names = list(native.names or ())
-    if not name:
-        if len(names) > 1:
-            raise StoreError(f'Must specify a "field" that is one of: {show(names)}')
-        name = names[0]
-    if name not in names:
-        raise StoreError(f"Requested field {quote(name)} is not one of: {show(names)}")
-    part = native.fields[name][0]
-    base, shape = part.subdtype if part.subdtype is not None else (part, ())
-    base = base.newbyteorder("=")
-    return Field(name, dtype_of(base), base, tuple(shape))
+def shown_field(native: np.dtype[Any], options: Mapping[str, Any], filters: Any = None) -> Field:
+    """Return what an array shows of its elements; `filters` say what objects are."""
+    if native.kind == "O" and not is_chosen(options):
+        return Field(object_dtype(filters) or dtype_of("ustring"), native)
+    return select_field(native, options)
 
 
 def stored_dtype(kind: dtype) -> np.dtype[Any]:

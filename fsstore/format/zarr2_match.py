@@ -15,7 +15,7 @@ from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.fill_value import fill_from_v2
 from fsstore.format.schema_check import SchemaWords, check_schema, expect_member
-from fsstore.format.zarr2_dtype import parse_dtype, select_field
+from fsstore.format.zarr2_dtype import parse_dtype, shown_field
 from fsstore.index import IndexDomain
 from fsstore.layout import ChunkLayout
 from fsstore.schema import Schema
@@ -40,7 +40,7 @@ def constrain_schema(constraints: Mapping[str, Any], options: Mapping[str, Any],
     merged = schema.copy()
     native = parse_dtype(constraints["dtype"])
     try:
-        field = select_field(native, options.get("field"), constraints.get("filters"))
+        field = shown_field(native, options, constraints.get("filters"))
     except StoreError as error:
         raise FailedPreconditionError(error.message) from None
     if native.kind != "O" or constraints.get("filters"):
@@ -70,7 +70,7 @@ def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], s
         if fill is not None:
             merged.update(fill_value=np.asarray(fill, native.newbyteorder("=")))
     if merged.rank is not None:
-        trailing = () if native is None else select_field(native, options.get("field")).shape
+        trailing = () if native is None else shown_field(native, options).shape
         merged.update(chunk_layout=_layout(constraints, merged.rank, trailing))
     return merged
 

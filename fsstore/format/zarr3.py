@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore._json import Json, dumps
+from fsstore._json import Json, Parser, boolean, dumps, string
 from fsstore.chunk.grid import Axis, RegularAxis, VariableAxis
 from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.model import ChunkModel
 from fsstore.codec.bound_chain import BoundChain
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.chain_resolve import wished_order, wished_read_shape
-from fsstore.codec.chain_spec import ChainSpec
+from fsstore.codec.chain_spec import SHARDING, ChainSpec
 from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.endian import stored_dtype
 from fsstore.detection import Detection
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.dimension_names import labels_of
+from fsstore.format.field import FIELD, OCTETS
 from fsstore.format.fill_value import fill_from_v3
 from fsstore.format.zarr3_create import create_metadata
 from fsstore.format.zarr3_document import load_document, parse_document, stored_units
-from fsstore.format.zarr3_dtype import parse_data_type
+from fsstore.format.zarr3_dtype import parse_data_type, shown_field
 from fsstore.format.zarr3_match import check_constraints, constrain_schema, implied_schema
 from fsstore.schema import Schema
 
@@ -45,7 +48,7 @@ class Zarr3:
     scheme: ClassVar[str] = "zarr3"
     document: ClassVar[str] = "zarr.json"
     attributes: ClassVar[str | None] = None
-    options: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Mapping[str, Parser[Any]]] = {"field": string, "open_as_void": boolean}
 
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""
@@ -55,17 +58,17 @@ class Zarr3:
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> Schema:
         """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
-        return constrain_schema(constraints, schema)
+        return constrain_schema(constraints, options, schema)
 
     def implied_schema(
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> Schema:
         """Return `schema` with everything that follows from the constraints merged in."""
-        return implied_schema(constraints, schema)
+        return implied_schema(constraints, options, schema)
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""
-        return _decoded(data)
+        return _decoded(data, options.get(FIELD), bool(options.get(OCTETS)))
 
     def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
         """Return the array as it is: the metadata document names its dimensions."""
@@ -79,7 +82,7 @@ class Zarr3:
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> ChunkedArray:
         """Return a new array that satisfies the schema and the constraints."""
-        return build(create_metadata(constraints, schema))
+        return build(create_metadata(constraints, options, schema), options)
 
     def check(
         self, array: ChunkedArray, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
@@ -89,13 +92,14 @@ class Zarr3:
 
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
         """Return the array with another shape."""
-        return build({**array.metadata, "shape": list(shape)})
+        stored = list(shape[: array.rank - array.fixed])
+        return build({**array.metadata, "shape": stored}, array.extra)
 
 
 @lru_cache(maxsize=64)
-def _decoded(data: bytes) -> ChunkedArray:
+def _decoded(data: bytes, field: str | None, octets: bool) -> ChunkedArray:
     """Return the array of a document; arrays opened again, or made alike, are described once."""
-    return build(parse_document(load_document(data), stored=True))
+    return build(parse_document(load_document(data), stored=True), {FIELD: field, OCTETS: octets})
 
 
 def _axes(grid: Mapping[str, Any], shape: Sequence[int]) -> tuple[tuple[Axis, ...], tuple[int, ...]]:
@@ -125,47 +129,70 @@ def _listed(sizes: Sequence[Any], extent: int) -> list[int]:
     return [size for size, repeats in runs for _ in range(repeats)]
 
 
-def build(metadata: dict[str, Any]) -> ChunkedArray:
-    """Return the array that a complete, checked document describes."""
+def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
+    """Return the array that a complete, checked document describes, or the part of it that is chosen."""
     shape = tuple(metadata["shape"])
-    rank = len(shape)
     kind = parse_data_type(metadata["data_type"])
-    fill = fill_from_v3(metadata["fill_value"], kind.native, kind.name)
-    axes, write_chunk = _axes(metadata["chunk_grid"], shape)
-    chain = CodecChain.from_json(metadata["codecs"])
-    spec = ChunkSpec(kind.native, write_chunk, fill)
-    regular = metadata["chunk_grid"]["name"] == "regular"
-
-    @lru_cache(maxsize=256)
-    def bind(chunk_shape: tuple[int, ...]) -> BoundChain:
-        return chain.bind(ChunkSpec(kind.native, chunk_shape, fill))
-
     wish = ChainSpec.from_json(metadata["codecs"])
+    field = shown_field(kind, options)
+    native = stored_dtype(kind.native, _endian(wish)) if field.octets else kind.native
+    fill = np.asarray(fill_from_v3(metadata["fill_value"], kind.native, kind.name), kind.native).astype(
+        native
+    )[()]
+    axes, write_chunk = _axes(metadata["chunk_grid"], shape)
+    rank, trailing = len(shape), field.shape
+    part = field.of(fill, native)
+    names = labels_of(metadata.get("dimension_names") or [None] * rank)
+    units = stored_units(metadata, rank)
+    return ChunkedArray(
+        shape=shape + trailing,
+        dtype=field.dtype,
+        model=ChunkModel(
+            dtype=field.native,
+            axes=(*axes, *map(RegularAxis, trailing)),
+            keys=_keys(metadata["chunk_key_encoding"]),
+            **_bound(metadata, ChunkSpec(native, write_chunk, fill)),
+            fill_value=part,
+            key_rank=rank,
+            component=field.name,
+            octets=field.octets,
+        ),
+        metadata=metadata,
+        codec={"driver": "zarr3", "codecs": _shown_codecs(metadata["codecs"])},
+        write_chunk=write_chunk + trailing,
+        read_chunk=(wished_read_shape(wish, rank) or write_chunk) + trailing,
+        inner_order=(*wished_order(wish, rank), *range(rank, rank + len(trailing))),
+        labels=(*names, *("" for _ in trailing)),
+        units=None if units is None else (*units, *(None for _ in trailing)),
+        fill_value=np.asarray(part, field.native),
+        fixed=len(trailing),
+        extra=field.options,
+    )
+
+
+def _bound(metadata: Mapping[str, Any], spec: ChunkSpec) -> dict[str, Any]:
+    """Return the codecs of chunks like `spec`, and how to bind those of chunks of other shapes."""
+    chain = CodecChain.from_json(metadata["codecs"])
     try:
         bound = chain.bind(spec)
     except StoreError as error:
         raise error.within('Error parsing object member "codecs"') from None
-    names = metadata.get("dimension_names") or [None] * rank
-    return ChunkedArray(
-        shape=shape,
-        dtype=kind.dtype,
-        model=ChunkModel(
-            dtype=kind.native,
-            axes=axes,
-            keys=_keys(metadata["chunk_key_encoding"]),
-            chain=bound,
-            fill_value=fill,
-            bind=None if regular else bind,
-        ),
-        metadata=metadata,
-        codec={"driver": "zarr3", "codecs": _shown_codecs(metadata["codecs"])},
-        write_chunk=write_chunk,
-        read_chunk=wished_read_shape(wish, rank) or write_chunk,
-        inner_order=wished_order(wish, rank),
-        labels=labels_of(names),
-        units=stored_units(metadata, rank),
-        fill_value=np.asarray(fill, kind.native),
-    )
+    if metadata["chunk_grid"]["name"] == "regular":
+        return {"chain": bound}
+
+    @lru_cache(maxsize=256)
+    def bind(chunk_shape: tuple[int, ...]) -> BoundChain:
+        return chain.bind(replace(spec, shape=chunk_shape))
+
+    return {"chain": bound, "bind": bind}
+
+
+def _endian(chain: ChainSpec) -> str:
+    """Return the byte order of stored elements."""
+    pack = chain.pack
+    while pack is not None and pack.name == SHARDING:
+        pack = pack.inner().pack
+    return "little" if pack is None else pack.options.get("endian", "little")
 
 
 def _keys(encoding: Mapping[str, Any]) -> KeyEncoding:

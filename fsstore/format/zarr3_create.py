@@ -13,10 +13,11 @@ from fsstore.codec.chain_resolve import resolve, wished_read_shape
 from fsstore.codec.chain_spec import ChainSpec, CodecOptions
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
+from fsstore.format.field import is_chosen, require_type
 from fsstore.format.fill_value import fill_from_v3, fill_to_v3
 from fsstore.format.schema_check import new_shape, plain_fill
 from fsstore.format.zarr3_dtype import DataType, parse_data_type, stored_type
-from fsstore.format.zarr3_match import constrain_schema, with_units
+from fsstore.format.zarr3_match import constrain_schema, trailing_of, with_units
 from fsstore.layout import ChunkLayout
 from fsstore.layout_value import LayoutValue
 from fsstore.schema import Schema
@@ -24,14 +25,22 @@ from fsstore.schema import Schema
 __all__ = ["create_metadata"]
 
 
-def create_metadata(constraints: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def create_metadata(
+    constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema
+) -> dict[str, Any]:
     """Return the document of a new array."""
-    merged = with_units(constraints, constrain_schema(constraints, schema))
+    if "data_type" not in constraints:
+        require_type(options)
+    merged = with_units(constraints, options, constrain_schema(constraints, options, schema))
     if merged.dtype is None:
         raise StoreError("dtype must be specified")
     kind = (
         parse_data_type(constraints["data_type"]) if "data_type" in constraints else stored_type(merged.dtype)
     )
+    trailing = trailing_of(constraints, options)
+    if is_chosen(options) and schema.fill_value is not None:
+        raise StoreError("Cannot specify fill_value through schema for structured zarr data type")
+    merged, schema = _stored(merged, trailing), _stored(schema, trailing)
     shape = new_shape(merged)
     fill = _fill(constraints, schema, kind)
     chain = _wished_chain(constraints, schema)
@@ -65,6 +74,16 @@ def create_metadata(constraints: Mapping[str, Any], schema: Schema) -> dict[str,
         out["dimension_names"] = names
     known = set(out) | {"codecs", "attributes", "dimension_names", "storage_transformers"}
     return {**out, **{name: value for name, value in constraints.items() if name not in known}}
+
+
+def _stored(schema: Schema, trailing: tuple[int, ...]) -> Schema:
+    """Return the schema of the stored array, without the dimensions that a part of its elements adds."""
+    if not trailing or schema.rank is None:
+        return schema
+    domain = schema.domain
+    if domain is not None and domain.shape[-len(trailing) :] != trailing:
+        raise StoreError(f"domain must end in the dimensions {list(trailing)} of the data type")
+    return schema[(..., *(0 for _ in trailing))]
 
 
 def _fill(constraints: Mapping[str, Any], schema: Schema, kind: DataType) -> Any:

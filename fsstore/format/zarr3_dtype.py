@@ -7,6 +7,7 @@ raw bits and structures.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 from fsstore._json import Fields, Json, Parser, array_of, expected, integer, obj, one_of, string
 from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, StoreError
+from fsstore.format.field import Field, is_chosen, select_field
 
-__all__ = ["CORE", "DataType", "parse_data_type", "stored_type"]
+__all__ = ["CORE", "DataType", "parse_data_type", "shown_field", "stored_type"]
 
 CORE = (
     *("bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -145,6 +147,16 @@ def parse_data_type(value: Any) -> DataType:
     return DataType(dtype_of(native), native, {"name": name, "configuration": configuration})
 
 
+def shown_field(kind: DataType, options: Mapping[str, Any]) -> Field:
+    """Return what an array shows of its elements; of a structure with several fields, all of them unless one is chosen.
+
+    That is more than TensorStore shows, but what zarr-python does.
+    """
+    if is_chosen(options) or len(kind.native.names or ()) == 1:
+        return select_field(kind.native, options)
+    return Field(kind.dtype, kind.native)
+
+
 def _named(name: str, value: Any) -> DataType:
     if name in CORE:
         kind = dtype_of(name)
@@ -182,7 +194,8 @@ def stored_type(kind: dtype) -> DataType:
             {"name": names[native.kind], "configuration": {"length_bytes": native.itemsize}}
         )
     if native.fields is not None:
-        return parse_data_type({"name": "struct", "configuration": {"fields": _field_json(native)}})
+        # of the two spellings the one that both TensorStore and zarr-python read
+        return parse_data_type({"name": "structured", "configuration": {"fields": _field_json(native)}})
     raise StoreError(f"Data type not supported: {kind.name}")
 
 
@@ -192,5 +205,5 @@ def _field_json(native: np.dtype[Any]) -> list[Json]:
         part = native.fields[name][0] if native.fields is not None else native
         if part.subdtype is not None:
             raise StoreError(f"Data type not supported: field {name} is an array")
-        out.append({"name": name, "data_type": stored_type(dtype_of(part)).json})
+        out.append([name, stored_type(dtype_of(part)).json])
     return out

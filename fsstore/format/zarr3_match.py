@@ -14,41 +14,43 @@ from fsstore.codec_spec import CodecSpec
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.dimension_names import labels_of
+from fsstore.format.field import is_chosen
 from fsstore.format.fill_value import fill_from_v3
 from fsstore.format.schema_check import SchemaWords, check_schema, expect_attributes, expect_member
-from fsstore.format.zarr3_dtype import parse_data_type
+from fsstore.format.zarr3_dtype import parse_data_type, shown_field
 from fsstore.index import IndexDomain
 from fsstore.layout import ChunkLayout
 from fsstore.schema import Schema
 
-__all__ = ["check_constraints", "constrain_schema", "implied_schema", "with_units"]
+__all__ = ["check_constraints", "constrain_schema", "implied_schema", "trailing_of", "with_units"]
 
 _WORDS = SchemaWords(
     "data_type", "Rank specified by schema ({schema}) does not match rank specified by metadata ({stored})"
 )
 
 
-def constrain_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
-    """Return the schema with the data type, the shape, the names and the units of the constraints merged in."""
-    if not constraints:
+def constrain_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema) -> Schema:
+    """Return the schema with the data type, the shape, the names and the units of the constraints merged in.
+
+    While the data type of which a part is shown is open, a shape says nothing: the part may add dimensions.
+    """
+    if not constraints or ("data_type" not in constraints and is_chosen(options)):
         return schema
     merged = schema.copy()
+    trailing: tuple[int, ...] = ()
     if "data_type" in constraints:
-        kind = parse_data_type(constraints["data_type"])
-        merged.update(dtype=kind.dtype)
-        if "fill_value" in constraints and kind.native.kind not in "OMmU" and kind.native.fields is None:
-            merged.update(
-                fill_value=np.asarray(fill_from_v3(constraints["fill_value"], kind.native), kind.native)
-            )
+        trailing = _constrain_type(merged, constraints, options)
     names = constraints.get("dimension_names")
     labels = labels_of(names or ())
     if "shape" in constraints:
         shape = constraints["shape"]
         domain = IndexDomain(
-            shape=shape, implicit_upper_bounds=[True] * len(shape), labels=labels or [""] * len(shape)
+            shape=[*shape, *trailing],
+            implicit_upper_bounds=[True] * len(shape) + [False] * len(trailing),
+            labels=[*(labels or [""] * len(shape)), *[""] * len(trailing)],
         )
         merged.update(domain=domain)
-    elif names is not None:
+    elif names is not None and not trailing:
         rank = len(names)
         domain = IndexDomain(
             inclusive_min=[0] * rank, implicit_upper_bounds=[True] * rank, labels=labels or [""] * rank
@@ -57,32 +59,60 @@ def constrain_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
     return merged
 
 
-def with_units(constraints: Mapping[str, Any], schema: Schema) -> Schema:
+def _constrain_type(
+    merged: Schema, constraints: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """Merge the data type and the fill value; return the dimensions that a part of the elements adds."""
+    kind = parse_data_type(constraints["data_type"])
+    try:
+        field = shown_field(kind, options)
+    except StoreError as error:
+        raise FailedPreconditionError(error.message) from None
+    merged.update(dtype=field.dtype)
+    plain = field.native.kind not in "OMmU" and field.native.fields is None and not field.shape
+    if "fill_value" in constraints and plain:
+        fill = field.of(fill_from_v3(constraints["fill_value"], kind.native), kind.native)
+        merged.update(fill_value=np.asarray(fill, field.native))
+    return field.shape
+
+
+def trailing_of(constraints: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the dimensions that the part shown adds, as far as the constraints say."""
+    if "data_type" not in constraints:
+        return ()
+    return shown_field(parse_data_type(constraints["data_type"]), options).shape
+
+
+def with_units(constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema) -> Schema:
     """Return the schema with the units of the attributes merged in."""
     units = (constraints.get("attributes") or {}).get("dimension_units")
     if units is None:
         return schema
     merged = schema.copy()
-    merged.update(dimension_units=units)
+    merged.update(dimension_units=[*units, *(None for _ in trailing_of(constraints, options))])
     return merged
 
 
-def implied_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
+def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema) -> Schema:
     """Return the schema with everything that follows from the constraints: units, layout and codec too."""
-    merged = with_units(constraints, constrain_schema(constraints, schema))
+    merged = with_units(constraints, options, constrain_schema(constraints, options, schema))
     merged = schema.copy() if merged is schema else merged
     merged.update(codec=_implied_codec(constraints, schema))
+    if "data_type" not in constraints and is_chosen(options):
+        return merged
+    trailing = trailing_of(constraints, options)
     grid = constraints.get("chunk_grid") or {}
-    shape = grid["configuration"]["chunk_shape"] if grid.get("name") == "regular" else None
+    shape = [*grid["configuration"]["chunk_shape"], *trailing] if grid.get("name") == "regular" else None
     if shape is not None:
         merged.update(rank=len(shape))
     if merged.rank is None:
         return merged
     layout = ChunkLayout(grid_origin=(0,) * merged.rank)
+    stored = merged.rank - len(trailing)
     chain = ChainSpec.from_json(constraints["codecs"]) if "codecs" in constraints else None
     plain = chain is not None and chain.pack is not None and not chain.shard_levels
     if chain is not None and plain:
-        layout.update(inner_order=wished_order(chain, merged.rank))
+        layout.update(inner_order=(*wished_order(chain, stored), *range(stored, merged.rank)))
     if shape is not None:
         layout.update(write_chunk_shape=shape, read_chunk_shape=shape if plain else None)
     merged.update(chunk_layout=layout)
@@ -117,7 +147,7 @@ def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schem
         stored: Any = metadata.get("attributes") or {}
         expect_attributes(constraints["attributes"], stored)
     if "dimension_names" in constraints:
-        stored = metadata.get("dimension_names") or [None] * array.rank
+        stored = metadata.get("dimension_names") or [None] * (array.rank - array.fixed)
         expect_member("dimension_names", constraints["dimension_names"], stored)
     known = {
         "zarr_format",

@@ -1,0 +1,87 @@
+"""The part of a stored element that an array shows: all of it, one field of a structure, or its bytes.
+
+A field that is an array itself, and the bytes, add dimensions at the end; they are never cut and cannot be resized.
+The options of a spec say what is shown: `field` names one, `open_as_void` wants the bytes as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore._json import quote, show
+from fsstore.dtypes import dtype, dtype_of
+from fsstore.errors import FailedPreconditionError, StoreError
+
+__all__ = ["FIELD", "OCTETS", "Field", "is_chosen", "require_type", "select_field"]
+
+FIELD = "field"
+OCTETS = "open_as_void"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What an array shows of an element: its type, the shape it adds, and the name of a field if it is one."""
+
+    dtype: dtype
+    native: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    name: str | None = None
+    octets: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The members of a spec that show the same again."""
+        if self.octets:
+            return {OCTETS: True}
+        return {} if self.name is None else {FIELD: self.name}
+
+    def of(self, element: Any, native: np.dtype[Any]) -> Any:
+        """Return the part of an element, a scalar of the stored type `native`; None stays None."""
+        if element is None:
+            return None
+        if self.octets:
+            return np.asarray(element, native).reshape(1).view("V1")
+        return element if self.name is None else element[self.name]
+
+
+def select_field(native: np.dtype[Any], options: Mapping[str, Any]) -> Field:
+    """Return what is shown of elements of a stored type; of a structure with several fields, one must be chosen."""
+    name = options.get(FIELD)
+    if options.get(OCTETS):
+        if native.hasobject:
+            raise StoreError(f'"{OCTETS}" requires elements of a fixed size')
+        return Field(dtype_of("byte"), np.dtype("V1"), (native.itemsize,), octets=True)
+    names = list(native.names or ())
+    if not name and len(names) == 1:
+        name = names[0]
+    if not name and not names:
+        native = native.newbyteorder("=")
+        return Field(dtype_of(native), native)
+    if not names:
+        raise FailedPreconditionError(
+            f"Requested field {quote(str(name))} but dtype does not have named fields"
+        )
+    if not name:
+        raise FailedPreconditionError(f'Must specify a "field" that is one of: {show(names)}')
+    if name not in names:
+        raise FailedPreconditionError(f"Requested field {quote(name)} is not one of: {show(names)}")
+    part = native[name]
+    base, shape = part.subdtype or (part, ())
+    base = base.newbyteorder("=")
+    return Field(dtype_of(base), base, tuple(shape), name)
+
+
+def is_chosen(options: Mapping[str, Any]) -> bool:
+    """Return whether the options of a spec choose a part of the elements."""
+    return bool(options.get(FIELD) or options.get(OCTETS))
+
+
+def require_type(options: Mapping[str, Any]) -> None:
+    """Raise if what is to be shown is chosen, but the stored type was left open."""
+    for name in (FIELD, OCTETS):
+        if options.get(name):
+            raise StoreError(f'"dtype" must be specified in "metadata" if "{name}" is specified')

@@ -1,0 +1,305 @@
+"""Elements that are structures: one field of them, or their bytes, in zarr v2 and v3; compared with TensorStore."""
+
+import ctypes
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+
+import fsstore as ts
+from fsstore.errors import StoreError
+
+PAIRS = [["x", "uint8"], ["y", "int16"]]
+OBJECTS = [{"name": name, "data_type": kind} for name, kind in PAIRS]
+STRUCT = {"name": "struct", "configuration": {"fields": OBJECTS}}
+STRUCTURED = {"name": "structured", "configuration": {"fields": PAIRS}}
+GRID = {"name": "regular", "configuration": {"chunk_shape": [4, 3]}}
+LITTLE, BIG = ([{"name": "bytes", "configuration": {"endian": order}}] for order in ("little", "big"))
+SHARDS = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2, 3], "codecs": BIG}}]
+TURNED = [
+    {"name": "transpose", "configuration": {"order": [1, 0]}},
+    {"name": "sharding_indexed", "configuration": {"chunk_shape": [3, 2]}},
+]
+V3 = {
+    "plain": {"data_type": STRUCT, "codecs": LITTLE},
+    "big": {"data_type": STRUCT, "codecs": BIG, "fill_value": {"x": 1, "y": 258}},
+    "zstd": {"data_type": STRUCT, "codecs": [*LITTLE, {"name": "zstd", "configuration": {"level": 1}}]},
+    "shards": {"data_type": STRUCT, "codecs": SHARDS, "fill_value": {"x": 3, "y": -2}},
+    "turned shards": {"data_type": STRUCT, "codecs": TURNED},
+}
+FIELDS = [["x", "|u1"], ["y", ">i2"], ["z", "<f4", [2]]]
+V2 = {
+    "C": {"dtype": FIELDS, "compressor": None},
+    "F": {"dtype": FIELDS, "order": "F", "compressor": {"id": "zlib", "level": 1}},
+    "fill": {"dtype": FIELDS[:2], "fill_value": "AQEC"},
+}
+ARRAYS = [("zarr3", name, {"chunk_grid": GRID, **each}) for name, each in V3.items()]
+ARRAYS += [("zarr", name, {"chunks": [4, 3], **each}) for name, each in V2.items()]
+EVERY = pytest.mark.parametrize(
+    ("driver", "metadata"),
+    [(driver, metadata) for driver, _, metadata in ARRAYS],
+    ids=[f"{driver} {name}" for driver, name, _ in ARRAYS],
+)
+
+
+def fields_of(metadata):
+    """Return the fields of an array and the shapes they add."""
+    if "dtype" in metadata:
+        return {name: tuple(*shape) for name, _, *shape in metadata["dtype"]}
+    return {"x": (), "y": ()}
+
+
+class Both:
+    """The same array in both libraries."""
+
+    def __init__(self, driver, metadata):
+        self.spec = {"driver": driver, "kvstore": {"driver": "memory"}}
+        self.metadata = {"shape": [6, 5], **metadata}
+        self.contexts = {module: module.Context() for module in (ts, tensorstore)}
+
+    def open(self, module, **members):
+        """Open it, or the part that the members choose."""
+        return module.open({**self.spec, **members}, context=self.contexts[module]).result()
+
+    def create(self, **members):
+        """Create it in both."""
+        for module in (ts, tensorstore):
+            spec = {**self.spec, "metadata": self.metadata, **members}
+            module.open(spec, create=True, context=self.contexts[module]).result()
+
+    def files(self):
+        """Return all files of both."""
+        found = []
+        for module, context in self.contexts.items():
+            store = module.KvStore.open({"driver": "memory"}, context=context).result()
+            found.append({key: store[key] for key in store.list().result()})
+        return found
+
+
+@EVERY
+def test_fields(driver, metadata):
+    """Fields are read and written alike; writing a part of one keeps the others; the files are the same."""
+    both = Both(driver, metadata)
+    names = fields_of(metadata)
+    both.create(field="y")
+    rng = np.random.default_rng(0)
+    for name, inner in names.items():
+        stores = [both.open(module, field=name) for module in (ts, tensorstore)]
+        assert stores[0].domain == ts.IndexDomain(json=stores[1].domain.to_json())
+        for part in (slice(None), slice(1, 5), slice(0, 6, 2)):
+            values = rng.integers(0, 99, stores[0][part].shape).astype(stores[0].dtype.numpy_dtype)
+            for store in stores:
+                store[part].write(values).result()
+        assert stores[0].read().result().tolist() == stores[1].read().result().tolist()
+        assert stores[0][2, 1].read().result().shape == inner
+        assert stores[0].schema.to_json() == stores[1].schema.to_json()
+        assert stores[0].spec().to_json() == stores[1].spec().to_json()
+    mine, theirs = both.files()
+    assert mine.keys() == theirs.keys()
+    if metadata.get("compressor", 0) is None or "codecs" in metadata:
+        assert {key: value for key, value in mine.items() if b"zarr" not in key} == {
+            key: value for key, value in theirs.items() if b"zarr" not in key
+        }
+    other = module_with(tensorstore, mine)
+    for name in names:
+        read = tensorstore.open({**both.spec, "field": name}, context=other).result().read().result()
+        assert read.tolist() == both.open(ts, field=name).read().result().tolist()
+
+
+def module_with(module, files):
+    """Return a context whose memory store has the files."""
+    context = module.Context()
+    store = module.KvStore.open({"driver": "memory"}, context=context).result()
+    for key, value in files.items():
+        store[key] = value
+    return context
+
+
+@EVERY
+def test_bytes(driver, metadata):
+    """Opened as void, elements are the bytes that are stored, in a dimension of their own."""
+    both = Both(driver, metadata)
+    both.create(field="x")
+    both.open(ts, field="y")[1:4].write(np.arange(15, dtype="i2").reshape(3, 5)).result()
+    both.open(tensorstore, field="y")[1:4].write(np.arange(15, dtype="i2").reshape(3, 5)).result()
+    mine, theirs = (both.open(module, open_as_void=True) for module in (ts, tensorstore))
+    assert mine.dtype == "byte"
+    assert mine.domain == ts.IndexDomain(json=theirs.domain.to_json())
+    values, other = mine.read().result(), theirs.read().result()
+    assert values.tobytes() == ctypes.string_at(other.ctypes.data, values.size)
+    chunk = ts.IndexDomain(shape=[4, 3, values.shape[2]])
+    assert mine.chunk_layout.write_chunk_template == chunk
+    whole = np.random.default_rng(0).integers(0, 256, values.shape, np.uint8)
+    mine.write(whole.view("V1")).result()
+    assert (mine.read().result().view(np.uint8) == whole).all()
+    assert (mine[2:5, 1, 1:3].read().result().view(np.uint8) == whole[2:5, 1, 1:3]).all()
+    mine[3, 2, 0].write(np.array(7, np.uint8).view("V1")).result()
+    assert both.open(ts, field="x")[3, 2].read().result() == 7
+    again = tensorstore.open(
+        {**both.spec, "field": "y"}, context=module_with(tensorstore, both.files()[0])
+    ).result()
+    assert again.read().result().tolist() == both.open(ts, field="y").read().result().tolist()
+
+
+@EVERY
+def test_created_as_bytes(driver, metadata):
+    """An array may be created through either part of it; the document is the same."""
+    documents = []
+    for part in ({"field": "y"}, {"open_as_void": True}):
+        spec = {"driver": driver, "kvstore": {"driver": "memory"}, "metadata": {"shape": [6, 5], **metadata}}
+        store = ts.open({**spec, **part}, create=True).result()
+        document = "zarr.json" if driver == "zarr3" else ".zarray"
+        documents.append(store.kvstore[document])
+        assert {name: store.spec().to_json().get(name) for name in part} == part
+        copy = pickle.loads(pickle.dumps(store))
+        assert (copy.dtype, copy.domain) == (store.dtype, store.domain)
+        assert ts.Spec(store.spec().to_json()).domain.shape == store.domain.shape
+    assert documents[0] == documents[1]
+
+
+@EVERY
+def test_missing_elements(driver, metadata):
+    """What was never written is the part of the fill value, for fields and for bytes."""
+    both = Both(driver, metadata)
+    both.create(field="y")
+    for name in fields_of(metadata):
+        mine, theirs = (both.open(module, field=name) for module in (ts, tensorstore))
+        assert mine.read().result().tolist() == theirs.read().result().tolist()
+        assert np.asarray(mine.fill_value).tolist() == np.asarray(theirs.fill_value).tolist()
+    mine, theirs = (both.open(module, open_as_void=True) for module in (ts, tensorstore))
+    values, other = mine.read().result(), theirs.read().result()
+    assert values.tobytes() == ctypes.string_at(other.ctypes.data, values.size)
+
+
+@EVERY
+def test_resizing(driver, metadata):
+    """A resize through one field of several wants leave, as it changes the others; through the bytes it does not."""
+    both = Both(driver, metadata)
+    both.create(field="y")
+    for module in (ts, tensorstore):
+        store = both.open(module, field="x")
+        with pytest.raises(ValueError, match="resize_tied_bounds"):
+            store.resize(exclusive_max=[7, 5]).result()
+        store = store.resize(exclusive_max=[7, 5], resize_tied_bounds=True).result()
+        assert store.shape == (7, 5)
+        octets = both.open(module, open_as_void=True)
+        shrunk = octets.resize(exclusive_max=[3, 2, None]).result()
+        if (module, driver) != (tensorstore, "zarr3"):  # which goes on with the shape it had
+            assert shrunk.shape[:2] == (3, 2)
+        with pytest.raises(ValueError, match="Cannot change explicit upper bound"):
+            octets.resize(exclusive_max=[None, None, 9]).result()
+    assert both.files()[0].keys() == both.files()[1].keys()
+
+
+REFUSED = {
+    "both": {"field": "x", "open_as_void": True},
+    "no boolean": {"open_as_void": 1},
+    "no text": {"field": 1},
+    "unknown": {"field": "q"},
+}
+
+
+@EVERY
+@pytest.mark.parametrize("members", REFUSED.values(), ids=REFUSED)
+def test_refused(driver, metadata, members):
+    """A field that does not exist, and two choices at once, are refused by both."""
+    both = Both(driver, metadata)
+    both.create(field="x")
+    messages = []
+    for module in (ts, tensorstore):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011  compared below
+            both.open(module, **members)
+        messages.append(str(caught.value).partition("driver: ")[2] or str(caught.value))
+    wanted = messages[1].partition(" [tensorstore_spec")[0]
+    assert wanted in messages[0]
+
+
+@pytest.mark.parametrize("driver", ["zarr3", "zarr"])
+def test_plain_elements(driver):
+    """Elements that are no structures have no fields, but have bytes; a choice wants the type in the metadata."""
+    both = Both(
+        driver, {"data_type" if driver == "zarr3" else "dtype": {"zarr3": "int16", "zarr": ">i2"}[driver]}
+    )
+    both.create()
+    both.open(ts)[2, 3] = 258
+    octets = both.open(ts, open_as_void=True)[2, 3].read().result()
+    assert octets.tobytes() == (b"\x02\x01" if driver == "zarr3" else b"\x01\x02")
+    for module in (ts, tensorstore):
+        with pytest.raises(ValueError, match="dtype does not have named fields"):
+            both.open(module, field="x")
+        for part in ({"field": "x"}, {"open_as_void": True}):
+            spec = {"driver": driver, "kvstore": {"driver": "memory"}, **part}
+            told = (
+                '"dtype" must be specified in "metadata"'
+                if module is ts or "field" in part
+                else "Cannot create"
+            )
+            with pytest.raises(ValueError, match=told):
+                module.open(spec, create=True, dtype="int8", shape=[3, 2]).result()
+
+
+def test_no_url():
+    """A part of the elements has no URL."""
+    for driver, what in (("zarr3", "zarr3"), ("zarr", "zarr2")):
+        for part, told in (({"field": "x"}, "selected_field"), ({"open_as_void": True}, "open_as_void")):
+            for module in (ts, tensorstore):
+                spec = module.Spec({"driver": driver, "kvstore": {"driver": "memory"}, **part})
+                with pytest.raises(
+                    ValueError, match=f"{what} URL syntax not supported with {told} specified"
+                ):
+                    _ = spec.url
+
+
+def test_objects_have_no_bytes():
+    """Elements of variable length cannot be shown as bytes."""
+    context = ts.Context()
+    place = {"driver": "zarr3", "kvstore": {"driver": "memory"}}
+    ts.open(place, create=True, dtype="ustring", shape=[2], context=context).result()
+    with pytest.raises(StoreError, match="fixed size"):
+        ts.open({**place, "open_as_void": True}, context=context).result()
+
+
+def test_whole_structures(tmp_path):
+    """Without a choice a structure of several fields is one element, as in zarr-python; of one field it is that field."""
+    place = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/a/"}}
+    kind = ts.dtype(np.dtype([("x", "u1"), ("y", "<i2")]))
+    whole = ts.open(place, create=True, dtype=kind, shape=[3]).result()
+    whole[1] = np.array((1, 258), kind.numpy_dtype)
+    assert whole.read().result().tolist() == [(0, 0), (1, 258), (0, 0)]
+    assert ts.open({**place, "field": "y"}).result().read().result().tolist() == [0, 258, 0]
+    assert tensorstore.open({**place, "field": "y"}).result().read().result().tolist() == [0, 258, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert zarr.open_array(str(tmp_path / "a"), mode="r")[...].tolist() == [(0, 0), (1, 258), (0, 0)]
+    single = {"name": "struct", "configuration": {"fields": OBJECTS[1:]}}
+    both = Both("zarr3", {"data_type": single})
+    both.create()
+    assert both.open(ts).dtype == "int16"
+    assert both.open(tensorstore).spec().to_json()["field"] == both.open(ts).spec().to_json()["field"] == "y"
+    document = json.loads(both.files()[0][b"zarr.json"])
+    assert document["codecs"] == json.loads(both.files()[1][b"zarr.json"])["codecs"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        [["x", "int8"], ["x", "int8"]],
+        [["x"]],
+        [{"name": "x"}],
+        [["x", "string"]],
+        [["x", "nothing"]],
+        "x",
+    ],
+    ids=repr,
+)
+def test_fields_that_are_none(fields):
+    """No fields, equal names, missing types and types of variable size make no structure."""
+    kind = {"name": "struct", "configuration": {"fields": fields}}
+    spec = {"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata": {"data_type": kind, "shape": [2]}}
+    with pytest.raises(StoreError):
+        ts.open(spec, create=True).result()
