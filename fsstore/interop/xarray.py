@@ -24,6 +24,7 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from fsstore.interop.group import GroupArray, OpenGroup, open_group
+from fsstore.interop.numpy_index import read_outer
 
 __all__ = ["FsstoreBackend"]
 
@@ -48,31 +49,8 @@ class LazyArray(BackendArray):  # type: ignore[misc]  # xarray is not followed b
         return indexing.explicit_indexing_adapter(key, self.shape, outer, self._select)
 
     def _select(self, key: tuple[Any, ...]) -> Any:
-        """Return an outer selection; positions are normalized, since fsstore takes negative ones for what they say."""
-        wanted: list[Any] = []
-        turned: list[slice] = []
-        for part, size in zip(key, self.shape, strict=True):
-            if isinstance(part, slice):
-                forward, step = _forward(part, size)
-                wanted.append(forward)
-                turned.append(slice(None, None, step))
-            elif np.ndim(part) == 0:
-                wanted.append(int(part) + (size if part < 0 else 0))
-            else:
-                positions = np.asarray(part)
-                wanted.append(np.where(positions < 0, positions + size, positions))
-                turned.append(slice(None))
-        return np.asarray(self.inner.read(tuple(wanted)))[tuple(turned)]
-
-
-def _forward(part: slice, size: int) -> tuple[slice, int]:
-    """Return the positions of a slice in ascending order, and -1 if they are wanted in descending order."""
-    positions = range(size)[part]
-    if not positions:
-        return slice(0, 0), 1
-    if positions.step > 0:
-        return slice(positions.start, positions[-1] + 1, positions.step), 1
-    return slice(positions[-1], positions.start + 1, -positions.step), -1
+        """Return an outer selection."""
+        return read_outer(key, self.shape, self.inner.read)
 
 
 class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not followed by the type checker

@@ -1,0 +1,118 @@
+"""Arrays of ours as dask arrays, and dask arrays written into ours.
+
+    from fsstore.interop.dask import from_tensorstore, to_tensorstore
+
+    array = from_tensorstore(fsstore.open(url).result()[:, ::2])
+    to_tensorstore(array.mean(axis=0), fsstore.open(other).result())
+
+Blocks follow the chunks that are stored, also where a view begins inside one.  An array is pickled by its spec, so it
+goes to processes and machines as a few hundred bytes; the name of a dask array is made of the spec, so equal graphs are
+computed once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import dask.array
+import numpy as np
+from dask.array.core import normalize_chunks
+from dask.base import tokenize
+
+from fsstore._json import dumps
+from fsstore.errors import StoreError
+from fsstore.index import d
+from fsstore.interop.numpy_index import read_outer
+from fsstore.store import TensorStore
+
+__all__ = ["from_tensorstore", "to_tensorstore"]
+
+
+class _FromZero:
+    """An array whose domain begins at zero, indexed as dask indexes: by positions, slices and a list of positions."""
+
+    def __init__(self, store: TensorStore) -> None:
+        self.store = store[d[:].translate_to[0]] if store.rank else store
+        self.shape, self.ndim = store.shape, store.rank
+        self.dtype: np.dtype[Any] = store.dtype.numpy_dtype
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the selected values."""
+        return read_outer(key, self.shape, lambda wanted: self.store.oindex[wanted].read().result())
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        """Write values to a region."""
+        self.store[key].write(values).result()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the store."""
+        return _FromZero, (self.store,)
+
+
+def from_tensorstore(store: TensorStore, chunks: Any = "auto", *, name: str | None = None) -> Any:
+    """Return the dask array of a store or view; nothing is read.
+
+    `chunks` is what dask takes; "auto" makes blocks of about dask's `array.chunk-size` out of whole stored chunks, and
+    None one block per stored chunk.  Indices count from zero, whatever the domain of the view.
+    """
+    stored = _boundaries(store)
+    source = _FromZero(store)
+    blocks = (
+        stored
+        if chunks is None
+        else normalize_chunks(chunks, store.shape, dtype=source.dtype, previous_chunks=stored)
+    )
+    if name is None:
+        name = f"fsstore-{tokenize(_identity(store), blocks)}"
+    return dask.array.from_array(
+        source, blocks, name=name, asarray=False, fancy=False, meta=np.empty((0,) * store.rank, source.dtype)
+    )
+
+
+def to_tensorstore(array: Any, store: TensorStore, **options: Any) -> Any:
+    """Write a dask array into a store or view of the same shape, block by block, and wait for it.
+
+    Blocks need no lock and may share stored chunks; they are quickest where they do not.  `options` go to
+    `dask.array.store`: with `compute=False` it returns what remains to be computed.
+    """
+    if array.shape != store.shape:
+        raise StoreError(f"A dask array of shape {array.shape} does not fit a store of shape {store.shape}")
+    return dask.array.store(array, _FromZero(store), lock=False, **options)
+
+
+def _boundaries(store: TensorStore) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of the stored chunks along each dimension, cut to the domain."""
+    layout = store.chunk_layout
+    chunks = layout.read_chunk.shape or (None,) * store.rank
+    origins = layout.grid_origin or (0,) * store.rank
+    return tuple(
+        _cut(low, size, chunk or max(size, 1), grid or 0)
+        for low, size, chunk, grid in zip(
+            store.domain.inclusive_min, store.shape, chunks, origins, strict=True
+        )
+    )
+
+
+def _cut(low: int, size: int, chunk: int, grid: int) -> tuple[int, ...]:
+    """Return the sizes of the parts of `size` elements from `low` on that a grid cuts."""
+    first = min(chunk - (low - grid) % chunk, size)
+    whole, rest = divmod(size - first, chunk)
+    return (first, *(chunk,) * whole, *((rest,) if rest else ()))
+
+
+def _identity(store: TensorStore) -> Any:
+    """Return what tells a store from others: its spec, unless that does not say where the data are."""
+    try:
+        spec = store.spec(unbind_context=True).to_json()
+    except StoreError:
+        spec = {"driver": "memory"}
+    return uuid.uuid4().hex if _in_memory(spec) else dumps(spec)
+
+
+def _in_memory(spec: Any) -> bool:
+    """Return whether a spec names a memory store, of which each context has its own."""
+    if isinstance(spec, Mapping):
+        return spec.get("driver") == "memory" or any(map(_in_memory, spec.values()))
+    return isinstance(spec, list) and any(map(_in_memory, spec))
