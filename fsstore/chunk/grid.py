@@ -95,6 +95,12 @@ class VariableAxis:
     def __init__(self, sizes: list[int]) -> None:
         self.bounds = np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64))))
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many positions chunks hold, each number once."""
+        found: list[int] = np.unique(np.diff(self.bounds)).tolist()
+        return found
+
     def locate(self, positions: IntArray) -> IntArray:
         """Return the number of the chunk of each position."""
         return np.searchsorted(self.bounds, positions, side="right").astype(np.int64) - 1

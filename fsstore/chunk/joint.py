@@ -101,7 +101,7 @@ async def read_together(reads: Sequence[Sequence[Window]]) -> list[BaseException
 
 def _batch_size(request: ReadRequest) -> int:
     chunk = request.model.chain.chunk
-    shape = chunk.shape if request.model.chain.shard is None else request.model.chain.shard.sub_shape
+    shape = chunk.shape if request.model.shard is None else request.model.shard.sub_shape
     return max(1, _FETCH_BYTES // max(1, math.prod(shape) * chunk.dtype.itemsize))
 
 

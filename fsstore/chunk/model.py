@@ -16,6 +16,7 @@ import numpy as np
 from fsstore.chunk.grid import Axis
 from fsstore.chunk.keys import KeyEncoding
 from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.codec.shard_layout import ShardLayout
 
 __all__ = ["ChunkModel"]
 
@@ -67,6 +68,11 @@ class ChunkModel:
         if self.octets:
             return chunk[..., np.newaxis].view("V1")
         return chunk if self.component is None else chunk[self.component]
+
+    @property
+    def shard(self) -> ShardLayout | None:
+        """The layout of shards whose parts are read alone; in a grid of varying chunks shards are taken whole."""
+        return self.chain.shard if self.bind is None else None
 
     @property
     def is_partial(self) -> bool:

@@ -24,7 +24,7 @@ async def stored_share(
     source: Source = KvSource(store)
     outline = plan(maps, shape, model.axes)
     identities: Any
-    if model.chain.shard is None:
+    if model.shard is None:
         identities = (model.key(chunk_numbers(outline, cell)) for cell in outline.cells())
     else:
         entries = ShardEntries(maps, shape, model)

@@ -140,6 +140,8 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
         native
     )[()]
     axes, write_chunk = _axes(metadata["chunk_grid"], shape)
+    bound = _bound(metadata, ChunkSpec(native, write_chunk, fill))
+    _check_shards(axes, bound["chain"])
     rank, trailing = len(shape), field.shape
     part = field.of(fill, native)
     names = labels_of(metadata.get("dimension_names") or [None] * rank)
@@ -151,7 +153,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
             dtype=field.native,
             axes=(*axes, *map(RegularAxis, trailing)),
             keys=_keys(metadata["chunk_key_encoding"]),
-            **_bound(metadata, ChunkSpec(native, write_chunk, fill)),
+            **bound,
             fill_value=part,
             key_rank=rank,
             component=field.name,
@@ -182,9 +184,23 @@ def _bound(metadata: Mapping[str, Any], spec: ChunkSpec) -> dict[str, Any]:
 
     @lru_cache(maxsize=256)
     def bind(chunk_shape: tuple[int, ...]) -> BoundChain:
-        return chain.bind(replace(spec, shape=chunk_shape))
+        return chain.bind(replace(spec, shape=chunk_shape[: len(spec.shape)]))
 
     return {"chain": bound, "bind": bind}
+
+
+def _check_shards(axes: Sequence[Axis], chain: BoundChain) -> None:
+    """Raise unless the parts of shards divide every chunk of a grid whose chunks vary."""
+    if chain.shard is None or chain.order is None:
+        return
+    for place, dimension in enumerate(chain.order):
+        axis, part = axes[dimension], chain.shard.sub_shape[place]
+        odd = [size for size in axis.sizes if size % part] if isinstance(axis, VariableAxis) else []
+        if odd:
+            raise FailedPreconditionError(
+                f"sharding_indexed sub-chunk size of {part} does not evenly divide the chunk size of {odd[0]} in"
+                f" dimension {dimension}"
+            )
 
 
 def _endian(chain: ChainSpec) -> str:

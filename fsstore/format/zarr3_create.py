@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fsstore._json import Json, dumps
 from fsstore.chunk_shape import choose_read_write_grids
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.chain_resolve import resolve, wished_read_shape
 from fsstore.codec.chain_spec import ChainSpec, CodecOptions
 from fsstore.codec.contract import ChunkSpec
@@ -43,21 +45,8 @@ def create_metadata(
     merged, schema = _stored(merged, trailing), _stored(schema, trailing)
     shape = new_shape(merged)
     fill = _fill(constraints, schema, kind)
-    chain = _wished_chain(constraints, schema)
-    layout = _layout(constraints, schema, chain, len(shape))
-    if "chunk_grid" in constraints and constraints["chunk_grid"]["name"] == "rectilinear":
-        write, read, grid = _rectilinear(constraints["chunk_grid"], chain, len(shape))
-    else:
-        read, write = choose_read_write_grids(layout, shape)
-        grid = {"name": "regular", "configuration": {"chunk_shape": list(write)}}
-    order = layout.inner_order[0] if layout.inner_order is not None else None
-    codecs = resolve(
-        _with_variable_length(chain, kind),
-        ChunkSpec(kind.native, write, fill),
-        read_shape=read,
-        inner_order=order,
-        complete="codecs" in constraints,
-    )
+    chain = _with_variable_length(_wished_chain(constraints, schema), kind)
+    codecs, grid = _codecs_and_grid(constraints, schema, ChunkSpec(kind.native, shape, fill), chain)
     out: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",
@@ -74,6 +63,29 @@ def create_metadata(
         out["dimension_names"] = names
     known = set(out) | {"codecs", "attributes", "dimension_names", "storage_transformers"}
     return {**out, **{name: value for name, value in constraints.items() if name not in known}}
+
+
+def _codecs_and_grid(
+    constraints: Mapping[str, Any], schema: Schema, array: ChunkSpec, chain: ChainSpec | None
+) -> tuple[CodecChain, Json]:
+    """Return the complete chain and the chunk grid of a new array, whose shape `array` has."""
+    layout = _layout(constraints, schema, chain, len(array.shape))
+    given = constraints.get("chunk_grid")
+    if given is not None and given["name"] == "rectilinear":
+        write, grid = _rectilinear(given, len(array.shape))
+        read = write if chain is None else wished_read_shape(chain, len(write)) or write
+    else:
+        read, write = choose_read_write_grids(layout, array.shape)
+        grid = {"name": "regular", "configuration": {"chunk_shape": list(write)}}
+    order = layout.inner_order[0] if layout.inner_order is not None else None
+    codecs = resolve(
+        chain,
+        replace(array, shape=write),
+        read_shape=read,
+        inner_order=order,
+        complete="codecs" in constraints,
+    )
+    return codecs, grid
 
 
 def _stored(schema: Schema, trailing: tuple[int, ...]) -> Schema:
@@ -144,16 +156,12 @@ def _layout(
     return value
 
 
-def _rectilinear(
-    grid: Mapping[str, Any], chain: ChainSpec | None, rank: int
-) -> tuple[tuple[int, ...], tuple[int, ...], Json]:
+def _rectilinear(grid: Mapping[str, Any], rank: int) -> tuple[tuple[int, ...], Json]:
+    """Return the shape of the first chunk, and the grid."""
     shapes = grid["configuration"]["chunk_shapes"]
     if len(shapes) != rank:
         raise StoreError(f"chunk_grid has rank {len(shapes)}, but the array has rank {rank}")
-    if chain is not None and chain.shard_levels:
-        raise StoreError("sharding_indexed needs a regular chunk grid")
-    first = tuple(_first(sizes) for sizes in shapes)
-    return first, first, dict(grid)
+    return tuple(_first(sizes) for sizes in shapes), dict(grid)
 
 
 def _first(sizes: Any) -> int:

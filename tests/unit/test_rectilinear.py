@@ -67,7 +67,87 @@ def test_refused(shapes):
         rectilinear(shapes)
 
 
-def test_shards_need_a_regular_grid():
-    """Sharding in a grid of varying chunks is refused when the array is made."""
-    with pytest.raises(StoreError, match="regular chunk grid"):
-        rectilinear(codecs=[{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 1]}}])
+SHARDS = {
+    "plain": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2]}}],
+    "nested": [
+        {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": [2, 4],
+                "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2]}}],
+            },
+        }
+    ],
+    "turned": [
+        {"name": "transpose", "configuration": {"order": [1, 0]}},
+        {
+            "name": "sharding_indexed",
+            "configuration": {"chunk_shape": [4, 2], "codecs": ["bytes", "zstd"], "index_location": "start"},
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("codecs", SHARDS.values(), ids=SHARDS)
+def test_shards(codecs):
+    """Chunks of varying size may be shards, where the parts divide all of them; parts are read and written as in NumPy."""
+    store = rectilinear([[4, [2, 2], 6], [4, 8]], (13, 12), codecs=codecs, fill_value=7)
+    model, rng = np.full((13, 12), 7, "i2"), np.random.default_rng(0)
+    for _ in range(60):
+        (a, b), (c, d) = np.sort(rng.integers(0, 14, 2)), np.sort(rng.integers(0, 13, 2))
+        values = rng.integers(0, 99, (b - a, d - c)).astype("i2")
+        model[a:b, c:d] = values
+        store[a:b, c:d].write(values).result()
+        (a, b), (c, d) = np.sort(rng.integers(0, 14, 2)), np.sort(rng.integers(0, 13, 2))
+        assert (store[a:b, c:d].read().result() == model[a:b, c:d]).all()
+    rows, columns = rng.integers(0, 13, 20), rng.integers(0, 12, 20)
+    assert (store.vindex[rows, columns].read().result() == model[rows, columns]).all()
+    assert (store.read().result() == model).all()
+    assert len(store.kvstore.list().result()) == 4 * 2 + 1
+    store[4:6].write(7).result()
+    assert len(store.kvstore.list().result()) == 3 * 2 + 1
+    assert store.chunk_layout.read_chunk.shape == ((2, 4) if len(codecs) == 2 else (1, 2))
+
+
+def test_shards_are_those_of_a_regular_grid():
+    """A shard of a grid of varying chunks has the bytes of the same shard in a grid of equal chunks."""
+    values = np.arange(32, dtype="i2").reshape(8, 4)
+    varying = rectilinear([[4, 4], [4]], (8, 4), codecs=SHARDS["nested"])
+    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 4]}}
+    regular = rectilinear([[4, 4], [4]], (8, 4), codecs=SHARDS["nested"], chunk_grid=grid)
+    for store in (varying, regular):
+        store.write(values).result()
+    assert [varying.kvstore[key] for key in ("c/0/0", "c/1/0")] == [
+        regular.kvstore[key] for key in ("c/0/0", "c/1/0")
+    ]
+
+
+@pytest.mark.parametrize("shapes", [[[4, 3, 3], 4], [[4, 6], [4, 3]], [[3, 6, 4], 4]])
+def test_shards_that_do_not_fit(shapes):
+    """The parts of shards must divide every chunk, not only the first."""
+    with pytest.raises(StoreError, match="does not evenly divide"):
+        rectilinear(shapes, codecs=[{"name": "sharding_indexed", "configuration": {"chunk_shape": [2, 2]}}])
+
+
+def test_missing_parts_are_not_looked_for():
+    """Shards of varying size are read whole, so that asking for an error where a part is missing is refused."""
+    spec = {**rectilinear([[4, 6], 4], codecs=SHARDS["plain"]).spec(retain_context=True).to_json()}
+    store = ts.open({**spec, "fill_missing_data_reads": False}, create=True, context=ts.Context()).result()
+    with pytest.raises(NotImplementedError, match="varying chunks"):
+        store.read().result()
+
+
+def test_fields():
+    """Elements of chunks of varying size may be structures."""
+    kind = {"name": "struct", "configuration": {"fields": [["a", "int8"], ["b", "int16"]]}}
+    whole = rectilinear(data_type=kind, codecs=["bytes"])
+    spec = whole.spec(retain_context=True)
+    whole[4:7, 3:6] = np.array((1, 2), whole.dtype.numpy_dtype)
+    assert whole.read().result()[5, 5].tolist() == (1, 2)
+    context = ts.Context()
+    place = {"driver": "zarr3", "kvstore": {"driver": "memory"}}
+    ts.open({**place, "metadata": spec.to_json()["metadata"]}, create=True, context=context).result()
+    octets = ts.open({**place, "open_as_void": True}, context=context).result()
+    octets[4:8, 2, 1:].write(np.arange(8, dtype="u1").reshape(4, 2).view("V1")).result()
+    field = ts.open({**place, "field": "b"}, context=context).result()
+    assert field[4:8, 2].read().result().tobytes() == bytes(range(8))
