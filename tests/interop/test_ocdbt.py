@@ -92,60 +92,121 @@ def random_writes(generator):
     }
 
 
-def apply(model, writes):
-    """Apply writes to a dictionary."""
-    for key, value in writes.items():
-        model.pop(key, None)
-        if value is not None:
-            model[key] = value
+def applied(model, step):
+    """Return what a dictionary holds after writes, or after the deletion of the range between two bounds."""
+    if isinstance(step, tuple):
+        low, high = step
+        return {key: value for key, value in model.items() if not (low <= key and (not high or key < high))}
+    return {key: value for key, value in (model | step).items() if value is not None}
+
+
+def random_range(generator):
+    """Return the bounds of a range of keys, some of them open."""
+    low = f"k{generator.randrange(200)}"
+    return generator.choice([(low, low + "5"), (low, "k9"), (low, ""), ("", "k15")])
+
+
+class Ours:
+    """The operations of the test below, by fsstore."""
+
+    def __init__(self, path, **members):
+        self.driver = ours(path, **members)
+
+    def write(self, writes):
+        """Write and delete in one commit."""
+        drive(self.driver.write_many([Write(key, value) for key, value in writes.items()]))
+
+    def delete_range(self, bounds):
+        """Delete a range."""
+        drive(self.driver.delete_range(KeyRange(*bounds)))
+
+    def replace_range(self, bounds, writes):
+        """Delete a range and write, in one transaction."""
+        pairs = [Write(key, value) for key, value in writes.items()]
+        drive(self.driver.write_atomic(pairs, unchanged={}, deleted=[KeyRange(*bounds)]))
+
+    def write_if(self, key, value, *, current):
+        """Write on a condition that holds if `current`; return whether it was written."""
+        found = drive(self.driver.read_many([Read(key)]))[0].generation if current else b"\0nobody's"
+        return drive(self.driver.write_many([Write(key, value, found)]))[0].generation != UNKNOWN
+
+    def contents(self):
+        """Return everything there is."""
+        return contents(self.driver)
+
+
+class Theirs:
+    """The same by TensorStore."""
+
+    def __init__(self, path, **members):
+        self.store = theirs(path, **members)
+
+    def write(self, writes):
+        """Write and delete in one commit."""
+        their_commit(self.store, writes)
+
+    def delete_range(self, bounds):
+        """Delete a range."""
+        self.store.delete_range(ts.KvStore.KeyRange(*bounds)).result()
+
+    def replace_range(self, bounds, writes):
+        """Delete a range and write, in one transaction."""
+        with ts.Transaction(atomic=True) as transaction:
+            bound = self.store.with_transaction(transaction)
+            bound.delete_range(ts.KvStore.KeyRange(*bounds)).result()
+            for key, value in writes.items():
+                bound.write(key, value).result()
+
+    def write_if(self, key, value, *, current):
+        """Write on a condition that holds if `current`; return whether it was written."""
+        found = self.store.read(key).result().stamp.generation if current else b"\0nobody's"
+        return self.store.write(key, value, if_equal=found).result().generation != b""
+
+    def contents(self):
+        """Return everything there is."""
+        return their_contents(self.store)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_taking_turns(config, tmp_path):
-    """Both libraries write, delete and delete ranges in one database, in turns, and agree on every state of it.
+    """Both libraries do every operation in one database, in turns, and agree on every state of it.
 
     A second database is written by TensorStore alone: the trees have the same height and statistics.
     """
     generator = random.Random(repr(config))
-    mine, other, alone = (
-        ours(tmp_path / "a", config=config),
-        theirs(tmp_path / "a", config=config),
-        theirs(tmp_path / "b", config=config),
-    )
+    mine, other = Ours(tmp_path / "a", config=config), Theirs(tmp_path / "a", config=config)
+    alone = Theirs(tmp_path / "b", config=config)
     model, history = {}, {}
-    for step in range(60):
+    for step in range(80):
         writer = generator.choice([mine, other])
-        if generator.random() < 0.6:
-            writes = random_writes(generator)
-            apply(model, writes)
-            their_commit(alone, writes)
-            if writer is mine:
-                drive(mine.write_many([Write(key, value) for key, value in writes.items()]))
-            else:
-                their_commit(other, writes)
-        else:
-            low = f"k{generator.randrange(200)}"
-            bounds = generator.choice([(low, low + "5"), (low, "k9"), (low, ""), ("", "k15")])
-            for key in [key for key in model if bounds[0] <= key and (not bounds[1] or key < bounds[1])]:
-                del model[key]
-            alone.delete_range(ts.KvStore.KeyRange(*bounds)).result()
-            if writer is mine:
-                drive(mine.delete_range(KeyRange(*bounds)))
-            else:
-                other.delete_range(ts.KvStore.KeyRange(*bounds)).result()
+        what = generator.choices(("write", "range", "replace", "if"), (5, 3, 2, 2))[0]
+        writes, bounds = random_writes(generator), random_range(generator)
+        if what == "if":
+            key, value, current = f"k{generator.randrange(200)}", b"conditional", generator.random() < 0.6
+            assert writer.write_if(key, value, current=current) is current
+            assert alone.write_if(key, value, current=current) is current
+            model = applied(model, {key: value} if current else {})
+        if what in ("range", "replace"):
+            model = applied(model, bounds)
+        if what in ("write", "replace"):
+            model = applied(model, writes)
+        for library in (writer, alone):
+            if what == "write":
+                library.write(writes)
+            elif what == "range":
+                library.delete_range(bounds)
+            elif what == "replace":
+                library.replace_range(bounds, writes)
         if step % 6 == 0:
-            assert contents(mine) == model
-            assert their_contents(other) == model
-        history[drive(mine.source.snapshot()).manifest.generation] = dict(model)
+            assert mine.contents() == model
+            assert other.contents() == model
+        history[drive(mine.driver.source.snapshot()).manifest.generation] = dict(model)
     check_history(tmp_path / "a", history, generator)
-    one, two = (ts.ocdbt.dump(store.base).result()["versions"][-1] for store in (other, alone))
+    one, two = (ts.ocdbt.dump(each.store.base).result()["versions"][-1] for each in (other, alone))
     assert one["generation_number"] == two["generation_number"]
     assert one["root_height"] == two["root_height"]
-    assert one["root"]["statistics"]["num_keys"] == two["root"]["statistics"]["num_keys"]
-    assert (
-        one["root"]["statistics"]["num_indirect_value_bytes"]
-        == two["root"]["statistics"]["num_indirect_value_bytes"]
-    )
+    for name in ("num_keys", "num_indirect_value_bytes"):
+        assert one["root"]["statistics"][name] == two["root"]["statistics"][name]
 
 
 def check_history(path, history, generator):
@@ -755,49 +816,27 @@ KINDS = {
 }
 
 
-def commit_with(library, store, step):
-    """Make one commit: of writes, or of the deletion of a range."""
-    if isinstance(step, tuple) and library == "ours":
-        drive(store.delete_range(KeyRange(*step)))
-    elif isinstance(step, tuple):
-        store.delete_range(ts.KvStore.KeyRange(*step)).result()
-    elif library == "ours":
-        drive(store.write_many([Write(key, value) for key, value in step.items()]))
-    else:
-        their_commit(store, step)
-
-
-def applied(model, step):
-    """Return what a dictionary holds after a commit."""
-    if isinstance(step, tuple):
-        low, high = step
-        return {key: value for key, value in model.items() if not (low <= key and (not high or key < high))}
-    return {key: value for key, value in (model | step).items() if value is not None}
-
-
-@pytest.mark.parametrize("writer", ["ours", "theirs"])
+@pytest.mark.parametrize("writer", [Ours, Theirs])
 @pytest.mark.parametrize(("config", "steps"), KINDS.values(), ids=KINDS)
 def test_databases_of_every_kind(config, steps, writer, tmp_path):
     """What either library has written the other reads completely, at every version, and continues; and so on in turns."""
-    openers = {"ours": ours, "theirs": theirs}
-    readers = {"ours": contents, "theirs": their_contents}
-    reader = "theirs" if writer == "ours" else "ours"
-    store, model, history = openers[writer](tmp_path, config=config), {}, [{}]
+    reader = Theirs if writer is Ours else Ours
+    store, model, history = writer(tmp_path, config=config), {}, [{}]
     for step in steps:
         changed = applied(model, step)
-        commit_with(writer, store, step)
+        store.delete_range(step) if isinstance(step, tuple) else store.write(step)
         if changed != model or not isinstance(step, tuple):  # the deletion of nothing makes no version
             history.append(changed)
         model = changed
-    assert readers[reader](openers[reader](tmp_path)) == model
+    assert reader(tmp_path).contents() == model
     infos = fsstore.ocdbt.versions(f"file://{tmp_path}/").result()
     assert [info.num_keys for info in infos] == [len(state) for state in history]
     every = 1 + sum(map(len, history)) // 3000  # every version, unless that is thousands of reads
     for info, state in list(zip(infos, history))[::-every]:
-        assert readers[reader](openers[reader](tmp_path, version=info.generation)) == state
+        assert reader(tmp_path, version=info.generation).contents() == state
         assert fsstore.ocdbt.verify(f"file://{tmp_path}/", version=info.generation).result().problems == []
     if (
-        config.get("manifest_kind") == "numbered" and writer == "ours"
+        config.get("manifest_kind") == "numbered" and writer is Ours
     ):  # TensorStore deletes them after answering
         assert len(list(tmp_path.glob("manifest.0*"))) == 129
     if len(model) == 5000:
@@ -805,8 +844,8 @@ def test_databases_of_every_kind(config, steps, writer, tmp_path):
         assert (infos[-1].height, max(sizes) % 4096) == (2 if config else 0, 0)
     turns = [(reader, {"0/a": b"x" * 300, "k1": None}), (reader, ("3", "5")), (writer, {"": b"", "4": b"y"})]
     for library, step in turns:
-        commit_with(library, openers[library](tmp_path), step)
+        store = library(tmp_path)
+        store.delete_range(step) if isinstance(step, tuple) else store.write(step)
         model = applied(model, step)
-    for library, read in readers.items():
-        assert read(openers[library](tmp_path)) == model
+    assert Ours(tmp_path).contents() == Theirs(tmp_path).contents() == model
     assert fsstore.ocdbt.verify(f"file://{tmp_path}/").result().problems == []
