@@ -69,8 +69,8 @@ def contents(driver):
 
 def their_contents(store):
     """Return everything TensorStore finds."""
-    keys = store.list().result()
-    return {key.decode(): store.read(key).result().value for key in keys}
+    reads = {key.decode(): store.read(key) for key in store.list().result()}
+    return {key: read.result().value for key, read in reads.items()}
 
 
 def their_commit(store, writes):
