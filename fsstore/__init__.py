@@ -17,7 +17,7 @@ from fsstore.context import Context
 from fsstore.dtype_names import *
 from fsstore.dtype_names import __all__ as _dtype_names
 from fsstore.dtypes import dtype
-from fsstore.future import Future, FutureLike, Promise, WriteFutures
+from fsstore.future import Future, FutureLike, WriteFutures
 from fsstore.index import (
     Dim,
     DimExpression,
@@ -35,6 +35,7 @@ from fsstore.index import (
 from fsstore.layout import ChunkLayout
 from fsstore.open_mode import OpenMode
 from fsstore.opening import open
+from fsstore.promise import Promise
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 from fsstore.store import TensorStore

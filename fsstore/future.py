@@ -1,8 +1,7 @@
-"""Results that may not be there yet: `Future` to consume them, `Promise` to produce them.
+"""Results that may not be there yet, as their consumers see them; `promise` and the functions here produce them.
 
-A future is resolved once, from any thread, and can be waited for in three ways: `result()` blocks, `await` works
-in any event loop, `add_done_callback` calls back.  It stays cheap for results that are there at once: no lock or
-event is created until somebody has to wait.
+A future is resolved once, from any thread, and can be waited for in three ways: `result()` blocks, `await` works in
+any event loop, `add_done_callback` calls back.  It is its state and its value; what waiting takes comes with the wait.
 
 Blocking on the thread that runs fsstore's own event loop would wait for itself; it raises instead.
 """
@@ -10,21 +9,23 @@ Blocking on the thread that runs fsstore's own event loop would wait for itself;
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from fsstore.errors import FailedPreconditionError
 
-__all__ = ["Future", "FutureLike", "Promise", "WriteFutures"]
+__all__ = ["Future", "FutureLike", "WriteFutures"]
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
+F = TypeVar("F", bound="Future[Any]")
 
-_LOCK = threading.Lock()  # guards the transition to done and the callback lists; never held while waiting
-_PENDING, _RESULT, _ERROR, _CANCELLED = range(4)
+# guards the transition to done and the hooks; reentrant, because a signal handler or destructor may resolve others
+_LOCK = threading.RLock()
+PENDING, RESULT, ERROR, CANCELLED = range(4)
 _blocking_is_refused: Callable[[], bool] = bool
 
 
@@ -32,6 +33,26 @@ def refuse_blocking_when(predicate: Callable[[], bool]) -> None:
     """Tell futures how to recognise the thread that must not block; `_runtime` calls this."""
     global _blocking_is_refused  # noqa: PLW0603  # one process-wide rule, set once at import of the runtime
     _blocking_is_refused = predicate
+
+
+def _renew_lock() -> None:
+    global _LOCK  # noqa: PLW0603  # a thread that does not exist in a forked child may have held it
+    _LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class _Hooks:
+    """What is attached to a future while it is pending."""
+
+    __slots__ = ("callbacks", "cancel", "event", "start")
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Any], Any]] = []
+        self.event: threading.Event | None = None
+        self.start: Callable[[], None] | None = None
+        self.cancel: Callable[[], Any] | None = None
 
 
 class Future(Generic[T]):
@@ -45,14 +66,11 @@ class Future(Generic[T]):
     3
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_cancel", "_event", "_start", "_state", "_value")
+    __slots__ = ("__weakref__", "_hooks", "_state", "_value")
 
     _state: int
     _value: Any
-    _callbacks: list[Callable[[Any], Any]]
-    _event: threading.Event | None
-    _start: Callable[[], None] | None
-    _cancel: Callable[[], Any] | None
+    _hooks: _Hooks | None
 
     def __new__(cls, future: FutureLike[T], *, loop: asyncio.AbstractEventLoop | None = None) -> Future[T]:
         """Return `future` as a `Future`."""
@@ -60,33 +78,29 @@ class Future(Generic[T]):
             return future
         if isinstance(future, WriteFutures):
             return cast("Future[T]", future.commit)
+        if not (asyncio.iscoroutine(future) or hasattr(future, "__await__")):
+            return ready(future)
         self: Future[T] = pending()
-        if asyncio.iscoroutine(future) or hasattr(future, "__await__"):
-            _run_on(loop or asyncio.get_running_loop(), cast("Awaitable[T]", future), self)
-        else:
-            _resolve(self, _RESULT, future)
+        _run_on(loop or asyncio.get_running_loop(), cast("Awaitable[T]", future), self)
         return self
 
     def done(self) -> bool:
         """Return whether there is a result, an error or a cancellation."""
-        return self._state != _PENDING
+        return self._state != PENDING
 
     def cancelled(self) -> bool:
         """Return whether the operation was cancelled."""
-        return bool(self._state == _CANCELLED)
+        return bool(self._state == CANCELLED)
 
     def cancel(self) -> bool:
         """Ask the operation to stop; return False if it was done before."""
-        if not _resolve(self, _CANCELLED, None):
-            return False
-        if self._cancel is not None:
-            self._cancel()
-        return True
+        return _resolve(self, CANCELLED, None)
 
     def force(self) -> None:
         """Start the operation if it waits to be started."""
         with _LOCK:
-            start, self._start = self._start, None
+            hooks = self._hooks or _Hooks()
+            start, hooks.start = hooks.start, None
         if start is not None:
             start()
 
@@ -95,7 +109,7 @@ class Future(Generic[T]):
 
         Raises `TimeoutError` after `timeout` seconds or at `deadline` (seconds since the epoch).
         """
-        if self._state == _PENDING:
+        if self._state == PENDING:
             self._wait(timeout, deadline)
         return self._get()
 
@@ -104,32 +118,33 @@ class Future(Generic[T]):
 
         Raises `CancelledError` if it was cancelled.
         """
-        if self._state == _PENDING:
+        if self._state == PENDING:
             self._wait(timeout, deadline)
-        if self._state == _CANCELLED:
+        if self._state == CANCELLED:
             raise asyncio.CancelledError
-        return cast("BaseException", self._value) if self._state == _ERROR else None
+        return cast("BaseException", self._value) if self._state == ERROR else None
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Call `callback(self)` when done, from any thread; at once if done already."""
         with _LOCK:
-            if self._state == _PENDING:
-                self._callbacks.append(callback)
+            if self._state == PENDING:
+                _hooks(self).callbacks.append(callback)
                 return
         _call(callback, self)
 
     def remove_done_callback(self, callback: Callable[[Future[T]], Any]) -> int:
         """Remove every registration of `callback`; return how many there were."""
         with _LOCK:
-            before = len(self._callbacks)
-            self._callbacks[:] = [other for other in self._callbacks if other != callback]
-            return before - len(self._callbacks)
+            hooks = self._hooks or _Hooks()
+            before = hooks.callbacks
+            hooks.callbacks = [other for other in before if other != callback]
+            return len(before) - len(hooks.callbacks)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait without blocking the event loop; cancelling the waiting task cancels the operation."""
-        if self._state == _PENDING:
+        if self._state == PENDING:
             self.force()
-        if self._state == _PENDING:
+        if self._state == PENDING:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             self.add_done_callback(lambda _: _wake(loop, waiter))
@@ -141,9 +156,9 @@ class Future(Generic[T]):
         return self._get()
 
     def _get(self) -> T:
-        if self._state == _RESULT:
+        if self._state == RESULT:
             return cast("T", self._value)
-        if self._state == _CANCELLED:
+        if self._state == CANCELLED:
             raise asyncio.CancelledError
         raise cast("BaseException", self._value)
 
@@ -154,11 +169,10 @@ class Future(Generic[T]):
             )
         self.force()
         with _LOCK:
-            if self._state != _PENDING:
+            if self._state != PENDING:
                 return
-            if self._event is None:
-                self._event = threading.Event()
-            event = self._event
+            hooks = _hooks(self)
+            event = hooks.event = hooks.event or threading.Event()
         if deadline is not None:
             left = max(0.0, deadline - time.time())
             timeout = left if timeout is None else min(timeout, left)
@@ -169,6 +183,15 @@ class Future(Generic[T]):
 FutureLike: TypeAlias = "Future[T] | Awaitable[T] | T"
 
 
+def make(kind: type[F], state: int, value: Any = None) -> F:
+    """Return a future of a class of futures in a state: `PENDING`, or `RESULT` or `ERROR` with their value."""
+    future = object.__new__(kind)
+    future._state = state
+    future._value = value
+    future._hooks = None
+    return future
+
+
 def pending(
     *, start: Callable[[], None] | None = None, cancel: Callable[[], Any] | None = None
 ) -> Future[Any]:
@@ -176,91 +199,119 @@ def pending(
 
     `start` begins the operation when somebody forces or waits; `cancel` is called on cancellation.
     """
-    future: Future[Any] = object.__new__(Future)
-    future._state = _PENDING
-    future._value = None
-    future._callbacks = []
-    future._event = None
-    future._start = start
-    future._cancel = cancel
+    future: Future[Any] = make(Future, PENDING)
+    if start is not None or cancel is not None:
+        hooks = _hooks(future)
+        hooks.start, hooks.cancel = start, cancel
     return future
 
 
 def ready(value: T) -> Future[T]:
     """Return a future that is done with `value`."""
-    future: Future[T] = pending()
-    future._state, future._value = _RESULT, value
-    return future
+    return make(Future, RESULT, value)
 
 
 def failed(error: BaseException) -> Future[Any]:
     """Return a future that is done with `error`."""
-    future = pending()
-    future._state, future._value = _ERROR, error
-    return future
+    return make(Future, ERROR, error)
 
 
-def follow(outer: Future[T], inner: Future[T]) -> None:
-    """Resolve `outer` as `inner` is; cancelling `outer` cancels `inner`."""
+def follow(outer: Future[T], inner: Future[Any], form: Callable[[Any], T] | None = None) -> None:
+    """Resolve `outer` as `inner` is, or with `form` of its result; cancelling `outer` cancels `inner`."""
 
-    def finish(done: Future[T]) -> None:
-        _resolve(outer, done._state, done._value)
+    def finish(done: Future[Any]) -> None:
+        value = done._get() if done._state == RESULT else done._value
+        _resolve(outer, done._state, form(value) if form is not None and done._state == RESULT else value)
 
-    outer._cancel = inner.cancel
+    on_cancel(outer, inner.cancel)
     inner.add_done_callback(finish)
 
 
 def mapped(inner: Future[Any], value: T) -> Future[T]:
     """Return a future that is done with `value` when `inner` is done, and fails and is cancelled with it."""
-    if inner._state == _RESULT:
+    if inner._state == RESULT:
         return ready(value)
-    outer: Future[T] = pending(start=inner.force, cancel=inner.cancel)
-
-    def finish(done: Future[Any]) -> None:
-        _resolve(outer, done._state, value if done._state == _RESULT else done._value)
-
-    inner.add_done_callback(finish)
+    outer: Future[T] = pending(start=inner.force)
+    follow(outer, inner, lambda _: value)
     return outer
 
 
 def resolve(future: Future[T], value: T) -> bool:
     """Set the result; return False if the future was done before."""
-    return _resolve(future, _RESULT, value)
+    return _resolve(future, RESULT, value)
 
 
 def fail(future: Future[Any], error: BaseException) -> bool:
     """Set the error; return False if the future was done before."""
     if isinstance(error, asyncio.CancelledError):
-        return _resolve(future, _CANCELLED, None)
-    return _resolve(future, _ERROR, error)
+        return _resolve(future, CANCELLED, None)
+    return _resolve(future, ERROR, error)
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
     """Return the error of a future that is done, a `CancelledError` for a cancellation, or None."""
-    if future._state == _CANCELLED:
+    if future._state == CANCELLED:
         return asyncio.CancelledError()
-    return cast("BaseException", future._value) if future._state == _ERROR else None
+    return cast("BaseException", future._value) if future._state == ERROR else None
 
 
 def on_cancel(future: Future[Any], cancel: Callable[[], Any]) -> None:
-    """Have `cancel` called when the future is cancelled."""
-    future._cancel = cancel
+    """Have `cancel` called when the future is cancelled: now, if it was."""
+    with _LOCK:
+        if future._state == PENDING:
+            _hooks(future).cancel = cancel
+            return
+    if future._state == CANCELLED:
+        cancel()
+
+
+def held(waiting: Iterable[Future[Any]]) -> list[Any]:
+    """Return the values that pending futures were made with, None for those that were cancelled since."""
+    return [future._value for future in waiting]
+
+
+def resolve_all(waiting: Iterable[Future[Any]], values: Iterable[Any]) -> None:
+    """Set the results of many futures; those that were done before stay as they are."""
+    told = []
+    with _LOCK:
+        for future, value in zip(waiting, values, strict=True):
+            if future._state != PENDING:
+                continue
+            future._value, future._state = value, RESULT
+            if future._hooks is not None:
+                told.append((future, future._hooks))
+                future._hooks = None
+    for future, hooks in told:
+        _tell(future, hooks)
+
+
+def _hooks(future: Future[Any]) -> _Hooks:
+    """Return the hooks of a pending future; the caller holds the lock."""
+    hooks = future._hooks
+    if hooks is None:
+        hooks = future._hooks = _Hooks()
+    return hooks
 
 
 def _resolve(future: Future[Any], state: int, value: Any) -> bool:
     with _LOCK:
-        if future._state != _PENDING:
+        if future._state != PENDING:
             return False
         future._value = value
         future._state = state
-        callbacks, future._callbacks = future._callbacks, []
-        event = future._event
-        future._start = None
-    if event is not None:
-        event.set()
-    for callback in callbacks:
-        _call(callback, future)
+        hooks, future._hooks = future._hooks, None
+    if hooks is not None:
+        _tell(future, hooks)
     return True
+
+
+def _tell(future: Future[Any], hooks: _Hooks) -> None:
+    if hooks.event is not None:
+        hooks.event.set()
+    for callback in hooks.callbacks:
+        _call(callback, future)
+    if future._state == CANCELLED and hooks.cancel is not None:
+        hooks.cancel()
 
 
 def _call(callback: Callable[[Future[Any]], Any], future: Future[Any]) -> None:
@@ -295,46 +346,9 @@ def _run_on(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T], future: Fu
     def start() -> None:
         loop.call_soon_threadsafe(begin)
 
-    future._start = start
+    _hooks(future).start = start
     if asyncio.iscoroutine(awaitable):
         on_cancel(future, awaitable.close)
-
-
-class Promise(Generic[T_contra]):
-    """The producing end of a future.
-
-    >>> promise, future = Promise.new()
-    >>> promise.set_result(5)
-    >>> future.result()
-    5
-    """
-
-    __slots__ = ("_future",)
-
-    _future: Future[Any]
-
-    def __init__(self) -> None:
-        raise TypeError("Promise has no constructor; Promise.new() returns a promise and its future")
-
-    @staticmethod
-    def new() -> tuple[Promise[Any], Future[Any]]:
-        """Return a promise and the future it resolves."""
-        promise: Promise[Any] = object.__new__(Promise)
-        promise._future = pending()
-        return promise, promise._future
-
-    def set_result(self, result: T_contra) -> None:
-        """Resolve the future with `result`; without effect if it is done."""
-        resolve(self._future, result)
-
-    def set_exception(self, exception: Any) -> None:
-        """Resolve the future with an error; without effect if it is done."""
-        error = (
-            exception
-            if isinstance(exception, BaseException)
-            else TypeError(f"not an exception: {exception!r}")
-        )
-        fail(self._future, error)
 
 
 class WriteFutures:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.errors import StoreError
-from fsstore.future import Future
-from fsstore.kvstore.contract import KvDriver, Read, ReadResult
+from fsstore.future import PENDING, Future, make
+from fsstore.kvstore.contract import KvDriver, Read
+from fsstore.kvstore.result import ReadFuture
 
 __all__ = ["Batch"]
 
 T = TypeVar("T")
-_Waiting = list[tuple[Read, Future[Any], Callable[[ReadResult], Any]]]
+_SUBMITTED = "batch was already submitted"
 
 
 class Batch:
@@ -34,8 +35,8 @@ class Batch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._submitted = False
-        self._reads: dict[KvDriver, _Waiting] = {}
-        self._last: tuple[KvDriver | None, _Waiting] = (None, [])
+        self._reads: dict[KvDriver, list[ReadFuture]] = {}
+        self._last: tuple[KvDriver | None, list[ReadFuture]] = (None, [])
         self._starts: list[Callable[[], object]] = []
 
     def submit(self) -> None:
@@ -44,10 +45,8 @@ class Batch:
             if self._submitted:
                 return
             self._submitted = True
-            reads, self._reads, self._last = self._reads, {}, (None, [])
             starts, self._starts = self._starts, []
-        for driver, waiting in reads.items():
-            _begin(driver, waiting)
+        self._begin_reads()
         begun = [
             start() for start in starts
         ]  # all, before any is made to run: reads of one array are made together
@@ -58,7 +57,8 @@ class Batch:
     def add(self, start: Callable[[], object]) -> None:
         """Have `start` called when the batch is submitted; it must not raise."""
         with self._lock:
-            self._check()
+            if self._submitted:
+                raise StoreError(_SUBMITTED)
             self._starts.append(start)
 
     def later(self, start: Callable[[], Future[T]]) -> Future[T]:
@@ -77,19 +77,30 @@ class Batch:
         self.add(begin)
         return future
 
-    def read(self, driver: KvDriver, read: Read, form: Callable[[ReadResult], T]) -> Future[T]:
-        """Return the future answer to a read, as `form` makes it of the driver's."""
-        future: Future[T] = futures.pending()
-        with self._lock:
-            self._check()
-            if driver is not self._last[0]:  # telling whether drivers are equal takes longer
-                self._last = driver, self._reads.setdefault(driver, [])
-            self._last[1].append((read, future, form))
+    def read(self, driver: KvDriver, read: Read) -> ReadFuture:
+        """Return the future answer to a read; until it is made, the future holds the request.
+
+        Reads join by the thousand, so nothing is locked here.  A read that joins while another thread submits begins
+        with the others, or, if they have been taken already, alone.
+        """
+        last, waiting = self._last
+        if driver is not last:  # telling whether drivers are equal takes longer
+            waiting = self._reads.setdefault(driver, [])
+            self._last = driver, waiting
+        if self._submitted:
+            raise StoreError(_SUBMITTED)
+        future = make(ReadFuture, PENDING, read)
+        waiting.append(future)
+        if self._submitted:
+            self._begin_reads()
         return future
 
-    def _check(self) -> None:
-        if self._submitted:
-            raise StoreError("batch was already submitted")
+    def _begin_reads(self) -> None:
+        with self._lock:
+            taken = [(driver, _take(waiting)) for driver, waiting in list(self._reads.items())]
+        for driver, begun in taken:
+            if begun:
+                _begin(driver, begun)
 
     def __enter__(self) -> Self:
         """Return the batch."""
@@ -107,34 +118,42 @@ class Batch:
             self.submit()
 
 
-def _begin(driver: KvDriver, waiting: _Waiting) -> None:
+def _take(waiting: list[ReadFuture]) -> list[ReadFuture]:
+    """Return what waits, and leave what joins meanwhile."""
+    taken = waiting.copy()
+    del waiting[: len(taken)]
+    return taken
+
+
+def _begin(driver: KvDriver, waiting: list[ReadFuture]) -> None:
     together = _runtime.start(_read_together(driver, waiting), waits=driver.features.waits)
     together.add_done_callback(lambda done: _pass_on(done, waiting))
 
 
-def _pass_on(done: Future[None], waiting: _Waiting) -> None:
+def _pass_on(done: Future[None], waiting: list[ReadFuture]) -> None:
     """Give the reads that got no answer the reason: the batch as a whole was stopped."""
     error = futures.error_of(done)
     if error is not None:
-        for _, future, _ in waiting:
+        for future in waiting:
             futures.fail(future, error)
 
 
-async def _read_together(driver: KvDriver, waiting: _Waiting) -> None:
+async def _read_together(driver: KvDriver, waiting: list[ReadFuture]) -> None:
+    held: list[Read | None] = futures.held(waiting)
+    reads = [read for read in held if read is not None]
+    if len(reads) < len(held):  # some were cancelled meanwhile
+        waiting = [future for future, read in zip(waiting, held, strict=True) if read is not None]
     try:
-        results = await driver.read_many([read for read, _, _ in waiting])
+        answers = await driver.read_many(reads)
     except StoreError:
-        await _runtime.gather(_read_alone(driver, *one) for one in waiting)
-        return
-    for (_, future, form), result in zip(waiting, results, strict=True):
-        futures.resolve(future, form(result))
+        await _runtime.gather(_read_alone(driver, *one) for one in zip(reads, waiting, strict=True))
+    else:
+        futures.resolve_all(waiting, answers)
 
 
-async def _read_alone(
-    driver: KvDriver, read: Read, future: Future[T], form: Callable[[ReadResult], T]
-) -> None:
+async def _read_alone(driver: KvDriver, read: Read, future: ReadFuture) -> None:
     """Read one key for itself: an error belongs to the read that has it."""
     try:
-        futures.resolve(future, form((await driver.read_many([read]))[0]))
+        futures.resolve_all([future], await driver.read_many([read]))
     except StoreError as error:
         futures.fail(future, error)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fsstore.kvstore.contract import Read, ReadResult
 
-__all__ = ["REMOTE", "Limits", "Spans", "coalesce", "limits_from", "read_merged"]
+__all__ = ["REMOTE", "Ints", "Limits", "Spans", "coalesce", "limits_from", "read_merged"]
 
 Ints = npt.NDArray[np.int64]
 Fetch = Callable[[list[Read]], Awaitable[list[ReadResult]]]

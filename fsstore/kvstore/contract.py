@@ -15,6 +15,8 @@ What every driver promises (`fsstore.testing` checks it over each):
   declares so in `features` and raises `UnimplementedError`: it never pretends.
 * A write is visible as a whole or not at all, and durable when answered (unless its options say otherwise).
 * `value=None` deletes; deleting a missing key is fine and answers `NO_VALUE`.
+* A driver that never waits may offer `read_now(read)` besides: what `read_many([read])` answers, as a plain call,
+  because a coroutine takes longer than a look into memory.
 * Values returned may be any read-only buffer; the caller must not change them.
 * With `features.waits` false no coroutine of the driver ever suspends, so `_runtime` may drive it inline on
   any thread.  All drivers are thread-safe.

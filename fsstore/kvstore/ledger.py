@@ -20,7 +20,7 @@ from fsstore import future as futures
 from fsstore.errors import StoreError, TransactionCancelledError
 from fsstore.future import Future
 from fsstore.kvstore.commit import commit_overlay
-from fsstore.kvstore.contract import KvDriver
+from fsstore.kvstore.contract import NO_VALUE, KvDriver, Stamp, Write, now
 from fsstore.kvstore.overlay import Overlay
 
 __all__ = ["Ledger", "Phase"]
@@ -36,6 +36,7 @@ class Ledger:
 
     __slots__ = (
         "_first",
+        "_last",
         "_lock",
         "_overlays",
         "_running",
@@ -55,15 +56,20 @@ class Ledger:
         self._lock = threading.Lock()
         self._running = 0
         self._overlays: dict[KvDriver, Overlay] = {}
+        self._last: tuple[KvDriver | None, Overlay] = (None, Overlay())
         self._first: tuple[KvDriver, str] | None = None
         self._writing: Any = None
 
     def begin(self) -> None:
         """Announce an operation; raise when the transaction is no longer open.  `end` must follow."""
         with self._lock:
-            if self.phase != "open":
-                raise self._closed()
+            self.require_open()
             self._running += 1
+
+    def require_open(self) -> None:
+        """Raise when the transaction is no longer open."""
+        if self.phase != "open":
+            raise self._closed()
 
     def end(self) -> None:
         """Take leave of an operation; the last one lets a waiting commit go on."""
@@ -76,7 +82,24 @@ class Ledger:
         with self._lock:
             if self.phase in ("writing", "aborted"):
                 raise self._closed()
-            return self._overlays.setdefault(driver, Overlay())
+            return self._overlay(driver)
+
+    def _overlay(self, driver: KvDriver) -> Overlay:
+        last, overlay = self._last
+        if driver is not last:  # telling whether drivers are equal takes longer than a write
+            overlay = self._overlays.setdefault(driver, Overlay())
+            self._last = driver, overlay
+        return overlay
+
+    def put(self, driver: KvDriver, write: Write) -> Stamp:
+        """Take a write of `bytes` as one step, between which and the commit nothing can come."""
+        key, value, if_equal = write
+        if self.atomic:
+            self.admit(driver, key)
+        with self._lock:
+            self.require_open()
+            change = self._overlay(driver).put(key, value, if_equal)
+        return Stamp(NO_VALUE if value is None else change.generation, now())
 
     def admit(self, driver: KvDriver, key: str) -> None:
         """Raise, and abort, if an atomic transaction cannot change this key besides what it changes already."""
@@ -113,7 +136,11 @@ class Ledger:
     def _give_up(self, error: StoreError) -> None:
         if self.phase in ("open", "waiting"):
             self.phase, self.error = "aborted", error
-            self._overlays.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._overlays = {}
+        self._last = None, Overlay()
 
     def _closed(self) -> StoreError:
         if self.error is not None and not isinstance(self.error, TransactionCancelledError):
@@ -147,5 +174,5 @@ class Ledger:
         else:
             futures.resolve(self.future, None)
         finally:
-            self._overlays = {}
+            self._forget()
             self._writing = None

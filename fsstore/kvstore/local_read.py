@@ -15,13 +15,14 @@ import os
 import stat
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 
 from fsstore._json import quote
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError
 from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.coalesce import coalesce
+from fsstore.kvstore.coalesce import Ints, coalesce
 from fsstore.kvstore.contract import NO_VALUE, Buffer, Read, ReadResult, now
 from fsstore.kvstore.local_path import file_path, os_failure
 
@@ -35,6 +36,8 @@ _MERGE_FROM = 5  # ranges of one key; fewer are read one by one, cheaper than pl
 _GAP = 8 * 1024  # copying this much costs about as much as another pread
 _SPAN_LIMIT = 32 * 1024 * 1024
 _MAP_FROM = 64 * 1024  # below this a mapping costs more than a read
+_COPY_UP_TO = 4096  # a slice this small is copied: a view is larger, and would keep the whole span alive
+_tuple = tuple.__new__
 _PIECE = 0x7FFFF000  # Linux reads at most this much in one call
 
 
@@ -51,8 +54,12 @@ def describe(key: str) -> str:
 def read_batch(reads: Sequence[Read], *, mapped: bool = False) -> list[ReadResult]:
     """Return the answers to `reads`, in order."""
     time = now()
-    if len(reads) > 1 and len({read[0] for read in reads}) != len(reads):
-        return _read_grouped(reads, time, mapped)
+    if len(reads) > 1:
+        keys = {read[0] for read in reads}
+        if len(keys) == 1:
+            return _read_ranges(keys.pop(), reads, time, mapped)
+        if len(keys) != len(reads):
+            return _read_grouped(reads, time, mapped)
     return [_read_one(read, time, mapped) for read in reads]
 
 
@@ -154,14 +161,20 @@ def _read_ranges(key: str, reads: Sequence[Read], time: float, mapped: bool) -> 
         if not stat.S_ISREG(status.st_mode):
             return [_irregular(status, time)] * len(reads)
         generation, size = generation_of(status), status.st_size
-        same = ReadResult("unspecified", b"", generation, time)
         wanted = [read for read in reads if read[3] != generation]
-        spans = [resolve_range(read[1], read[2], size) for read in wanted]
-        values = iter(_values(fd, spans, mapped))
-        return [
-            same if read[3] == generation else ReadResult("value", next(values), generation, time)
-            for read in reads
-        ]
+        values = (
+            _values(fd, wanted, size, mapped)
+            if len(wanted) < _MERGE_FROM
+            else _merged(fd, wanted, size, mapped)
+        )
+        # thousands of ranges are usual, so tuples are made from tuples: a constructor takes three times as long
+        found = map(
+            _tuple, repeat(ReadResult), zip(repeat("value"), values, repeat(generation), repeat(time))
+        )
+        if len(wanted) == len(reads):
+            return list(found)
+        same = ReadResult("unspecified", b"", generation, time)
+        return [same if read[3] == generation else next(found) for read in reads]
     except StoreError as error:
         raise error.within(f"Error reading {describe(key)}") from None
     except OSError as error:
@@ -170,17 +183,38 @@ def _read_ranges(key: str, reads: Sequence[Read], time: float, mapped: bool) -> 
         os.close(fd)
 
 
-def _values(fd: int, spans: list[tuple[int, int]], mapped: bool) -> list[Buffer]:
-    if len(spans) < _MERGE_FROM:
-        return [_take(fd, low, high, mapped) for low, high in spans]
-    bounds = np.array(spans, np.int64)
-    merged = coalesce(bounds[:, 0], bounds[:, 1], _GAP, _SPAN_LIMIT)
+def _values(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buffer]:
+    spans = [resolve_range(read[1], read[2], size) for read in reads]
+    return [_take(fd, low, high, mapped) for low, high in spans]
+
+
+def _merged(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buffer]:
+    """Return the bytes of many ranges, read as few spans and cut apart."""
+    starts, stops = _bounds(reads, size)
+    merged = coalesce(starts, stops, _GAP, _SPAN_LIMIT)
     pairs = zip(merged.starts.tolist(), merged.stops.tolist(), strict=True)
-    views = [memoryview(_take(fd, low, high, mapped)) for low, high in pairs]
-    begins = merged.offset.tolist()
-    ends = (merged.offset + bounds[:, 1] - bounds[:, 0]).tolist()
-    where = merged.where.tolist()
-    return [views[span][begin:end] for span, begin, end in zip(where, begins, ends, strict=True)]
+    wholes = [_take(fd, low, high, mapped) for low, high in pairs]
+    lengths = stops - starts
+    if lengths.max() > _COPY_UP_TO:
+        wholes = [memoryview(whole) for whole in wholes]
+    begins, ends = merged.offset.tolist(), (merged.offset + lengths).tolist()
+    return [
+        wholes[span][begin:end] for span, begin, end in zip(merged.where.tolist(), begins, ends, strict=True)
+    ]
+
+
+def _bounds(reads: Sequence[Read], size: int) -> tuple[Ints, Ints]:
+    """Return where the ranges begin and end: all at once if they are given by both ends, which is the usual case."""
+    count = len(reads)
+    _, lows, highs, _, _ = zip(*reads, strict=True)
+    if None not in highs:
+        starts, stops = np.fromiter(lows, np.int64, count), np.fromiter(highs, np.int64, count)
+        if starts.min() >= 0 and stops.max() <= size and (starts <= stops).all():
+            return starts, stops
+    bounds = np.array(
+        [resolve_range(low, high, size) for low, high in zip(lows, highs, strict=True)], np.int64
+    )
+    return bounds[:, 0], bounds[:, 1]
 
 
 def _take(fd: int, low: int, high: int, mapped: bool) -> Buffer:

@@ -99,6 +99,11 @@ class MemoryDriver:
             sorted_scan=True,
         )
 
+    def read_now(self, read: Read) -> ReadResult:
+        """Return the answer to a single read."""
+        found = self.storage.values.get(read.key)  # one look: nothing to lock
+        return ReadResult("missing", b"", NO_VALUE, now()) if found is None else _answer(read, *found, now())
+
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, all of the same moment."""
         storage = self.storage
@@ -197,7 +202,7 @@ def _answer(read: Read, value: bytes, generation: bytes, time: float) -> ReadRes
     if generation == read.if_not_equal:
         return ReadResult("unspecified", b"", generation, time)
     if not read.start and read.stop is None:
-        return ReadResult("value", value, generation, time)
+        return tuple.__new__(ReadResult, ("value", value, generation, time))
     try:
         low, high = resolve_range(read.start, read.stop, len(value))
     except StoreError as error:

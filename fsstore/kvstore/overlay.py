@@ -13,8 +13,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from fsstore.errors import AbortedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, ReadResult
@@ -28,8 +28,7 @@ Modify: TypeAlias = Callable[[ReadResult], Awaitable[Buffer | None]]
 """Makes the new value of a key (None deletes it) from what is stored; may run more than once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """The change of one key.
 
     `stored` tells whether the change starts from what the store holds (then `value` means nothing) or from `value`;
@@ -94,7 +93,7 @@ class Overlay:
         """Change a key by a function of its value."""
         with self.lock:
             old = self.find(key) or Pending(stored=True, value=None, serial=0)
-            new = replace(old, functions=(*old.functions, function), serial=next(_SERIALS))
+            new = old._replace(functions=(*old.functions, function), serial=next(_SERIALS))
             self.pending[key] = new
         return new
 
@@ -104,8 +103,8 @@ class Overlay:
             for key in self.keys_in(keys):
                 old = self.pending.pop(key)
                 if old.if_equal or old.refused:
-                    self.pending[key] = replace(
-                        old, stored=False, value=None, functions=(), serial=next(_SERIALS)
+                    self.pending[key] = old._replace(
+                        stored=False, value=None, functions=(), serial=next(_SERIALS)
                     )
             self.deleted.append(keys)
 

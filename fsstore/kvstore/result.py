@@ -10,10 +10,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fsstore.future import RESULT, Future
 from fsstore.kvstore import contract
 from fsstore.kvstore.key_range import key_bytes
 
-__all__ = ["ReadResult", "TimestampedStorageGeneration"]
+__all__ = ["ReadFuture", "ReadResult", "TimestampedStorageGeneration"]
 
 
 @dataclass(slots=True, init=False, repr=False)
@@ -29,6 +30,13 @@ class TimestampedStorageGeneration:
 
     def __init__(self, generation: str | bytes = b"", time: float = -math.inf) -> None:
         self.generation, self.time = key_bytes(generation), float(time)
+
+    @classmethod
+    def of(cls, stamp: tuple[bytes, float]) -> TimestampedStorageGeneration:
+        """Return a driver's stamp in this form."""
+        self = object.__new__(cls)
+        self.generation, self.time = stamp
+        return self
 
     def __repr__(self) -> str:
         """Return the form TensorStore prints."""
@@ -64,9 +72,24 @@ class ReadResult:
     @classmethod
     def of(cls, answer: contract.ReadResult) -> ReadResult:
         """Return a driver's answer in this form; the value becomes `bytes`."""
-        stamp = TimestampedStorageGeneration(answer.generation, answer.time)
-        return cls(answer.state, bytes(answer.value), stamp)
+        self, stamp = object.__new__(cls), object.__new__(TimestampedStorageGeneration)
+        self.state, value, stamp.generation, stamp.time = answer
+        self.value = bytes(value)
+        self.stamp = stamp
+        return self
 
     def __repr__(self) -> str:
         """Return the form TensorStore prints."""
         return f"KvStore.ReadResult(state={self.state!r}, value={self.value!r}, stamp={self.stamp!r})"
+
+
+class ReadFuture(Future[ReadResult]):
+    """A future that is resolved with a driver's answer: each who asks for the result gets his own `ReadResult` of it.
+
+    Thousands of them wait in a batch, so until then the place of the answer holds the request.
+    """
+
+    __slots__ = ()
+
+    def _get(self) -> ReadResult:
+        return ReadResult.of(self._value) if self._state == RESULT else super()._get()

@@ -8,7 +8,6 @@ threads so that many of them overlap.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
@@ -18,15 +17,16 @@ from fsstore._pretty import pretty
 from fsstore.context import Context
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.future import Future
-from fsstore.kvstore import result
+from fsstore.kvstore import contract, result
 from fsstore.kvstore.batch import Batch
-from fsstore.kvstore.contract import UNKNOWN, Buffer, KvDriver, KvPrefix, Read, Write
+from fsstore.kvstore.contract import UNKNOWN, KvDriver, KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange as Range
 from fsstore.kvstore.key_range import key_bytes, key_text
 from fsstore.kvstore.opened import OpenKv, open_kv
+from fsstore.kvstore.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
 from fsstore.kvstore.spec import KvSpec, join_path
 from fsstore.kvstore.spec_parse import kv_spec
-from fsstore.kvstore.transaction import Transaction
+from fsstore.kvstore.transaction import Transaction, check_rebinding
 from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.kvstore.write_queue import queued
 
@@ -118,11 +118,7 @@ class KvStore:
 
     def with_transaction(self, transaction: Transaction | None) -> KvStore:
         """Return the same store bound to a transaction, or to none."""
-        bound = self._transaction
-        if bound is not None and not (bound.aborted or bound.future.done()):
-            raise StoreError("Cannot rebind transaction when existing transaction is uncommitted")
-        if transaction is not None and not isinstance(transaction, Transaction):
-            raise TypeError(f"transaction must be a Transaction or None, not {type(transaction).__name__}")
+        check_rebinding(self._transaction, transaction)
         return KvStore.of(self._open, transaction)
 
     def spec(self, *, retain_context: bool | None = None, unbind_context: bool | None = None) -> KvSpec:
@@ -179,13 +175,14 @@ class KvStore:
         `staleness_bound` a time since when an answer is fresh enough.  With a `batch` the read waits until that is
         submitted.
         """
-        start, stop = _byte_range(byte_range)
+        start, stop = (0, None) if byte_range is None else byte_bounds(byte_range)
         known = UNKNOWN if if_not_equal is None else key_bytes(if_not_equal)
         bound = math.inf if staleness_bound is None else float(staleness_bound)
-        request = Read(self._key(key), start, stop, known, bound)
-        if batch is None:
-            return self._begin(_read(self._driver(), request))
-        return self._track(lambda: batch.read(self._driver(), request, result.ReadResult.of))
+        request = tuple.__new__(Read, (self._key(key), start, stop, known, bound))
+        if self._transaction is not None:
+            return self._track(lambda: begin_read(self._driver(), request, batch))
+        driver = self._open.driver
+        return begin_read(driver, request) if batch is None else batch.read(driver, request)
 
     def write(
         self, key: Key, value: Key | None, *, if_equal: Key | None = None
@@ -195,10 +192,13 @@ class KvStore:
         If `if_equal` is not the current generation, nothing changes and the generation returned is empty.
         """
         condition = UNKNOWN if if_equal is None else key_bytes(if_equal)
-        request = Write(self._key(key), _value(value), condition)
-        if value is not None and self._transaction is None and self._open.driver.features.slow_writes:
-            return queued(self._open.driver, request)
-        return self._begin(_write(self._driver(), request))
+        request = tuple.__new__(Write, (self._key(key), value_bytes(value), condition))
+        driver = self._open.driver
+        if self._transaction is not None:
+            return put(self._transaction, driver, request)
+        if value is not None and driver.features.slow_writes:
+            return queued(driver, request)
+        return self._begin(write_one(driver, request))
 
     def delete_range(self, range: Range) -> Future[None]:  # noqa: A002  # TensorStore's name
         """Delete every key in a range, relative to the path."""
@@ -237,17 +237,17 @@ class KvStore:
 
     def __getitem__(self, key: Key) -> bytes:
         """Return the value of a key; raise `KeyError` when it is missing."""
-        found = self.read(key).result()
+        found = self._find(key)
         if found.state == "missing":
             raise KeyError(key)
-        return found.value
+        return bytes(found.value)
 
     def __setitem__(self, key: Key, value: Key | None) -> None:
         """Store a value and wait until it is durable; None deletes."""
         if self._open.driver.features.waits or self._transaction is not None:
             self.write(key, value).result()
         else:  # who waits anyway can do the work: no hop to a pool thread
-            _runtime.drive(_write(self._open.driver, Write(self._key(key), _value(value))))
+            _runtime.drive(write_one(self._open.driver, Write(self._key(key), value_bytes(value))))
 
     def __delitem__(self, key: Key) -> None:
         """Delete a key; a missing one is fine."""
@@ -255,7 +255,7 @@ class KvStore:
 
     def __contains__(self, key: Key) -> bool:
         """Return whether the key has a value."""
-        return self.read(key).result().state == "value"
+        return self._find(key).state == "value"
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same path of the same store, with the same resources and transaction."""
@@ -280,8 +280,17 @@ class KvStore:
             raise StoreError("Cannot serialize bound transaction")
         return _reopen, (self._open.effective_spec(),)
 
+    def _find(self, key: Key) -> contract.ReadResult | result.ReadResult:
+        """Return the answer to a read; without a future where nothing waits."""
+        driver = self._open.driver
+        if self._transaction is not None or driver.features.waits:
+            return self.read(key).result()
+        return answer(driver, Read(self._key(key)))
+
     def _key(self, key: Key) -> str:
-        if not isinstance(key, str | bytes):
+        if isinstance(key, str):
+            return self._open.path + key
+        if not isinstance(key, bytes):
             raise TypeError(f"a key is str or bytes, not {type(key).__name__}")
         return self._open.path + key_text(key)
 
@@ -325,38 +334,6 @@ def _opening_waits(spec: KvSpec) -> bool:
 def _reopen(spec: KvSpec) -> KvStore:
     """Return the store that was pickled; resources pickled together are still shared."""
     return _runtime.call(_open_store(spec, Context(), None), waits=_opening_waits(spec))
-
-
-def _byte_range(given: slice | None) -> tuple[int, int | None]:
-    """Return `start` and `stop` of a `Read`."""
-    if given is None:
-        return 0, None
-    if given.step is not None:
-        raise TypeError("byte_range must be a slice without a step")
-    start = 0 if given.start is None else operator.index(given.start)
-    stop = None if given.stop is None else operator.index(given.stop)
-    if stop is not None and not 0 <= start <= stop:
-        raise StoreError(f"Unsupported byte_range slice: {start}:{stop}")
-    return start, stop
-
-
-def _value(value: Any) -> Buffer | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return key_bytes(value)
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)  # the caller may change it before a pool thread has written it
-    raise TypeError(f"a value is str, bytes, another buffer, or None, not {type(value).__name__}")
-
-
-async def _read(driver: KvDriver, request: Read) -> result.ReadResult:
-    return result.ReadResult.of((await driver.read_many([request]))[0])
-
-
-async def _write(driver: KvDriver, request: Write) -> result.TimestampedStorageGeneration:
-    stamp = (await driver.write_many([request]))[0]
-    return result.TimestampedStorageGeneration(stamp.generation, stamp.time)
 
 
 async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:

@@ -39,6 +39,22 @@ def order_of_batch(make: Factory) -> None:
     assert read(store) == []
 
 
+def single_read(make: Factory) -> None:
+    """A driver that offers `read_now` answers one read with it as `read_many` does."""
+    store = make(_SAMPLE)
+    read_now = getattr(store.driver, "read_now", None)
+    if read_now is None:
+        return
+    assert not store.driver.features.waits
+    for key, start, stop in (("a", 0, None), ("a", 2, 5), ("a", -3, None), ("b/d", 1, 2000), ("none", 0, 4)):
+        request = Read(key, start, stop)
+        now, later = read_now(request._replace(key=store.path + key)), read(store, request)[0]
+        assert (*now[:1], bytes(now[1]), now[2]) == (*later[:1], bytes(later[1]), later[2]), (request, now)
+        same = read_now(Read(store.path + key, if_not_equal=now.generation))
+        assert same == read(store, Read(key, if_not_equal=now.generation))[0]._replace(time=same.time), same
+    fails(OutOfRangeError, lambda: read_now(Read(store.path + "a", 8, 99)))
+
+
 def empty_value(make: Factory) -> None:
     """A key with an empty value is not missing."""
     result = read(make(_SAMPLE), Read("b/c"))[0]
@@ -199,6 +215,7 @@ READING: Mapping[str, Check] = {
     for check in (
         missing_key,
         order_of_batch,
+        single_read,
         empty_value,
         byte_ranges,
         range_outside,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -151,3 +152,71 @@ def test_control_c_interrupts_within_a_second():
         assert process.stdout.readline().strip() == "interrupted"
         assert time.monotonic() - begin < 1
         assert process.wait(timeout=10) == 0
+
+
+def test_resolving_inside_a_comparison_of_callbacks_does_not_deadlock():
+    """Code of the user that runs while a future is changed, here `__eq__`, may resolve another one."""
+    promise, other = Promise.new()
+
+    class Callback:
+        def __call__(self, done):
+            raise AssertionError("it was removed")
+
+        def __eq__(self, _):
+            promise.set_result(8)
+            return True
+
+        __hash__ = None
+
+    _, future = Promise.new()
+    future.add_done_callback(Callback())
+    assert future.remove_done_callback(Callback()) == 1
+    assert other.result(timeout=10) == 8
+
+
+def test_many_are_resolved_in_one_step():
+    """Those that wait are woken, callbacks are called, and what was done before stays as it was."""
+    waiting = [futures.pending() for _ in range(4)]
+    seen = []
+    waiting[1].add_done_callback(lambda done: seen.append(done.result()))
+    waiting[2].cancel()
+    thread = threading.Thread(target=lambda: seen.append(waiting[3].result(timeout=60)))
+    thread.start()
+    futures.resolve_all(waiting, "abcd")
+    thread.join()
+    assert sorted(seen) == ["b", "d"]
+    assert waiting[0].result() == "a"
+    assert waiting[2].cancelled()
+
+
+def test_a_canceller_that_comes_late_is_called():
+    """Work that begins just when its future is cancelled learns of it."""
+    future = futures.pending()
+    future.cancel()
+    called = []
+    futures.on_cancel(future, lambda: called.append(True))
+    assert called == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_can_resolve_futures_whoever_held_the_lock():
+    """A thread that does not live on in the child leaves no lock behind."""
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with futures._LOCK:
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        promise, future = Promise.new()
+        promise.set_result(4)
+        os._exit(future.result())
+    release.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4

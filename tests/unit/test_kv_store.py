@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import threading
+from contextlib import suppress
 
 import pytest
 
@@ -235,13 +237,53 @@ def test_batch_is_one_request(wrap):
     for key in "abc":
         recording.inner.storage.put(key, key.encode())
     with Batch() as batch:
-        futures = [batch.read(driver, Read(key), lambda answer: answer) for key in "abc"]
+        futures = [batch.read(driver, Read(key)) for key in "abc"]
     assert [future.result(timeout=10).value for future in futures] == [b"a", b"b", b"c"]
     assert recording.calls["read"] == 1
     with Batch() as batch:
-        good, bad = (batch.read(driver, read, lambda answer: answer) for read in (Read("a"), Read("a", 5, 9)))
+        good, bad = (batch.read(driver, read) for read in (Read("a"), Read("a", 5, 9)))
     assert good.result(timeout=10).value == b"a"
     assert isinstance(bad.exception(timeout=10), OutOfRangeError)
+
+
+def test_a_read_that_is_cancelled_before_the_batch_begins_is_not_made():
+    """The others are answered, and the store is not asked for what nobody wants."""
+    recording = Recording(MemoryDriver())
+    recording.inner.storage.put("a", b"1")
+    with Batch() as batch:
+        kept, dropped = (batch.read(recording, Read(key)) for key in "ab")
+        dropped.cancel()
+    assert kept.result().value == b"1"
+    assert dropped.cancelled()
+    assert [read.key for read in recording.reads] == ["a"]
+
+
+def test_reads_that_join_while_another_thread_submits_are_answered_or_refused():
+    """No read is lost between the two, whatever the order."""
+    driver = MemoryDriver()
+    for _ in range(300):
+        batch, joined = Batch(), []
+
+        def join(batch=batch, joined=joined):
+            with suppress(StoreError):
+                for _ in range(200):
+                    joined.append(batch.read(driver, Read("a")))
+
+        threads = [threading.Thread(target=join) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        batch.submit()
+        for thread in threads:
+            thread.join()
+        assert {future.result(timeout=60).state for future in joined} <= {"missing"}
+
+
+def test_each_result_is_the_callers_own(store):
+    """Changing what `result` returned changes nothing for the next who asks."""
+    store["k"] = b"v"
+    future = store.read("k")
+    future.result().value = b"changed"
+    assert future.result().value == b"v"
 
 
 def test_copy_range_is_refused(store):
