@@ -11,13 +11,10 @@ A cell of a shard that is wanted whole is an ordinary chunk; of a partly wanted 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from fsstore import _runtime
 from fsstore import future as futures
@@ -28,7 +25,7 @@ from fsstore.chunk.plan import Cell, OutputMap, Plan, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import ByteRange, KvSource, Source
 from fsstore.codec.bound_chain import Array, BoundChain
-from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
+from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.future import Future
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, ReadResult
 
@@ -41,8 +38,9 @@ _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
 INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
 _JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
-_IN_FLIGHT = 3
-_SCRATCH_FROM = 256 * 1024
+_IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
+_WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
+_WINDOW_COST = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +59,6 @@ class ReadRequest:
     cache: ChunkCache | None = None
 
 
-_kept = threading.local()
-
-
-def scratch(chain: BoundChain) -> Array | None:
-    """Return this thread's array for a chunk that is needed only until the next one, if decoding can use it.
-
-    Memory that is fresh from the system costs a tenth of the time of decompressing into it.
-    """
-    if not chain.decodes_in_place:
-        return None
-    found: Array | None = getattr(_kept, "array", None)
-    if found is None or found.shape != chain.chunk.shape or found.dtype != chain.chunk.dtype:
-        size = math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize
-        if not _SCRATCH_FROM <= size <= _WINDOW_BYTES:
-            return None
-        found = _kept.array = np.empty(chain.chunk.shape, chain.chunk.dtype)
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class ReadPart:
     """One way in which cells of a request are found and decoded: as stored chunks, or as entries of shards."""
@@ -94,28 +73,51 @@ class ReadPart:
         if answer.state != "value":
             self._fill(cell, identity)
             return
-        target = self.placement.target(cell)
-        if self.entries is not None:
-            self.entries.decode(answer.value, cell, self.placement, target)
-            return
-        model = self.request.model
-        if model.component is None and model.bind is None:
-            if target is not None:
-                model.chain.decode(answer.value, target)
-            else:
-                self.placement.copy_out(cell, model.chain.decode(answer.value, scratch(model.chain)))
-            return
-        self.placement.copy_out(cell, self.decode_new(cell, answer))
+        chain = self._chain(cell)
+        target = self.placement.target(cell) if self._seen_as_decoded else None
+        if target is not None:
+            chain.decode(answer.value, target)
+        else:
+            self.placement.copy_out(cell, self._view(chain.borrow(answer.value)))
+
+    def decode_together(self, cells: Sequence[Cell], identities: Sequence[Any], answers: Any) -> bool:
+        """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
+        if self.request.model.bind is not None or len(cells) < 2:
+            return False
+        chain = self._chain(cells[0])
+        found = [
+            (cell, each.value) for cell, each in zip(cells, answers, strict=True) if each.state == "value"
+        ]
+        size = chain.run_length
+        for batch in (found[begin : begin + size] for begin in range(0, len(found), size)):
+            run = chain.borrow_run([value for _, value in batch]) if size > 1 else None
+            if run is None:
+                return False
+            for (cell, _), chunk in zip(batch, run, strict=True):
+                self.placement.copy_out(cell, self._view(chunk))
+        for cell, identity, answer in zip(cells, identities, answers, strict=True):
+            if answer.state != "value":
+                self._fill(cell, identity)
+        return True
 
     def decode_new(self, cell: Cell, answer: ReadResult) -> Array:
         """Return the decoded chunk."""
-        model = self.request.model
+        return self._view(self._chain(cell).decode(answer.value))
+
+    def _chain(self, cell: Cell) -> BoundChain:
+        """Return what decodes the chunk of a cell."""
         if self.entries is not None:
-            return self.entries.decode_new(answer.value)
-        chain = (
-            model.chain if model.bind is None else model.chain_of(chunk_numbers(self.placement.plan, cell))
-        )
-        return model.view(chain.decode(answer.value))
+            return self.entries.layout.inner
+        model = self.request.model
+        return model.chain if model.bind is None else model.chain_of(chunk_numbers(self.placement.plan, cell))
+
+    @property
+    def _seen_as_decoded(self) -> bool:
+        return not self.request.model.is_partial and (self.entries is None or self.entries.in_order)
+
+    def _view(self, chunk: Array) -> Array:
+        """Return a decoded chunk as the array sees it."""
+        return self.request.model.view(chunk if self.entries is None else self.entries.in_array_order(chunk))
 
     def _fill(self, cell: Cell, identity: Any) -> None:
         if not self.request.fill_missing:
@@ -172,12 +174,15 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     Small reads over stores that never wait go to `queue`, to be made with others.
     """
     model = request.model
+    if not request.fill_missing and model.shard is not model.chain.shard:
+        told = "Finding missing parts of shards is not supported in a grid of varying chunks"
+        return futures.failed(UnimplementedError(told))
     outline = plan(request.maps, request.out.shape, model.axes)
     cells = outline.cell_count
     if not cells:
         return futures.ready(request.out)
     entries = None
-    if model.chain.shard is not None:
+    if model.shard is not None:
         entries = ShardEntries(request.maps, request.out.shape, model)
     waits = request.store.driver.features.waits
     touched = _bytes_touched(model, outline, entries)
@@ -185,7 +190,8 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     joint = small or (touched <= _JOINT_BYTES and request.out.nbytes <= INLINE_BYTES)
     threads = request.threads or _runtime.core_count()
     share = cells if small else math.ceil(cells / (4 * threads))
-    size = max(1, min(share, _WINDOW_CELLS, _WINDOW_BYTES // _size_of(model.chain)))
+    most = _WAITING_BYTES if waits else _WINDOW_BYTES
+    size = max(1, min(share, _WINDOW_CELLS, most // _size_of(model.chain)))
     few = cells < threads and not small and entries is not None and entries.worth_sharing
     windows = _windows(request, outline, size)
     if entries is not None:
@@ -216,17 +222,21 @@ async def _read_here(windows: Iterator[Window]) -> None:
 
 
 async def _read_waiting(windows: Iterator[Window], threads: int) -> None:
-    async def work() -> None:
-        for window in windows:
-            answers = await _fetch(window)
-            await _runtime.gather(
-                [
-                    _runtime.offload(_decode, piece, piece.answers, kind="compute")
-                    for piece in _pieces(window, answers, threads)
-                ]
-            )
+    async def make(window: Window) -> None:
+        answers = await _fetch(window)
+        pieces = _pieces(window, answers, threads)
+        await _runtime.gather(
+            [_runtime.offload(_decode, piece, piece.answers, kind="compute") for piece in pieces]
+        )
 
-    await _runtime.gather([work() for _ in range(_IN_FLIGHT)])
+    await _runtime.flow(make, windows, cost=_bytes_of, budget=_IN_FLIGHT_BYTES)
+
+
+def _bytes_of(window: Window) -> int:
+    """Return how many bytes the chunks of a window have, decoded; a small one costs its tasks and requests."""
+    part = window.part
+    chain = part.request.model.chain if part.entries is None else part.entries.layout.inner
+    return max(_WINDOW_COST, len(window.cells) * _size_of(chain))
 
 
 def _fetched(windows: Iterator[Window], threads: int) -> Iterator[Window]:
@@ -295,6 +305,8 @@ async def _fetch(window: Window) -> list[ReadResult]:
 
 def _decode(window: Window, answers: Sequence[ReadResult]) -> None:
     part = window.part
+    if part.request.cache is None and part.decode_together(window.cells, window.identities, answers):
+        return
     decode = part.decode if part.request.cache is None else part.decode_cached
     for cell, identity, answer in zip(window.cells, window.identities, answers, strict=True):
         try:

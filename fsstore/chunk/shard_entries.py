@@ -19,13 +19,10 @@ import numpy as np
 
 from fsstore.chunk.grid import RegularAxis
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, OutputMap, Points, plan
 from fsstore.chunk.source import ShardSource, Source
 from fsstore.codec.bound_chain import Array, BoundChain
-from fsstore.codec.contract import Buffer
 from fsstore.codec.shard_layout import ShardLayout
-from fsstore.errors import UnimplementedError
 
 __all__ = ["ShardEntries"]
 
@@ -41,20 +38,18 @@ class ShardEntries:
     `layouts` are those of shards within shards, outermost first; `layout` is the last, of the sub-chunks.
     """
 
-    __slots__ = ("_groups", "_inner", "_restore", "layout", "layouts", "plan")
+    __slots__ = ("_groups", "_restore", "layout", "layouts", "plan")
 
     def __init__(self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel) -> None:
-        if model.bind is not None:
-            raise UnimplementedError("shards in a grid of varying chunk sizes are not supported")
         levels = _levels(model.chain)
         self.layouts = [layout for layout, _ in levels]
         self.layout, order = levels[-1]
-        self._inner = self.layout.inner
         place = np.argsort(order)  # dimension d of the array is dimension place[d] of the encoded array
         self._restore = tuple(place.tolist()) if tuple(order) != tuple(range(len(order))) else None
         sizes = [self.layout.sub_shape[at] for at in place]
-        self.plan = plan(maps, shape, [RegularAxis(size) for size in sizes])
-        numbering = [_Numbering.of(layout, order, sizes) for layout, order in levels]
+        inside = model.axes[len(sizes) :]  # dimensions inside the elements, which are never cut
+        self.plan = plan(maps, shape, [*map(RegularAxis, sizes), *inside])
+        numbering = [_Numbering.of(layout, order, sizes, len(inside)) for layout, order in levels]
         self._groups = [
             _group(component.outputs, component.segments, numbering) for component in self.plan.components
         ]
@@ -99,22 +94,17 @@ class ShardEntries:
     @property
     def worth_sharing(self) -> bool:
         """Whether decoding sub-chunks is work enough to divide a shard between workers: not copying alone."""
-        return self._inner.encoded_size is None or self._inner.encoded_size >= _SHARE_FROM
+        size = self.layout.inner.encoded_size
+        return size is None or size >= _SHARE_FROM
 
-    def decode_new(self, data: Buffer) -> Array:
-        """Return a sub-chunk in the array's order of dimensions."""
-        return self.in_array_order(self._inner.decode(data))
+    @property
+    def in_order(self) -> bool:
+        """Whether sub-chunks have their dimensions in the array's order."""
+        return self._restore is None
 
     def in_array_order(self, chunk: Array) -> Array:
         """Return a view of a sub-chunk with the dimensions in the array's order."""
         return chunk if self._restore is None else chunk.transpose(self._restore)
-
-    def decode(self, data: Buffer, cell: Cell, placement: Placement, target: Array | None) -> None:
-        """Put the selected elements of a sub-chunk in their place."""
-        if target is not None and self._restore is None:
-            self._inner.decode(data, target)
-        else:
-            placement.copy_out(cell, self.decode_new(data))
 
 
 def _levels(chain: BoundChain) -> list[tuple[ShardLayout, tuple[int, ...]]]:
@@ -138,11 +128,12 @@ class _Numbering(NamedTuple):
     stride: list[int]
 
     @classmethod
-    def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int]) -> _Numbering:
+    def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int], inside: int) -> _Numbering:
         place = np.argsort(order)
         entry = [layout.sub_shape[at] // size for at, size in zip(place, sizes, strict=True)]
         shard = [layout.grid[at] * each for at, each in zip(place, entry, strict=True)]
-        return cls(shard, entry, [math.prod(layout.grid[at + 1 :]) for at in place])
+        stride = [math.prod(layout.grid[at + 1 :]) for at in place]
+        return cls([*shard, *[1] * inside], [*entry, *[1] * inside], [*stride, *[0] * inside])
 
     def add(self, output: int, number: int) -> int:
         """Return what a sub-chunk's position along a dimension of the array adds to the number of its entry."""

@@ -2,19 +2,23 @@
 
 Decoding runs the bytes codecs backwards, makes an array of the bytes, and undoes the array codecs, of which
 transposes are views.  Where the caller gives the destination, the last decoder writes into it directly if it is
-contiguous in the order of the encoding and large enough to pay; otherwise the result is copied once.
+contiguous in the order of the encoding; otherwise it writes into memory that the thread uses again and again, and the
+result is copied once.  Small chunks are decoded many at a time where the codecs can, because calling a decompressor
+costs as much as decompressing a few kilobytes.
 
 It knows nothing of JSON, keys or stores.  It has no state and may be called from any number of threads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
+from fsstore.codec.scratch import scratch
 from fsstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -23,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Array", "BoundArrayCodec", "BoundChain"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_DIRECT_BYTES = 1 << 15
+_DIRECT_BYTES = 1 << 15  # decompressing less into memory that is there already costs more than a copy
+_RUN_PART = 1 << 18  # decoding several at once gains nothing for chunks larger than this
+_RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache until it is copied
 
 
 class BoundArrayCodec(BoundCodec, Protocol):
@@ -34,6 +40,11 @@ class BoundArrayCodec(BoundCodec, Protocol):
     * `verify(array)`: raise when decoded elements hold values that the type forbids;
     * `decode_array(data, out)`: decode into a chunk-shaped array;
     * `shard`: the layout of the encoding, when it is a shard.
+
+    A bytes codec may offer two ways into memory that is there already, which return False where `decode` has to look:
+
+    * `decode_into(data, out)`: decode into `out`, which has the exact size;
+    * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
     """
 
 
@@ -56,7 +67,10 @@ class BoundChain:
         "_bytes",
         "_decode_array",
         "_decode_into",
+        "_decode_joined",
         "_from_array",
+        "_size",
+        "_stored",
         "_to_bytes",
         "_undo_arrays",
         "_undo_bytes",
@@ -66,6 +80,7 @@ class BoundChain:
         "encoded_size",
         "flat_dtype",
         "order",
+        "run_length",
         "shard",
     )
 
@@ -88,25 +103,25 @@ class BoundChain:
             getattr(pack, "decode_array", None) if plain else None
         )
         self._verify: Callable[[Array], None] | None = getattr(pack, "verify", None)
-        self._decode_into = self._find_into(chunk, pack, stages)
-        natural = self.order == tuple(range(len(chunk.shape))) and not stages and self._verify is None
-        self.flat_dtype: np.dtype[Any] | None = getattr(pack, "flat_dtype", None) if natural else None
-
-    def _find_into(
-        self, chunk: ChunkSpec, pack: BoundCodec, stages: Sequence[BoundCodec]
-    ) -> Callable[[Any, Array], bool] | None:
         flat: np.dtype[Any] | None = getattr(pack, "flat_dtype", None)
-        if self.order is None or not stages or flat != chunk.dtype or chunk.dtype.hasobject:
-            return None
-        if chunk.dtype.itemsize * int(np.prod(chunk.shape, dtype=object)) < _DIRECT_BYTES:
-            return None
-        return getattr(stages[0], "decode_into", None)
+        natural = self.order == tuple(range(len(chunk.shape))) and not stages and self._verify is None
+        self.flat_dtype: np.dtype[Any] | None = flat if natural else None
+        self._stored = flat if plain and not chunk.dtype.hasobject else None
+        self._size = chunk.dtype.itemsize * math.prod(chunk.shape)
+        self._find_fast_ways(stages)
 
-    @property
-    def decodes_in_place(self) -> bool:
-        """Whether `decode` writes straight into a contiguous `out` of C order, without an array of its own."""
-        natural = self.order == tuple(range(len(self.chunk.shape)))
-        return natural and (self._decode_into is not None or self._decode_array is not None)
+    def _find_fast_ways(self, stages: Sequence[BoundCodec]) -> None:
+        """Set the ways of the first bytes codec, the last to be undone, into memory that is there already."""
+        self._decode_into: Callable[[Any, Array], bool] | None = None
+        self._decode_joined: Callable[[Sequence[Any], Array], bool] | None = None
+        self.run_length = 1
+        if self._stored is None or not self._size:
+            return
+        self._decode_joined = getattr(stages[0], "decode_joined", None) if stages else _join
+        if stages and self._size >= _DIRECT_BYTES:
+            self._decode_into = getattr(stages[0], "decode_into", None)
+        if self._decode_joined is not None and self._size <= _RUN_PART:
+            self.run_length = _RUN_BYTES // self._size
 
     def decode(self, data: Buffer, out: Array | None = None) -> Array:
         """Return the chunk that `data` encodes; with `out`, the chunk is written there and `out` is returned.
@@ -119,14 +134,8 @@ class BoundChain:
             return self._decode_new(data)
         if self._decode_array is not None:
             return self._decode_placed(data, out)
-        if self._decode_into is not None and self._decode_direct(data, out):
-            return out
-        for undo in self._undo_bytes:
-            data = undo(data)
-        array = self._view(data)
-        for undo in self._undo_arrays:
-            array = undo(array)
-        np.copyto(out, array, casting="equiv")
+        if self._decode_into is None or not self._decode_direct(data, out):
+            np.copyto(out, self.borrow(data), casting="equiv")
         return out
 
     def _decode_new(self, data: Any) -> Array:
@@ -148,8 +157,10 @@ class BoundChain:
     def _decode_direct(self, data: Any, out: Array) -> bool:
         """Decompress straight into `out` when its memory is laid out as the encoding is."""
         view = out.transpose(self.order)
-        if not view.flags.c_contiguous or out.dtype != self.chunk.dtype:
-            return False
+        return view.flags.c_contiguous and out.dtype == self._stored and self._inflate(data, view)
+
+    def _inflate(self, data: Any, view: Array) -> bool:
+        """Decompress into an array that is contiguous and shaped as the encoding is."""
         for undo in self._undo_bytes[:-1]:
             data = undo(data)
         assert self._decode_into is not None
@@ -158,6 +169,48 @@ class BoundChain:
         if self._verify is not None:
             self._verify(view)
         return True
+
+    def borrow(self, data: Any) -> Array:
+        """Return the chunk in the byte order in which it is stored, good until the thread decodes the next one."""
+        array = None
+        if self._decode_into is not None:
+            array = self._shaped(scratch(self._size), ())
+            array = array if self._inflate(data, array) else None
+        if array is None:
+            for undo in self._undo_bytes:
+                data = undo(data)
+            array = self._view(data)
+        for undo in self._undo_arrays:
+            array = undo(array)
+        return array
+
+    def borrow_run(self, parts: Sequence[Any]) -> Array | None:
+        """Return several chunks along a new first dimension, like `borrow`; None if that takes one at a time.
+
+        At most `run_length` chunks pay.  Nothing is said of damage: who decodes one by one learns where it is.
+        """
+        if self._decode_joined is None:
+            return None
+        octets = scratch(len(parts) * self._size)
+        try:
+            for undo in self._undo_bytes[:-1]:
+                parts = [undo(part) for part in parts]
+            if not self._decode_joined(parts, octets):
+                return None
+            array = self._shaped(octets, (len(parts),))
+            if self._verify is not None:
+                self._verify(array)
+        except StoreError:
+            return None
+        assert self.order is not None
+        return array.transpose([0, *[1 + self.order.index(axis) for axis in range(len(self.order))]])
+
+    def _shaped(self, octets: Array, lead: tuple[int, ...]) -> Array:
+        """Return bytes as elements, shaped as the encoding is."""
+        assert self.order is not None
+        assert self._stored is not None
+        shape = self.chunk.shape
+        return octets.view(self._stored).reshape((*lead, *[shape[axis] for axis in self.order]))
 
     def encode(self, array: Array) -> Buffer:
         """Return the encoding of a chunk.
@@ -207,6 +260,15 @@ class BoundChain:
             return self.chunk.shape
         sizes = dict(zip(self.order, self.shard.inner.read_shape, strict=True))
         return tuple(sizes[axis] for axis in range(len(sizes)))
+
+
+def _join(parts: Sequence[Any], out: Array) -> bool:
+    """Put parts that are not encoded one after the other, if they are as large as they should be."""
+    size = len(out) // len(parts)
+    if any(len(part) != size for part in parts):
+        return False
+    out[:] = np.frombuffer(b"".join(parts), np.uint8)
+    return True
 
 
 def _order(chunk: ChunkSpec, arrays: Sequence[BoundCodec]) -> tuple[int, ...] | None:

@@ -8,11 +8,12 @@ shorter than expected is continued by the next one; what follows the last needed
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import zstandard
 
 from fsstore._json import Json, boolean, integer
@@ -27,6 +28,9 @@ __all__ = ["BoundZstd", "ZstdCodec"]
 _STEP = 64
 _MAGIC = zstandard.FRAME_HEADER
 _SIZE = zstandard.frame_content_size
+_UNSET = (
+    b"\x91not decompressed"  # at the end of a destination: the library does not say how much it has filled
+)
 _DAMAGED = (zstandard.ZstdError, MemoryError)
 
 
@@ -92,6 +96,22 @@ class BoundZstd:
         except (*_DAMAGED, RuntimeError, ValueError):
             return False
         return True
+
+    def decode_joined(self, parts: Sequence[Any], out: Array) -> bool:
+        """Decode frames of the bound size one after the other into `out`; return False if `decode` has to look.
+
+        The library takes frames that follow each other as one stream.  That each begins with its own size and all
+        fill `out` exactly says that none was cut off, or it would have taken its neighbour for its own.
+        """
+        size = self._size
+        try:
+            if any(_SIZE(part) != size for part in parts):
+                return False
+            out[-len(_UNSET) :] = np.frombuffer(_UNSET, np.uint8)[-len(out) :]
+            _numcodecs().decompress(b"".join(parts), out)
+        except (*_DAMAGED, RuntimeError, ValueError):
+            return False
+        return bytes(out[-len(_UNSET) :]) != _UNSET
 
 
 def _decode_frames(data: bytes, size: int | None, limit: int) -> bytes:

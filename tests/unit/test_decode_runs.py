@@ -1,0 +1,157 @@
+"""Small chunks decoded many at a time, and memory used again: the same elements and errors as one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zstandard
+
+import fsstore
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.zstd import BoundZstd
+from fsstore.errors import StoreError
+
+SIZE = 1000
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+TURNED = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
+ZSTD = {"name": "zstd", "configuration": {"level": 1}}
+GZIP = {"name": "gzip", "configuration": {"level": 1}}
+CRC = {"name": "crc32c"}
+TOGETHER = [[LITTLE], [BIG], [TURNED, LITTLE], [LITTLE, ZSTD], [TURNED, BIG, ZSTD], [LITTLE, ZSTD, CRC]]
+
+
+def frames(count: int = 5) -> list[bytes]:
+    """Return frames of `SIZE` bytes each that do not compress well."""
+    noise = np.random.default_rng(3).integers(0, 256, (count, SIZE), dtype=np.uint8)
+    return [zstandard.ZstdCompressor().compress(row.tobytes()) for row in noise]
+
+
+def joined(parts: list[bytes]) -> bool:
+    """Return what decoding parts together says."""
+    bound = BoundZstd(ByteSpec(SIZE), 1, checksum=False)
+    return bound.decode_joined(parts, np.empty(len(parts) * SIZE, np.uint8))
+
+
+@pytest.mark.parametrize("codecs", TOGETHER)
+def test_a_run_holds_what_each_chunk_holds(codecs):
+    """Chunks decoded together have the elements that each has alone, in every byte order and transposed."""
+    bound = CodecChain.from_json(codecs).bind(ChunkSpec(np.dtype("u2"), (3, 4, 5)))
+    chunks = np.arange(7 * 60, dtype="u2").reshape(7, 3, 4, 5)
+    run = bound.borrow_run([bytes(bound.encode(chunk)) for chunk in chunks])
+    assert run is not None
+    np.testing.assert_array_equal(run, chunks)
+
+
+def test_codecs_without_a_way_say_so():
+    """A chain whose last decoder cannot take several parts leaves them to be decoded one by one."""
+    bound = CodecChain.from_json([LITTLE, GZIP]).bind(ChunkSpec(np.dtype("u2"), (4,)))
+    assert bound.borrow_run([bytes(bound.encode(np.zeros(4, "u2")))] * 2) is None
+    assert bound.run_length == 1
+
+
+@pytest.mark.parametrize("codecs", TOGETHER)
+def test_a_damaged_run_is_left_to_one_by_one(codecs):
+    """A part that is cut off makes the run None, so that whoever decodes one by one learns which it is."""
+    bound = CodecChain.from_json(codecs).bind(ChunkSpec(np.dtype("u2"), (3, 4, 5)))
+    parts = [bytes(bound.encode(np.full((3, 4, 5), number, "u2"))) for number in range(4)]
+    parts[2] = parts[2][:-1]
+    assert bound.borrow_run(parts) is None
+
+
+def test_invalid_elements_in_a_run():
+    """A boolean that is neither true nor false is found in a run too."""
+    bound = CodecChain.from_json([{"name": "bytes"}]).bind(ChunkSpec(np.dtype(bool), (4,)))
+    assert bound.borrow_run([b"\0\1\0\1", b"\0\1\2\1"]) is None
+
+
+def test_zstd_frames_together():
+    """Frames of the expected size are decoded in one call, also if there is one or it is short."""
+    assert joined(frames())
+    assert joined(frames(1))
+    tiny = BoundZstd(ByteSpec(2), 1, checksum=False)
+    out = np.zeros(4, np.uint8)
+    assert tiny.decode_joined([zstandard.compress(b"ab"), zstandard.compress(b"cd")], out)
+    assert out.tobytes() == b"abcd"
+
+
+def test_zstd_frames_of_other_sizes():
+    """Frames that hold less, more, an unknown number of bytes, or are no frames, are not decoded together."""
+    unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(SIZE))
+    others = [
+        zstandard.compress(bytes(SIZE - 1)),
+        zstandard.compress(bytes(SIZE + 1)),
+        unsized,
+        b"",
+        b"nothing",
+    ]
+    for other in others:
+        assert not joined([*frames(), other]), other[:8]
+        assert not joined([other, *frames()]), other[:8]
+
+
+def test_zstd_bytes_between_frames():
+    """What follows a frame would shift its neighbours, whether it is nonsense or another frame."""
+    first, *rest = frames()
+    assert not joined([first + b"rest", *rest])
+    assert not joined([first + first, *rest])
+    assert not joined([*rest, first + first])
+
+
+def test_zstd_frame_that_swallows_the_next():
+    """A frame cut off within a stored block takes the next for its own elements; this does not pass for success."""
+    noise, other = frames(2)
+    zeros = zstandard.compress(bytes(SIZE))
+    cut = noise[: -len(zeros)]
+    flat = zstandard.ZstdDecompressor().decompress(cut + zeros)
+    assert len(flat) == SIZE, "together they are one whole frame, so only the total tells"
+    assert not joined([cut, zeros, other])
+    assert not joined([other, cut, zeros])
+
+
+def test_memory_is_used_again():
+    """Two chunks decoded one after the other into strided destinations cost memory once."""
+    bound = CodecChain.from_json([LITTLE, ZSTD]).bind(ChunkSpec(np.dtype("u2"), (256, 256)))
+    data = bytes(bound.encode(np.ones((256, 256), "u2")))
+    assert np.shares_memory(bound.borrow(data), bound.borrow(data))
+    assert not np.shares_memory(bound.decode(data), bound.borrow(data))
+
+
+@pytest.fixture
+def array(tmp_path):
+    """An array of 5 × 5 small chunks, the last row and column of them partial, and one never written."""
+    metadata = {
+        "shape": [37, 39],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 8]}},
+        "data_type": "int32",
+        "codecs": [LITTLE, ZSTD],
+        "fill_value": -1,
+    }
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": f"{tmp_path}/a/"},
+        "metadata": metadata,
+        "recheck_cached_data": "open",
+    }
+    made = fsstore.open(spec, create=True).result()
+    made.write(np.arange(37 * 39, dtype="i4").reshape(37, 39)).result()
+    (tmp_path / "a/c/2/3").unlink()
+    return made
+
+
+def test_many_small_chunks(array):
+    """Whole, partial and missing chunks that are decoded together all land in their place."""
+    expected = np.arange(37 * 39, dtype="i4").reshape(37, 39)
+    expected[16:24, 24:32] = -1
+    np.testing.assert_array_equal(array.read().result(), expected)
+    np.testing.assert_array_equal(array[3:30, ::-2].read().result(), expected[3:30, ::-2])
+    np.testing.assert_array_equal(array.T.read().result(), expected.T)
+
+
+def test_the_damaged_one_of_many_is_named(array, tmp_path):
+    """The error of a chunk that was decoded with others names its key."""
+    damaged = tmp_path / "a/c/1/2"
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    with pytest.raises(StoreError, match="a/c/1/2.*Zstd"):
+        array.read().result()
