@@ -8,7 +8,10 @@ from typing import Any
 from fsstore._json import expected, number
 from fsstore.errors import JsonError
 
-__all__ = ["fresh_after", "recheck"]
+__all__ = ["MEMBERS", "fresh_after", "recheck"]
+
+MEMBERS = ("recheck_cached_metadata", "recheck_cached_data")
+"""The members of specs that say it."""
 
 
 def recheck(value: Any) -> Any:

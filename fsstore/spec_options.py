@@ -11,7 +11,7 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_spec
 from fsstore.open_mode import OpenMode, mode_from_options
-from fsstore.recheck import recheck
+from fsstore.recheck import MEMBERS, recheck
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 
@@ -20,7 +20,7 @@ __all__ = ["OPEN_OPTIONS", "UPDATE_OPTIONS", "apply_options"]
 _SCHEMA = (
     *("rank", "dtype", "domain", "shape", "chunk_layout", "codec", "fill_value", "dimension_units", "schema"),
 )
-_RECHECK = ("recheck_cached_metadata", "recheck_cached_data", "recheck_cached")
+_RECHECK = (*MEMBERS, "recheck_cached")
 _MODE = ("open_mode", "open", "create", "delete_existing", "assume_metadata", "assume_cached_metadata")
 OPEN_OPTIONS = frozenset((*_SCHEMA, *_RECHECK, *_MODE, "context", "kvstore"))
 """What both `open` and `Spec.update` take."""
@@ -83,12 +83,13 @@ def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:
     names = {name: given[name] for name in _RECHECK if name in given}
     if names and spec.base_spec is not None:
         return spec.replace(base_spec=_with_recheck(spec.base_spec, given))
-    if not names or "recheck_cached_data" not in spec.kind.defaults:
+    known = MEMBERS if spec.kind.id == "auto" else spec.kind.defaults  # it hands them on
+    if not names or "recheck_cached_data" not in known:
         return spec
     both = names.pop("recheck_cached", None)
     if both is not None:
         names = {"recheck_cached_metadata": both, "recheck_cached_data": both, **names}
-    changed = {name: recheck(value) for name, value in names.items() if name in spec.kind.defaults}
+    changed = {name: recheck(value) for name, value in names.items() if name in known}
     members = {**spec.members, **changed}
     kept = {name: value for name, value in members.items() if spec.kind.defaults.get(name, members) != value}
     return spec.replace(members=kept)

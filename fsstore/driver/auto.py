@@ -24,6 +24,8 @@ from fsstore.kvstore.hierarchy import arrays_below
 from fsstore.kvstore.opened import OpenKv, open_adapter
 from fsstore.kvstore.probe import Found, find, looked_for
 from fsstore.kvstore.transactional import TransactionalDriver
+from fsstore.recheck import MEMBERS as RECHECK
+from fsstore.recheck import recheck
 
 __all__ = ["KIND", "AutoKind", "enter"]
 
@@ -32,15 +34,15 @@ _DEPTH = 8  # adapters inside each other
 
 @dataclass(frozen=True, slots=True)
 class AutoKind(PlainKind):
-    """The driver kind.  Members besides the store are context resources for the drivers that are found."""
+    """The driver kind.  Members besides the store are for the drivers found: context resources, recheck options."""
 
     id: str = "auto"
     schemes: tuple[str, ...] = ("auto",)
     role: Role = "store"
 
     def members(self, fields: Fields) -> dict[str, Any]:
-        """Take context resources."""
-        out: dict[str, Any] = {}
+        """Take recheck options and context resources."""
+        out: dict[str, Any] = {name: fields.take(name, recheck) for name in RECHECK if name in fields}
         for name, value in fields.rest().items():
             if name not in KINDS:
                 fields.problem(f"Invalid context resource identifier: {quote(name)}")
@@ -80,8 +82,9 @@ KIND = AutoKind()
 
 async def _open(opening: Opening) -> OpenArray:
     context = opening.context
-    if opening.members:
-        context = Context(dict(opening.members), context)
+    own = {name: value for name, value in opening.members.items() if name not in RECHECK}
+    if own:
+        context = Context(own, context)
     assert opening.kvstore is not None
     kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction)
     if found is None:
@@ -92,7 +95,12 @@ async def _open(opening: Opening) -> OpenArray:
         name: bind_resource(name, None, context) for name in kind.resources if "metadata" not in name
     }
     at = kvstore._replace(path=path, spec=kvstore.spec.replace(_path=path))
-    inner = replace(opening, members={}, resources=resources, context=context, kvstore=at)
+    members = {
+        name: opening.members[name]
+        for name, default in kind.defaults.items()
+        if name in RECHECK and opening.members.get(name, default) != default
+    }
+    inner = replace(opening, members=members, resources=resources, context=context, kvstore=at)
     try:
         return await kind.open(inner)
     except StoreError as error:

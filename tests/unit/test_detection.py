@@ -415,6 +415,29 @@ def test_the_members_are_context_resources(tmp_path):
         ts.Spec({**spec, "create": True})
 
 
+def test_recheck_options_reach_the_driver_that_is_found(tmp_path):
+    """When cached data are asked for again is said to `open`, in the spec, or through a cast, as for other drivers."""
+    _write(f"file://{tmp_path}/x|zarr3:")
+    (tmp_path / "a.json").write_text("{}")
+    found = ts.open(f"file://{tmp_path}/x", recheck_cached_data=False, recheck_cached_metadata=True).result()
+    json = found.spec().to_json()
+    assert (json["recheck_cached_data"], json["recheck_cached_metadata"]) == (False, True)
+    spec = ts.Spec(f"file://{tmp_path}/x")
+    spec.update(recheck_cached=False)
+    assert ts.Spec(spec.to_json()) == spec
+    assert ts.open(spec).result().spec().to_json()["recheck_cached_metadata"] is False
+    base = ts.open(f"file://{tmp_path}/x|cast:float64", recheck_cached_data=False).result().base
+    assert base.spec().to_json()["recheck_cached_data"] is False
+    document = ts.open(
+        f"file://{tmp_path}/a.json", recheck_cached_data=1.5, recheck_cached_metadata=True
+    ).result()
+    assert document.spec().to_json()["recheck_cached_data"] == 1.5
+    usual = ts.open(f"file://{tmp_path}/x", recheck_cached_data=True, recheck_cached_metadata="open").result()
+    assert usual.spec() == ts.open(f"file://{tmp_path}/x").result().spec()
+    with pytest.raises(ValueError, match="recheck_cached_data"):
+        ts.Spec({"driver": "auto", "kvstore": f"file://{tmp_path}/x", "recheck_cached_data": "never"})
+
+
 def test_the_callers_context_is_shared(tmp_path):
     """The detected driver takes its resources from the context of the call."""
     context = ts.Context({"cache_pool": {"total_bytes_limit": 12345}})
