@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fsstore import _runtime
+from fsstore.chunk.allocation import new_array
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import Placement
@@ -27,17 +29,20 @@ from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer
+from fsstore.codec.fill import equals_fill
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.future import Future, ready
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, Write
 
-__all__ = ["WriteRequest", "equals_fill", "write"]
+__all__ = ["WriteRequest", "write"]
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 64
 _INLINE_BYTES = 1024 * 1024
-_IN_FLIGHT = 3
+_IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
+_WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
 _SYNC_WORKERS = 8  # waiting for the disk is most of a durable write, so more workers than cores
+_BATCH_WORKERS = 4  # a window of several files waits for all at once: more workers fight for the interpreter
 _WORKERS_BYTES = 48 * 1024 * 1024
 _ATTEMPTS = 10_000
 
@@ -59,23 +64,6 @@ class WriteRequest:
     cache: ChunkCache | None = None
 
 
-def equals_fill(chunk: Array, fill: Any) -> bool:
-    """Return whether every element has exactly the bits of the fill value."""
-    if not chunk.size:
-        return True
-    if chunk.dtype.hasobject:
-        return bool((chunk == fill).all())
-    value = np.asarray(fill, chunk.dtype)
-    if value.ndim == 0 and chunk[(slice(1),) * chunk.ndim].tobytes() != value.tobytes():
-        return False
-    size = chunk.dtype.itemsize
-    if size in (1, 2, 4, 8) and value.ndim == 0:
-        bits = np.dtype(f"u{size}")
-        return bool((chunk.view(bits) == value.view(bits)).all())
-    whole = np.ascontiguousarray(np.broadcast_to(value, chunk.shape)).reshape(-1).view(np.uint8)
-    return bool((np.ascontiguousarray(chunk).reshape(-1).view(np.uint8) == whole).all())
-
-
 def write(request: WriteRequest) -> Future[Any]:
     """Begin to write; the future is done when everything is stored as durably as the store promises."""
     model = request.model
@@ -86,21 +74,34 @@ def write(request: WriteRequest) -> Future[Any]:
     chunk_bytes = max(1, math.prod(model.chain.chunk.shape) * model.chain.chunk.dtype.itemsize)
     threads = request.threads or _runtime.core_count()
     share = math.ceil(cells / (4 * _SYNC_WORKERS))
-    size = max(1, min(share, _WINDOW_CELLS, _WINDOW_BYTES // chunk_bytes))
+    waits = request.store.driver.features.waits
+    most = _WAITING_BYTES if waits else _WINDOW_BYTES
+    size = max(1, min(share, _WINDOW_CELLS, most // chunk_bytes))
     if hasattr(request.store.driver, "modify"):  # the values are needed again at the commit
         request = replace(request, values=request.values.copy())
-    writer = _Writer(request, Placement(outline, request.values))
+    encoders = threads if waits else _encoders(model.chain, threads)
+    writer = _Writer(request, Placement(outline, request.values), encoders)
     windows = _batches(outline.cells(), size)
-    if request.store.driver.features.waits:
+    if waits:
         return _runtime.start(_write_waiting(writer, windows))
     if cells == 1 or cells * chunk_bytes <= _INLINE_BYTES // 4:
         return _runtime.start(_write_here(writer, outline.cells(), cells), waits=False)
     copies = 1 if model.chain.shard is None else 3  # a shard is split, encoded and put together
     affordable = _WORKERS_BYTES // (copies * size * chunk_bytes)
-    workers = min(cells, max(threads, min(_SYNC_WORKERS, affordable)))
+    wanted = _SYNC_WORKERS if size == 1 else _BATCH_WORKERS
+    workers = min(cells, max(threads, min(wanted, affordable)))
     return _runtime.spread(
         lambda window: _runtime.drive(writer.store(window)), windows, workers=workers, kind="io"
     )
+
+
+def _encoders(chain: BoundChain, threads: int) -> int:
+    """Return how many windows may be encoded at once.
+
+    No more than there are cores, so that the first is on its way to the disk while the others are encoded; chunks that
+    are encoded all at once reach the disk all at once.  A shard that uses every core by itself is encoded alone.
+    """
+    return 1 if chain.shard is not None and chain.shard.shares_cores else threads
 
 
 def _batches(cells: Iterator[Cell], size: int) -> Iterator[list[Cell]]:
@@ -114,26 +115,29 @@ async def _write_here(writer: _Writer, cells: Iterator[Cell], count: int) -> Non
 
 
 async def _write_waiting(writer: _Writer, windows: Iterator[list[Cell]]) -> None:
-    async def work() -> None:
-        for window in windows:
-            await writer.store(window)
-
-    await _runtime.gather([work() for _ in range(_IN_FLIGHT)])
+    await _runtime.flow(writer.store, windows, cost=writer.bytes_of, budget=_IN_FLIGHT_BYTES)
 
 
 class _Writer:
     """Stores windows of cells of one request."""
 
-    def __init__(self, request: WriteRequest, placement: Placement) -> None:
+    def __init__(self, request: WriteRequest, placement: Placement, encoders: int) -> None:
         self._request = request
+        self._encoders = threading.BoundedSemaphore(encoders)
         self._model = request.model
         self._placement = placement
         self._path = request.store.path
         self._driver = request.store.driver
         self._entries: ShardEntries | None = None
-        if self._model.chain.shard is not None:
+        if self._model.shard is not None:
             self._entries = ShardEntries(request.maps, request.values.shape, self._model)
             self._entry_placement = Placement(self._entries.plan, request.values)
+
+    def bytes_of(self, cells: list[Cell]) -> int:
+        """Return how much memory a window takes on its way: a shard is split, encoded and put together."""
+        chain = self._model.chain
+        copies = 1 if chain.shard is None else 3
+        return copies * len(cells) * math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize
 
     async def store(self, cells: list[Cell]) -> None:
         """Store a window of cells, again and again those that other writers changed meanwhile."""
@@ -187,7 +191,7 @@ class _Writer:
         return change
 
     def _is_whole(self, cell: Cell) -> bool:
-        return cell.covers and self._model.component is None and self._placement.target(cell) is not None
+        return cell.covers and not self._model.is_partial and self._placement.target(cell) is not None
 
     def _forget(self, cells: list[tuple[str, Cell]]) -> None:
         cut = len(self._path)
@@ -195,7 +199,8 @@ class _Writer:
             self._request.cache.forget(key[cut:])  # type: ignore[union-attr]  # checked by the caller
 
     def _encode(self, cells: list[tuple[str, Cell]], found: dict[str, ReadResult]) -> list[Write]:
-        return [self._encode_cell(key, cell, found.get(key)) for key, cell in cells]
+        with self._encoders:
+            return [self._encode_cell(key, cell, found.get(key)) for key, cell in cells]
 
     def _encode_cell(self, key: str, cell: Cell, old: ReadResult | None) -> Write:
         try:
@@ -237,7 +242,7 @@ class _Writer:
 
     def _writable(self, old: ReadResult, chain: BoundChain) -> Array:
         spec = chain.chunk
-        chunk = np.empty(spec.shape, spec.dtype)
+        chunk = new_array(spec.shape, spec.dtype)
         if old.state == "missing":
             chunk[...] = np.zeros((), spec.dtype)[()] if spec.fill_value is None else spec.fill_value
         else:
@@ -281,5 +286,5 @@ class _Writer:
         chain = entries.layout.inner
         result = ReadResult("missing") if before is None else ReadResult("value", before)
         chunk = self._writable(result, chain)
-        self._entry_placement.copy_in(cell, entries.in_array_order(chunk))
+        self._entry_placement.copy_in(cell, self._model.view(entries.in_array_order(chunk)))
         return self._encoded(chunk, chain)

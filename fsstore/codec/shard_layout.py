@@ -20,6 +20,7 @@ import numpy.typing as npt
 from fsstore import _runtime
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer, ChunkSpec
+from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.codec.transpose import braces
 from fsstore.errors import DataLossError, StoreError
 
@@ -144,20 +145,28 @@ class ShardLayout:
         """Return how messages call the sub-chunk at a grid position."""
         return f"shard entry {braces(tuple(position))}/{braces(self.grid)}"
 
+    @property
+    def shares_cores(self) -> bool:
+        """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
+        return self.inner.encoded_size is None and self.count >= _SHARE_FROM
+
     def encode_parts(self, array: Array, *, elide: bool = True) -> list[Buffer | None]:
         """Return the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value."""
-        blocks = np.ascontiguousarray(self.blocks(array), dtype=self.chunk.dtype)
-        flat = blocks.reshape((self.count, *self.sub_shape))
+        blocks = self.blocks(array.astype(self.chunk.dtype, copy=False))
+        if self.shares_cores:  # each sub-chunk is copied and compared while it is in the cache
+            positions = list(self.positions())
+            return _runtime.map_blocking(lambda at: self._encode_part(blocks[at], elide=elide), positions)
+        flat = np.ascontiguousarray(blocks).reshape((self.count, *self.sub_shape))
         if not elide:
-            return [self.inner.encode_all(flat[row]) for row in range(self.count)]
-        keep = (~_is_fill(flat, fill_of(self.chunk))).tolist()
+            return [self.inner.encode_all(part) for part in flat]
+        fills = rows_equal_fill(flat, fill_of(self.chunk)).tolist()
+        return [None if fill else self.inner.encode(part) for part, fill in zip(flat, fills, strict=True)]
 
-        def encode(row: int) -> Buffer | None:
-            return self.inner.encode(flat[row]) if keep[row] else None
-
-        if self.inner.encoded_size is not None or self.count < _SHARE_FROM:
-            return [encode(row) for row in range(self.count)]
-        return _runtime.map_blocking(encode, range(self.count))  # compressing is work for every core
+    def _encode_part(self, part: Array, *, elide: bool) -> Buffer | None:
+        part = np.ascontiguousarray(part)
+        if not elide:
+            return self.inner.encode_all(part)
+        return None if equals_fill(part, fill_of(self.chunk)) else self.inner.encode(part)
 
     def decode_into(self, shard: Buffer, out: Array) -> None:
         """Decode a whole shard into `out`, a chunk-shaped array; missing sub-chunks become the fill value."""
@@ -167,13 +176,25 @@ class ShardLayout:
         parts = self.split(shard)
         if None in parts:
             out[...] = fill_of(self.chunk)
-        decode = self.inner.decode
-        for position, part in zip(self.positions(), parts, strict=True):
-            if part is not None:
-                try:
-                    decode(part, blocks[position] if position else blocks)
-                except StoreError as error:
-                    raise error.within(f"Error reading {self.describe(position)}") from error.__cause__
+        found = (
+            (position, part)
+            for position, part in zip(self.positions(), parts, strict=True)
+            if part is not None
+        )
+        while batch := list(itertools.islice(found, self.inner.run_length)):
+            run = self.inner.borrow_run([part for _, part in batch]) if len(batch) > 1 else None
+            if run is None:
+                self._decode_each(batch, blocks)
+                continue
+            for (position, _), sub in zip(batch, run, strict=True):
+                blocks[position] = sub
+
+    def _decode_each(self, parts: Sequence[tuple[tuple[int, ...], Buffer]], blocks: Array) -> None:
+        for position, part in parts:
+            try:
+                self.inner.decode(part, blocks[position] if position else blocks)
+            except StoreError as error:
+                raise error.within(f"Error reading {self.describe(position)}") from error.__cause__
 
     def _decode_flat(self, shard: Buffer, blocks: Array) -> bool:
         """Decode all sub-chunks at once where they are plain elements, complete and in order."""
@@ -190,19 +211,3 @@ class ShardLayout:
         elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
         np.copyto(blocks, elements.reshape(blocks.shape), casting="equiv")
         return True
-
-
-def _is_fill(rows: Array, fill: Any) -> npt.NDArray[np.bool_]:
-    """Return for each row of `rows` whether all its elements are bitwise the fill value."""
-    count = len(rows)
-    if rows.dtype.hasobject:
-        return np.fromiter((all(item == fill for item in row.flat) for row in rows), np.bool_, count)
-    one = np.asarray(fill, rows.dtype).reshape(1).view(np.uint8)
-    octets = rows.reshape(count, -1).view(np.uint8)
-    step = one.size
-    width = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}.get(step)
-    if width is not None:
-        same: npt.NDArray[np.bool_] = (octets.view(width) == one.view(width)[0]).all(axis=1)
-        return same
-    same = (octets.reshape(count, -1, step) == one).all(axis=(1, 2))
-    return np.asarray(same, np.bool_)

@@ -1,0 +1,48 @@
+"""Whether elements are the fill value, bit by bit: such chunks and sub-chunks are left out of what is stored.
+
+Bits decide and not values, so that negative zeros and the payloads of NaNs survive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fsstore.codec.bound_chain import Array
+
+__all__ = ["equals_fill", "rows_equal_fill"]
+
+
+def equals_fill(chunk: Array, fill: Any) -> bool:
+    """Return whether every element has exactly the bits of the fill value."""
+    if not chunk.size:
+        return True
+    if chunk.dtype.hasobject:
+        return bool((chunk == fill).all())
+    value = np.asarray(fill, chunk.dtype)
+    if value.ndim == 0 and chunk[(slice(1),) * chunk.ndim].tobytes() != value.tobytes():
+        return False
+    size = chunk.dtype.itemsize
+    if size in (1, 2, 4, 8) and value.ndim == 0:
+        bits = np.dtype(f"u{size}")
+        return bool((chunk.view(bits) == value.view(bits)).all())
+    whole = np.ascontiguousarray(np.broadcast_to(value, chunk.shape)).reshape(-1).view(np.uint8)
+    return bool((np.ascontiguousarray(chunk).reshape(-1).view(np.uint8) == whole).all())
+
+
+def rows_equal_fill(rows: Array, fill: Any) -> npt.NDArray[np.bool_]:
+    """Return for each row of `rows` whether all its elements are bitwise the fill value."""
+    count = len(rows)
+    if rows.dtype.hasobject:
+        return np.fromiter((all(item == fill for item in row.flat) for row in rows), np.bool_, count)
+    one = np.asarray(fill, rows.dtype).reshape(1).view(np.uint8)
+    octets = rows.reshape(count, -1).view(np.uint8)
+    step = one.size
+    width = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}.get(step)
+    if width is not None:
+        same: npt.NDArray[np.bool_] = (octets.view(width) == one.view(width)[0]).all(axis=1)
+        return same
+    same = (octets.reshape(count, -1, step) == one).all(axis=(1, 2))
+    return np.asarray(same, np.bool_)
