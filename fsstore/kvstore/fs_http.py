@@ -23,6 +23,7 @@ from fsstore.kvstore.fs import Home
 from fsstore.kvstore.http_wire import Wire
 from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
 from fsstore.kvstore.retry import Retry, persist
+from fsstore.kvstore.value_limit import check_announced, limit_of
 
 __all__ = ["HttpEngine", "generation_of", "judge", "validator"]
 
@@ -125,7 +126,8 @@ class HttpEngine:
         span = range_header(read)
         extra = {**({"Range": span} if span else {}), **validator(read.if_not_equal)}
         try:
-            reply = await wire.get(encode_url(read.key) + self.query, extra) if wire.able else None
+            url = encode_url(read.key) + self.query
+            reply = await wire.get(url, extra, limit_of(read)) if wire.able else None
             if reply is not None:
                 return judge(read, *reply)
         except Exception as error:  # the boundary: every foreign error is translated here
@@ -150,6 +152,8 @@ class HttpEngine:
         url = URL(encode_url(read.key) + self.query, encoded=True)
         try:
             async with session.get(url, headers=sent, **common) as response:
+                if response.status == 200:
+                    check_announced(response.content_length, limit_of(read))
                 return judge(read, response.status, response.headers, await response.read())
         except Exception as error:  # the boundary: every foreign error is translated here
             raise located(error, "reading", read.key) from error

@@ -32,6 +32,7 @@ from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
 from fsstore.kvstore.retry import Attempts, Retry, persist
+from fsstore.kvstore.value_limit import check_announced, limit_of
 
 __all__ = ["S3Engine"]
 
@@ -173,7 +174,7 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
     if tag is not None:
         arguments["IfNoneMatch"] = tag
     try:
-        return fit(await _get(filesystem, arguments), read)
+        return fit(await _get(filesystem, arguments, limit_of(read)), read)
     except Exception as error:  # the boundary: every foreign error is translated here
         status = status_of(error)
         if status == 304:
@@ -185,9 +186,10 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
         raise located(error, "reading", f"s3://{read.key}") from error
 
 
-async def _get(filesystem: Any, arguments: dict[str, Any]) -> Piece:
+async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> Piece:
     answer = await _client_call(filesystem, "get_object", arguments)
     async with answer["Body"] as stream:
+        check_announced(answer.get("ContentLength"), limit)
         body: Buffer = await stream.read()
     generation = answer.get("ETag", "").encode("latin-1")
     if answer["ResponseMetadata"]["HTTPStatusCode"] != 206:

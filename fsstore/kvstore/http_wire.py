@@ -17,6 +17,9 @@ import weakref
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from fsstore.errors import StoreError
+from fsstore.kvstore.value_limit import check_announced
+
 __all__ = ["Reply", "Wire"]
 
 _HEAD_LIMIT = 64 * 1024
@@ -61,6 +64,7 @@ class _Connection(asyncio.Protocol):
         self._head: tuple[int, _Headers] | None = None
         self._parts: list[bytes] = []
         self._missing = 0
+        self._limit: int | None = None
         self.silent = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,11 +72,15 @@ class _Connection(asyncio.Protocol):
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
-    async def ask(self, request: bytes) -> Reply | None:
-        """Return the response to a request, or None if it is not a plain one."""
+    async def ask(self, request: bytes, limit: int | None) -> Reply | None:
+        """Return the response to a request, or None if it is not a plain one.
+
+        A value that announces more than `limit` bytes is not received: `ResourceExhaustedError`.
+        """
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._begin()
+        self._limit = limit
         self.last_active = self._loop.time()
         self._waiter = self._loop.create_future()
         self._transport.write(request)
@@ -128,6 +136,11 @@ class _Connection(asyncio.Protocol):
             return
         head = _parse(bytes(self._buffer[:end])) if end >= 0 else None
         size = None if head is None else _body_size(*head)
+        try:
+            check_announced(size if head is not None and head[0] == 200 else None, self._limit)
+        except StoreError as error:
+            self._fail(error)
+            return
         if size is not None:
             self._head, self._parts = head, [bytes(memoryview(self._buffer)[end + 4 :])]
             self._missing = size - len(self._parts[0])
@@ -135,6 +148,11 @@ class _Connection(asyncio.Protocol):
         self.close()
         if self._waiter is not None:
             self._waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        if self._waiter is not None:
+            self._waiter.set_exception(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the request under way."""
@@ -193,8 +211,8 @@ class Wire:
         self._kept: dict[str, list[_Connection]] = {}
         self._tls: ssl.SSLContext | None = None
 
-    async def get(self, url: str, extra: Mapping[str, str]) -> Reply | None:
-        """Return the response for an encoded URL, or None if the full client has to ask."""
+    async def get(self, url: str, extra: Mapping[str, str], limit: int | None = None) -> Reply | None:
+        """Return the response for an encoded URL, of at most `limit` bytes, or None if the full client has to ask."""
         scheme, _, rest = url.partition("://")
         host, slash, target = rest.partition("/")
         fields = "".join(f"{name}: {value}\r\n" for name, value in extra.items())
@@ -207,14 +225,16 @@ class Wire:
         connection = self._idle(origin)
         if connection is not None:
             try:
-                return await self._ask(origin, connection, request)
+                return await self._ask(origin, connection, request, limit)
             except ConnectionError:
                 if not connection.silent:
                     raise
-        return await self._ask(origin, await self._connect(scheme, host), request)
+        return await self._ask(origin, await self._connect(scheme, host), request, limit)
 
-    async def _ask(self, origin: str, connection: _Connection, request: bytes) -> Reply | None:
-        reply = await connection.ask(request)
+    async def _ask(
+        self, origin: str, connection: _Connection, request: bytes, limit: int | None
+    ) -> Reply | None:
+        reply = await connection.ask(request, limit)
         if connection.open:
             self._kept.setdefault(origin, []).append(connection)
         return reply

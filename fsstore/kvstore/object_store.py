@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -33,8 +34,9 @@ from fsstore.kvstore.engine import check_condition, located
 from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.piece import Piece, entity_tag, fit
 from fsstore.kvstore.retry import Attempts, Retry
+from fsstore.kvstore.value_limit import check_announced, limit_of
 
-__all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
+__all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config", "shared"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -67,6 +69,26 @@ def client_options(
         "connect_timeout": timedelta(seconds=min(policy.idle_s, 30.0)),
     }
     return {**options, "default_headers": headers} if headers else options
+
+
+_kept: OrderedDict[Hashable, ObstoreEngine] = OrderedDict()
+_KEPT = 32
+_VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
+
+
+def shared(key: Hashable, make: Callable[[], ObstoreEngine]) -> ObstoreEngine:
+    """Return the engine of a key, made unless it is among the last ones asked for.
+
+    A client costs 5 ms to make, and each has connections of its own; a dataset of fifty arrays should have one.  What
+    the client would read from the environment is part of the key.
+    """
+    variables = sorted(item for item in os.environ.items() if item[0].upper().startswith(_VARIABLES))
+    full = (os.getpid(), key, tuple(variables))
+    found = _kept.pop(full, None) or make()
+    _kept[full] = found
+    while len(_kept) > _KEPT:
+        _kept.popitem(last=False)
+    return found
 
 
 def bucket_engine(
@@ -129,13 +151,14 @@ class ObstoreEngine:
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
-        return await self._spread(self._read, reads)
+        return await self._spread(self._read, [(read, limit_of(read)) for read in reads])
 
-    def _read(self, read: Read) -> ReadResult:
+    def _read(self, asked: tuple[Read, int | None]) -> ReadResult:
+        read, limit = asked
         attempts = Attempts(self.retry)
         while True:
             try:
-                return self._read_once(read)
+                return self._read_once(read, limit)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 known = located(error, "reading", self.shown + read.key)
                 foreign = not isinstance(error, StoreError)
@@ -144,10 +167,10 @@ class ObstoreEngine:
                 raise known
             time.sleep(attempts.pause_after(known))
 
-    def _read_once(self, read: Read) -> ReadResult:
+    def _read_once(self, read: Read, limit: int | None) -> ReadResult:
         options = _options(read)
         try:
-            return self._answer(read, options)
+            return self._answer(read, options, limit)
         except Exception as error:  # judged here, or passed on
             name = type(error).__name__
             if name == "NotModifiedError":
@@ -156,12 +179,12 @@ class ObstoreEngine:
                 return ReadResult("missing", b"", NO_VALUE, now())
             if name == "NotSupportedError" or "non-partial response" in str(error):
                 options.pop("range", None)
-                return self._answer(read, options)
+                return self._answer(read, options, limit)
             if status_of(error) == 416:
                 return self._beyond(read)
             raise
 
-    def _answer(self, read: Read, options: dict[str, Any]) -> ReadResult:
+    def _answer(self, read: Read, options: dict[str, Any], limit: int | None) -> ReadResult:
         import obstore
 
         result = (
@@ -170,6 +193,7 @@ class ObstoreEngine:
             else obstore.get(self._reader, read.key)
         )
         meta, start = result.meta, result.range[0]
+        check_announced(meta["size"], limit)
         body = memoryview(result.bytes())
         return fit(Piece(body, start, meta["size"], _generation(meta)), read)
 
@@ -238,7 +262,7 @@ class ObstoreEngine:
 
     def _settle(self, write: Write) -> Stamp:
         """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
-        found = self._read(Read(write.key))
+        found = self._read((Read(write.key), None))
         if write.value is not None and found.state == "value" and bytes(found.value) == bytes(write.value):
             return Stamp(found.generation, found.time)
         return Stamp(UNKNOWN, now())

@@ -29,6 +29,55 @@ def run(coroutine):
     return _runtime.call(coroutine)
 
 
+@pytest.mark.parametrize(
+    "target", [None, {"engine": "fsspec"}, {"engine": "obstore"}, {"headers": {"X-A": "b"}}]
+)
+def test_whole_targets_of_a_local_set_are_refused_by_the_size_they_announce(server, tmp_path, target):
+    """Nothing of a web target larger than a chunk can need is downloaded, and no request is made to find out."""
+    server.put("large", bytes(2**26 + 10))
+    server.put("fits", b"\1\2\3\4")
+    array = json.dumps({"zarr_format": 2, "shape": [8], "chunks": [4], "dtype": "|u1"})
+    refs = {"x/.zarray": array, "x/0": [f"{server.url}/large"], "x/1": [f"{server.url}/fits"]}
+    (tmp_path / "r.json").write_text(json.dumps(refs))
+    if target is not None and "engine" in target:
+        target = {"driver": "http", "base_url": server.url, "path": "/", **target}
+    members = {} if target is None else {"targets": {f"{server.url}/": target}}
+    driver = run(opened(f"file://{tmp_path}/r.json", **members))
+    server.log.clear()
+    with pytest.raises(ResourceExhaustedError, match="67108874 bytes") as error:
+        run(read(driver, "x/0"))
+    assert '"x/0"' in str(error.value)
+    assert run(read(driver, "x/1")) == [b"\1\2\3\4"]
+    assert [entry[2] for entry in server.log] == [None, None]
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_whole_targets_in_buckets_are_refused_by_the_size_they_announce(
+    moto_bucket, tmp_path, engine, monkeypatch
+):
+    """The same of S3, whatever library speaks to it."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    endpoint, bucket = moto_bucket
+    spec = {
+        "driver": "s3",
+        "bucket": bucket,
+        "endpoint": endpoint,
+        "aws_region": "us-east-1",
+        "engine": engine,
+        "path": f"whole-{engine}/",
+    }
+    store = ts.KvStore.open(spec).result()
+    store["large"], store["fits"] = bytes(2**26 + 10), b"\1\2\3\4"
+    array = json.dumps({"zarr_format": 2, "shape": [8], "chunks": [4], "dtype": "|u1"})
+    refs = {"x/.zarray": array, "x/0": ["s3://b/large"], "x/1": ["s3://b/fits"]}
+    (tmp_path / "r.json").write_text(json.dumps(refs))
+    driver = run(opened(f"file://{tmp_path}/r.json", targets={"s3://b/": spec}))
+    with pytest.raises(ResourceExhaustedError, match="67108874 bytes"):
+        run(read(driver, "x/0"))
+    assert run(read(driver, "x/1")) == [b"\1\2\3\4"]
+
+
 async def opened(url, **members):
     """Return the reference store over the document at a URL."""
     from fsstore.context import Context

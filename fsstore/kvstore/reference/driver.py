@@ -26,6 +26,7 @@ from fsstore.kvstore.reference.kind import KIND
 from fsstore.kvstore.reference.overlay import Overlay
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE
+from fsstore.kvstore.value_limit import values_up_to
 
 __all__ = ["KIND", "ReferenceDriver"]
 
@@ -87,26 +88,35 @@ class ReferenceDriver:
             keys = [asks.keys[position] for position in kept.tolist()]
             asks, wanted = Asks(keys, asks.url[kept], asks.start[kept], asks.stop[kept]), wanted[kept]
         large = (resolved.rows.length[wanted] == WHOLE) | (resolved.rows.length[wanted] > FREE)
+        most = None
         if large.any():
-            await self._bound(asks, resolved, wanted, np.flatnonzero(large).tolist())
-        found = await self.fetcher.fetch(asks, resolved.urls)
+            most = await self._bound(asks, resolved, wanted, np.flatnonzero(large).tolist())
+        with values_up_to(most):
+            found = await self.fetcher.fetch(asks, resolved.urls)
         for position, result in zip(wanted.tolist(), found, strict=True):
             stamp, known = result.generation, reads[position].if_not_equal
             unchanged = known == stamp and known != UNKNOWN
             results[position] = ReadResult("unspecified", b"", stamp, result.time) if unchanged else result
 
-    async def _bound(self, asks: Asks, resolved: Resolved, wanted: Any, large: list[int]) -> None:
-        """Refuse values that are larger than the chunks of their arrays can need, before they are fetched."""
+    async def _bound(self, asks: Asks, resolved: Resolved, wanted: Any, large: list[int]) -> int | None:
+        """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
+
+        What whole targets may have at most is returned, for stores that learn their size on the way.
+        """
         limits = await limits_of(self.overlay, [asks.keys[number] for number in large])
-        probes = []
+        probes, whole = [], []
         for number, limit in zip(large, limits, strict=True):
             length = int(resolved.rows.length[wanted[number]])
             with within(f"Error reading {self.describe_key(asks.keys[number])}"):
                 if length != WHOLE:
                     check_length(length, limit)
-                elif limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
+                    continue
+                whole.append(limit)
+                if limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
                     probes.append(self._probe(asks.keys[number], resolved.urls[int(asks.url[number])], limit))
         await _runtime.gather(probes)
+        known = [limit for limit in whole if limit is not None]
+        return max(known) if known and len(known) == len(whole) else None
 
     async def _probe(self, key: str, url: str, limit: int) -> None:
         """Ask how large a whole target is, where that is cheap or nobody vouches for the set."""

@@ -130,20 +130,20 @@ class Fetcher:
     async def _explain(
         self, store: KvPrefix | None, spans: list[_Span], asks: Asks, error: StoreError
     ) -> StoreError:
-        """Return the error with the reference it belongs to, found by reading one request at a time."""
-        for span in spans if store is not None else ():
+        """Return the error with the reference it belongs to, found by reading one of several at a time."""
+        members = [(span.read, member) for span in spans for member in span.members]
+        for read, member in members if store is not None else ():
             assert store is not None
-            for member in span.members:
-                read = span.read
-                if read.stop is not None:
-                    read = Read(read.key, int(asks.start[member]), int(asks.stop[member]))
-                try:
-                    await store.read_many([read])
-                except (OutOfRangeError, NotFoundError) as found:
-                    return self._lost(asks, member, store, read.key, found.message)
-                except StoreError as found:
-                    return found.within(self._place(asks, member))
-        return error.within(self._place(asks, spans[0].members[0]))
+            start, stop = int(asks.start[member]), int(asks.stop[member])
+            try:
+                if len(members) == 1:
+                    raise error
+                await store.read_many([read if read.stop is None else Read(read.key, start, stop)])
+            except (OutOfRangeError, NotFoundError) as found:
+                return self._lost(asks, member, store, read.key, found.message)
+            except StoreError as found:
+                return found.within(self._place(asks, member))
+        return error.within(self._place(asks, members[0][1]))
 
     def _place(self, asks: Asks, member: int) -> str:
         return f"Error reading {quote(asks.keys[member])} in {self.described}"
