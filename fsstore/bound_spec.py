@@ -33,11 +33,17 @@ def bound_spec(driver: ArrayDriver, transform: IndexTransform) -> Spec:
         base_schema=driver.stated(),
         layers=tuple(_sharing(_layer(each), used) for each in driver.layers),
         transform_=shown,
-        mode=OpenMode(open=True) if kind.has_mode else OpenMode(),
+        mode=_mode(driver) if kind.has_mode else OpenMode(),
         resources={
             name: used[name] for name in kind.resources if isinstance(used.get(name), ContextResource)
         },
     )
+
+
+def _mode(driver: ArrayDriver) -> OpenMode:
+    """Return the mode that opens an array again: as what exists, or on trust if that is how it was opened."""
+    opened = getattr(driver, "mode", OpenMode())
+    return OpenMode(open=True, assume_metadata=opened.assume_metadata)
 
 
 def _layer(layer: Any) -> Spec:

@@ -9,7 +9,7 @@ from typing import Any
 from fsstore._json import Fields, boolean
 from fsstore.errors import StoreError
 
-__all__ = ["OpenMode"]
+__all__ = ["OpenMode", "as_flag", "mode_from_options"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,6 +51,10 @@ class OpenMode:
         mode = cls(**{name: bool(value) for name, value in taken.items()})
         return mode if mode.open or mode.create else replace(mode, open=True)
 
+    def over(self, earlier: OpenMode) -> OpenMode:
+        """Return what arguments make of the mode of a spec: they replace it if they open or create, else add to it."""
+        return self if self.open or self.create else self | earlier
+
     def to_json(self) -> dict[str, Any]:
         """Return the members that differ from the default."""
         out: dict[str, Any] = {name: True for name in self.flags() if name != "open"}
@@ -85,5 +89,14 @@ class OpenMode:
 def mode_from_options(options: Mapping[str, Any]) -> OpenMode:
     """Return the mode of keyword arguments: `open_mode` and the single flags together."""
     given = options.get("open_mode")
-    mode = given if isinstance(given, OpenMode) else OpenMode()
-    return mode | OpenMode(**{field.name: bool(options.get(field.name)) for field in fields(OpenMode)})
+    if given is not None and not isinstance(given, OpenMode):
+        raise TypeError(f"open_mode must be an OpenMode, not {type(given).__name__}")
+    flags = {field.name: as_flag(field.name, options.get(field.name)) for field in fields(OpenMode)}
+    return (given or OpenMode()) | OpenMode(**flags)
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """Return a keyword argument as a boolean; None is not given.  Text and containers are no flags."""
+    if value is not None and not hasattr(type(value), "__bool__"):
+        raise TypeError(f"{name} must be a boolean, not {type(value).__name__}")
+    return bool(value)

@@ -10,6 +10,7 @@ from fsstore.driver.contract import OpenArray, Opening
 from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.kvstore.opened import OpenKv, open_bound
+from fsstore.open_mode import as_flag
 from fsstore.spec import Spec
 from fsstore.spec_options import OPEN_OPTIONS, apply_options
 from fsstore.store import TensorStore
@@ -47,8 +48,8 @@ def open(  # noqa: A001  # TensorStore's name
     if transaction is None:
         transaction = getattr(options.get("kvstore"), "transaction", None)
     bound = apply_options(Spec(spec), options).bound(context or Context())
-    readable = bool(read) or not write
-    writable = bool(write) or not read
+    read, write = as_flag("read", read), as_flag("write", write)
+    readable, writable = read or not write, write or not read
 
     async def begin() -> TensorStore:
         opened = await open_spec(bound, transaction=transaction, writable=writable)

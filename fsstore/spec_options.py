@@ -58,7 +58,8 @@ def _with_mode(spec: Spec, mode: OpenMode) -> Spec:
     if spec.base_spec is not None:
         return spec.replace(base_spec=_with_mode(spec.base_spec, mode))
     # `auto` has no members for the mode in JSON, but has to refuse one that does not open
-    return spec.replace(mode=mode) if spec.kind.has_mode or spec.kind.id == "auto" else spec
+    has_mode = spec.kind.has_mode or spec.kind.id == "auto"
+    return spec.replace(mode=mode.over(spec.mode)) if has_mode else spec
 
 
 def _minimal(spec: Spec) -> Spec:

@@ -353,7 +353,7 @@ class TensorStore(Indexable):
             raise StoreError("Cannot serialize TensorStore with bound transaction")
         spec = self._bound_spec()
         if spec.kind.has_mode:
-            spec = spec.replace(mode=OpenMode(open=True, assume_cached_metadata=True))
+            spec = spec.replace(mode=OpenMode(assume_cached_metadata=True).over(spec.mode))
         return _unpickle, (spec, self._readable, self._writable)
 
 
