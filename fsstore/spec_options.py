@@ -9,7 +9,7 @@ from fsstore._json import Fields, boolean
 from fsstore.context import Context
 from fsstore.errors import StoreError
 from fsstore.kvstore.spec import KvSpec
-from fsstore.kvstore.spec_parse import kv_spec
+from fsstore.kvstore.spec_parse import kv_spec, live_spec
 from fsstore.open_mode import OpenMode, mode_from_options
 from fsstore.recheck import MEMBERS, recheck
 from fsstore.schema import Schema
@@ -75,9 +75,16 @@ def _with_kvstore(spec: Spec, kvstore: Any) -> Spec:
         raise StoreError(f'"kvstore" is not supported by the {spec.kind.id} driver')
     if spec._kvstore is not None:
         raise StoreError('"kvstore" is already specified')
-    opened = hasattr(kvstore, "with_transaction")
-    new: KvSpec = kvstore.spec(retain_context=True) if opened else kv_spec(kvstore)
+    new = _kvstore_spec(kvstore)
     return spec.replace(_kvstore=new.replace(_path=spec.kind.kvstore_path(new.path)))
+
+
+def _kvstore_spec(kvstore: Any) -> KvSpec:
+    """Return the spec of a store given as an argument, where a dictionary without a driver is a store itself."""
+    if hasattr(kvstore, "with_transaction"):
+        spec: KvSpec = kvstore.spec(retain_context=True)
+        return spec
+    return live_spec(kvstore) if isinstance(kvstore, dict) and "driver" not in kvstore else kv_spec(kvstore)
 
 
 def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:

@@ -14,7 +14,7 @@ from fsstore.dtypes import dtype_of
 from fsstore.errors import JsonError, StoreError
 from fsstore.index import IndexTransform
 from fsstore.kvstore.spec import KvSpec, join_path
-from fsstore.kvstore.spec_parse import kv_from_components, kv_kind, kv_spec, unsupported
+from fsstore.kvstore.spec_parse import holds_values, kv_from_components, kv_kind, kv_spec, unsupported
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 from fsstore.spec import Spec
@@ -51,7 +51,7 @@ def array_spec(json: Any) -> Spec:
         return _auto(json.copy())
     if isinstance(json, str):
         return _from_url(json)
-    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json):
+    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
         return _from_json(json)
     if json is None or isinstance(json, bool | int | float | list | tuple):
         raise expected("object", json)

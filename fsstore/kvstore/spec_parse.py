@@ -12,13 +12,12 @@ from fsstore._json import Fields, expected, obj, quote, string
 from fsstore.context import ContextSpec, is_default, parse_resource
 from fsstore.errors import JsonError, StoreError, UrlError
 from fsstore.kvstore.chain_url import is_chain, split_chain
-from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.kind import KvKind
 from fsstore.kvstore.secret import guard
 from fsstore.kvstore.spec import KvSpec
 from fsstore.url import Component, encode_path, split_pipeline
 
-__all__ = ["kv_from_components", "kv_kind", "kv_spec", "unsupported"]
+__all__ = ["holds_values", "kv_from_components", "kv_kind", "kv_spec", "live_spec", "unsupported"]
 
 
 def kv_kind(name: str) -> KvKind | None:
@@ -53,9 +52,7 @@ def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
             )
         return found
     if json is not None and not isinstance(json, bool | int | float | list):
-        from fsstore.kvstore.roots import from_live
-
-        return _from_live(from_live(json, single_writer=single_writer))
+        return live_spec(json, single_writer=single_writer)
     raise expected("object", json)
 
 
@@ -65,12 +62,23 @@ def _from_text(json: Any) -> KvSpec | None:
         return json.copy()
     if isinstance(json, str):
         return _from_url(json)
-    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json):
+    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
         return _from_json(json)
     return None
 
 
-def _from_live(prefix: KvPrefix) -> KvSpec:
+def holds_values(json: Any) -> bool:
+    """Return whether a dictionary is a store, keys with bytes, and not the JSON of a spec; an empty one is not."""
+    return isinstance(json, dict) and isinstance(
+        next(iter(json.values()), None), bytes | bytearray | memoryview
+    )
+
+
+def live_spec(source: Any, *, single_writer: bool = False) -> KvSpec:
+    """Return the spec of a live object."""
+    from fsstore.kvstore.roots import from_live
+
+    prefix = from_live(source, single_writer=single_writer)
     kind = kv_kind("memory")
     if kind is None:
         raise StoreError("the memory key-value store is not registered")

@@ -151,3 +151,22 @@ def test_lists_of_large_integers_stay_exact() -> None:
     store = ts.open("memory://|zarr3:", create=True, dtype="uint64", shape=[2]).result()
     store.write(values).result()
     assert store.read().result().tolist() == values
+
+
+def test_dictionaries_are_stores() -> None:
+    """A dictionary given as an argument is a store; in a spec it is one if it holds bytes, and a spec otherwise."""
+    store: dict[str, bytes] = {}
+    array = ts.open({"driver": "zarr3"}, kvstore=store, create=True, dtype="int8", shape=[3]).result()
+    array.write([1, 2, 3]).result()
+    assert set(store) == {"zarr.json", "c/0"}
+    for spec in ({"driver": "zarr3", "kvstore": store}, {"driver": "auto", "kvstore": store}, store):
+        assert ts.open(spec).result().read().result().tolist() == [1, 2, 3]
+    inside = ts.open({"driver": "zarr3", "kvstore": store})
+    inside.result().write([4, 5, 6]).result()
+    assert array.read().result().tolist() == [4, 5, 6]
+    assert ts.KvStore.open(store).result()["c/0"] == store["c/0"] == b"\4\5\6"
+    for malformed in ({}, {"path": "x"}):
+        with pytest.raises(ValueError, match='"driver": Expected string, but member is missing'):
+            ts.open({"driver": "zarr3", "kvstore": malformed})
+        with pytest.raises(ValueError, match='"driver": Expected string, but member is missing'):
+            ts.open(malformed)
