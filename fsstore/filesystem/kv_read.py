@@ -132,7 +132,9 @@ class KvReading(KvPlace):
             if alone is None:
                 raise FileNotFoundError(path)
             found = [alone] if alone["type"] == "file" else []
-        return [{**entry, "name": place.lead + entry["name"]} for entry in found]
+        # zarr-python asks a store without a path for "/a", and cuts "/a/" off the names it gets
+        lead = place.lead or ("/" if path.startswith("/") else "")
+        return [{**entry, "name": lead + entry["name"]} for entry in found]
 
     async def _find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, **kwargs: Any

@@ -238,6 +238,22 @@ def test_files_are_scanned_at_the_same_time_each_in_a_process_of_its_own(tmp_pat
     assert {file for _, _, file in told} == set(files)
 
 
+def test_the_collector_rests_while_a_scanner_runs(tmp_path, monkeypatch):
+    """A collection inside kerchunk's HDF5 scan can deadlock with h5py's lock, so none happens."""
+    shadow = tmp_path / "path" / "kerchunk"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text("")
+    (shadow / "hdf.py").write_text(
+        "import gc\n"
+        "class SingleHdf5ToZarr:\n"
+        "    def __init__(self, url, storage_options, **options): pass\n"
+        "    def translate(self): return {'version': 1, 'refs': {'collects': str(gc.isenabled())}}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    assert references.scan(str(tmp_path / "a.h5"))["collects"] == b"False"
+
+
 def test_a_scanner_that_hangs_or_dies_loses_its_file_only(tmp_path, monkeypatch):
     """A process that does not finish, or is killed, is reported under the name of its file."""
     from fsstore.kvstore.reference import scan

@@ -6,6 +6,7 @@ The oracle is fsspec's `ReferenceFileSystem` where it is right, the source file 
 from __future__ import annotations
 
 import json
+import warnings
 
 import fsspec
 import h5py
@@ -353,3 +354,147 @@ def test_other_protocols_through_live_filesystems():
         assert bytes(store.read("a").result().value) == b"234"
     finally:
         memory.rm("/bucket-r", recursive=True)
+
+
+NESTED = {
+    ".zgroup": {"zarr_format": 2},
+    **{f"{path}/.zgroup": {"zarr_format": 2} for path in ("a", "a/aa", "b")},
+    **{
+        f"{path}/.zarray": {"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "|u1", "compressor": None, "filters": None, "order": "C", "fill_value": 9}
+        for path in ("a/aa/a", "a/x", "ab", "b/empty")
+    },
+    "a/x/.zattrs": {"_ARRAY_DIMENSIONS": ["n"]},
+    "a/aa/a/0": b"\x01\x02", "a/x/1": b"\x03\x04", "ab/0": b"\x05\x06",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["r.json", "r.parq"])
+def test_groups_of_a_set_are_found_by_name(tmp_path, name):
+    """Names that repeat or begin alike, nested groups and arrays without chunks are listed and opened as they are."""
+    import xarray
+    import zarr
+
+    refs = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in NESTED.items()}
+    references.open({"version": 1, "refs": refs}).save(tmp_path / name)
+    fs = fsspec.filesystem("auto", fo=str(tmp_path / name))
+    assert set(fs.ls("", detail=False)) == {".zgroup", "a", "ab", "b"}
+    for asked, lead in (("a", ""), ("a/", ""), ("/a", "/"), ("/a/", "/")):
+        assert set(fs.ls(asked, detail=False)) == {f"{lead}a/{name}" for name in (".zgroup", "aa", "x")}
+    assert fs.ls("a/aa/a") and fs.find("a/aa") == ["a/aa/.zgroup", "a/aa/a/.zarray", "a/aa/a/0"]
+    assert fs.find("ab") == ["ab/.zarray", "ab/0"]
+    assert {entry["name"]: entry["size"] for entry in fs.ls("ab")}["ab/0"] == 2
+    for url in (f"fsstore://file://{tmp_path}/{name}|reference:", f"zarr3::file://{tmp_path}/{name}"):
+        root = zarr.open_group(url, mode="r", use_consolidated=False)
+        assert sorted(root.keys()) == ["a", "ab", "b"]
+        assert sorted(root["a"].keys()) == ["aa", "x"]
+        assert root["a/aa/a"][:].tolist() == [1, 2, 9, 9]
+        assert root["b/empty"][:].tolist() == [9, 9, 9, 9]
+    dataset = xarray.open_dataset(f"file://{tmp_path}/{name}", engine="fsstore", group="a")
+    assert list(dataset.variables) == ["x"]
+
+
+@pytest.mark.parametrize("reader", ["_read", "_with_fastparquet"])
+@pytest.mark.parametrize("engine", ["fastparquet", "pyarrow"])
+def test_files_of_either_engine_are_read_by_either(tmp_path, monkeypatch, engine, reader):
+    """Columns that are null throughout are no data, whoever wrote them and whoever reads them."""
+    from fsstore.kvstore.reference import parquet_read
+
+    fs = LazyReferenceMapper.create(str(tmp_path / "r.parq"), record_size=3, engine=engine)
+    fs["x/.zarray"] = json.dumps({"zarr_format": 2, "shape": [9], "chunks": [1]}).encode()
+    fs["y/.zarray"] = json.dumps({"zarr_format": 2, "shape": [9], "chunks": [1]}).encode()
+    for n in (0, 1, 4, 8):
+        fs[f"x/{n}"] = ["u", n, 1]
+        fs[f"y/{n}"] = b"inline"
+    fs.flush()
+    monkeypatch.setattr(parquet_read, "_read", getattr(parquet_read, reader))
+    found = {key: value for key, value in references.open(tmp_path / "r.parq").items() if ".z" not in key}
+    expected = {f"x/{n}": ("u", n, 1) for n in (0, 1, 4, 8)} | {f"y/{n}": b"inline" for n in (0, 1, 4, 8)}
+    assert found == expected
+
+
+def test_a_reference_in_place_of_another_leaves_nothing_of_it(tmp_path):
+    """A range over inline bytes, a whole target over a range and the reverse, in parquet, as fsspec reads them."""
+    (tmp_path / "t").write_bytes(bytes(range(20)))
+    url = str(tmp_path / "t")
+    array = {"zarr_format": 2, "shape": [4], "chunks": [1]}
+    before = {"x/.zarray": array, "x/0": "old", "x/1": [url, 3, 4], "x/2": [url, 5, 6], "x/3": [url]}
+    after = {"x/0": [url, 1, 2], "x/1": [url], "x/2": "new", "x/3": [url, 7, 1]}
+    references.open(before).save(tmp_path / "a.parq")
+    references.open(tmp_path / "a.parq").merge(references.open(after)).save(tmp_path / "b.parq")
+    expected = {"x/0": bytes([1, 2]), "x/1": bytes(range(20)), "x/2": b"new", "x/3": bytes([7])}
+    found = contents(tmp_path / "b.parq")
+    theirs = fsspec.filesystem(
+        "reference", fo=str(tmp_path / "b.parq"), remote_protocol="file", skip_instance_cache=True
+    )
+    for key, value in expected.items():
+        assert found[key] == value
+        assert theirs.cat_file(key) == value
+
+
+def test_templates_generators_and_objects_in_parquet(tmp_path):
+    """Parquet has none of them: URLs are written out, generated keys too, and metadata given as objects are documents."""
+    document = {
+        "version": 1,
+        "templates": {"u": "s3://b/k"},
+        "gen": [{"key": "x/{{i}}", "url": "{{u}}", "offset": "{{i * 4}}", "length": "4", "dimensions": {"i": {"stop": 3}}}],
+        "refs": {"x/.zarray": {"zarr_format": 2, "shape": [4], "chunks": [1]}, "x/3": ["{{u}}/tail", 1, 2]},
+    }  # fmt: skip
+    references.open(document).save(tmp_path / "r.parq")
+    theirs = LazyReferenceMapper(str(tmp_path / "r.parq"), fsspec.filesystem("file"))
+    expected = [["s3://b/k", 0, 4], ["s3://b/k", 4, 4], ["s3://b/k", 8, 4], ["s3://b/k/tail", 1, 2]]
+    assert [theirs[f"x/{n}"] for n in range(4)] == expected
+    assert json.loads(theirs["x/.zarray"])["shape"] == [4]
+
+
+def test_version_0_suits_the_simplest_readers(tmp_path):
+    """Texts, and lists of one or three: no templates, no generators, no braces, as GDAL and others want."""
+    document = {
+        "version": 1,
+        "templates": {"u": "s3://b/k", "f": "{{u}}.{{c}}"},
+        "gen": [{"key": "x/{{i}}", "url": "{{u}}.{{i}}", "dimensions": {"i": [0, 1]}}],
+        "refs": {".zgroup": {"zarr_format": 2}, "y/0": ["{{f(c='z')}}", 0, 1], "n": None},
+    }
+    references.open(document).save(tmp_path / "r.json", version=0)
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert json.loads(found.pop(".zgroup")) == {"zarr_format": 2}
+    assert found == {"x/0": ["s3://b/k.0"], "x/1": ["s3://b/k.1"], "y/0": ["s3://b/k.z", 0, 1]}
+
+
+def test_virtualizarr_reads_what_we_save(hdf5, document, tmp_path):
+    """VirtualiZarr's parsers open our JSON and parquet, and read the values of the file.
+
+    (They know no array whose last chunks are missing.)
+    """
+    import xarray
+    from obspec_utils.registry import ObjectStoreRegistry
+    from obstore.store import LocalStore
+    from virtualizarr.parsers import KerchunkJSONParser, KerchunkParquetParser
+
+    refs = references.open(document)
+    wanted = {".zgroup", *(key for name in ("temp", "big") for key, _ in refs.items_of(name))}
+    attributes = {
+        f"{name}/.zattrs": {"_ARRAY_DIMENSIONS": dims}
+        for name, dims in (("temp", ["t", "y", "x"]), ("big", ["a", "b"]))
+    }
+    chosen = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in refs.items()
+        if key in wanted
+    }
+    chosen = {
+        key: [f"file://{value[0]}", *value[1:]] if isinstance(value, list) else value
+        for key, value in chosen.items()
+    }
+    part = references.open({"version": 1, "refs": chosen | {k: json.dumps(v) for k, v in attributes.items()}})
+    registry = ObjectStoreRegistry({"file://": LocalStore()})
+    for name, parser in (("r.json", KerchunkJSONParser()), ("r.parquet", KerchunkParquetParser())):
+        part.save(tmp_path / name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            store = parser(f"file://{tmp_path}/{name}", registry)
+            found = xarray.open_zarr(
+                store, consolidated=False, zarr_format=3, mask_and_scale=False, chunks=None
+            )
+            with h5py.File(hdf5) as f:
+                assert np.array_equal(found["temp"].values, f["temp"][()])
+                assert np.array_equal(found["big"].values, f["big"][()])

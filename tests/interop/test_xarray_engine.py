@@ -180,6 +180,32 @@ def test_groups_and_trees(tmp_path):
             xr.open_dataset(url, engine="fsstore", group=group)
 
 
+def test_a_set_of_zarr_version_3(tmp_path):
+    """A reference set whose metadata are of version 3 opens like any other."""
+    write_zarr(tmp_path / "a.zarr", 3, consolidated=False)
+    files = [path for path in (tmp_path / "a.zarr").rglob("*") if path.is_file()]
+    refs = {
+        str(path.relative_to(tmp_path / "a.zarr")): path.read_text()
+        if path.name == "zarr.json"
+        else [str(path)]
+        for path in files
+    }
+    references.open({"version": 1, "refs": refs}).save(tmp_path / "r.json.zst")
+    expected = xr.open_zarr(tmp_path / "a.zarr", chunks=None, consolidated=False)
+    found = xr.open_dataset(f"file://{tmp_path}/r.json.zst", engine="fsstore")
+    xr.testing.assert_identical(found.load(), expected.load())
+
+
+def test_no_dask_unless_asked_for(tmp_path):
+    """Without `chunks`, values are NumPy arrays from the first use on, with dask installed too."""
+    write_zarr(tmp_path / "a.zarr", 3, consolidated=False)
+    plain = xr.open_dataset(f"file://{tmp_path}/a.zarr/", engine="fsstore")
+    assert plain.chunks == {}
+    assert type(plain.temp.isel(time=0).data) is np.ndarray
+    lazy = xr.open_dataset(f"file://{tmp_path}/a.zarr/", engine="fsstore", chunks={})
+    assert lazy.temp.data.chunks[0] == (2, 2, 2)
+
+
 def test_dask_and_pickles(tmp_path):
     """Datasets survive pickling, and dask reads their chunks from several threads."""
     write_zarr(tmp_path / "a.zarr", 2, consolidated=True)

@@ -67,6 +67,15 @@ def test_a_batch_becomes_one_request_a_target():
     assert watched.calls["read"] == 1
 
 
+def test_scattered_ranges_are_not_compared_with_each_other():
+    """Forty thousand ranges that cannot be merged are as many requests, in seconds: not one per pair."""
+    refs = {f"x/{n}": ["t", n * 2, 1] for n in range(40_000)}
+    driver, watched = stored(refs, {"t": DATA}, limits=Limits(0, 1))
+    found = values(driver, list(refs))
+    assert b"".join(found) == DATA[: 2 * len(refs) : 2]
+    assert len(watched.reads) == len(refs)
+
+
 def test_gaps_and_sizes_limit_merging():
     """Ranges further apart than `max_gap`, or beyond `max_size`, are requests of their own."""
     refs = {"a": ["t", 0, 10], "b": ["t", 15, 5], "c": ["t", 1000, 10], "d": ["t", 1010, 90]}
