@@ -86,13 +86,16 @@ class OpenMode:
                 raise StoreError(f"Cannot specify an open mode of {what}")
 
 
+_NAMES = tuple(field.name for field in fields(OpenMode))
+
+
 def mode_from_options(options: Mapping[str, Any]) -> OpenMode:
     """Return the mode of keyword arguments: `open_mode` and the single flags together."""
     given = options.get("open_mode")
     if given is not None and not isinstance(given, OpenMode):
         raise TypeError(f"open_mode must be an OpenMode, not {type(given).__name__}")
-    flags = {field.name: as_flag(field.name, options.get(field.name)) for field in fields(OpenMode)}
-    return (given or OpenMode()) | OpenMode(**flags)
+    flags = {name: as_flag(name, options[name]) for name in _NAMES if name in options}
+    return (given or OpenMode()) | OpenMode(**flags) if flags else given or OpenMode()
 
 
 def as_flag(name: str, value: Any) -> bool:

@@ -101,6 +101,7 @@ CONSTRAINTS: Final[dict[str, Callable[[SchemaValue, Any], SchemaValue]]] = {
     "schema": _schema,
 }
 """The names `Schema(...)`, `update(...)` and `open(...)` take, in the order they are applied."""
+_NOTHING: Final = SchemaValue()
 _PLAIN_MESSAGES: Final = ("No TensorStore data type", "Invalid dimension_units")
 
 
@@ -109,6 +110,8 @@ def with_constraints(value: SchemaValue, constraints: dict[str, Any]) -> SchemaV
 
     Raises `TypeError` for unknown names and bad types, `StoreError` for conflicts; both name the constraint.
     """
+    if not constraints:
+        return value
     unknown = sorted(set(constraints) - set(CONSTRAINTS))
     if unknown:
         raise TypeError(f"Schema has no constraint called {', '.join(unknown)}")
@@ -150,7 +153,7 @@ class Schema(Indexable):
             given = args[0]
             self._value = given._value if isinstance(given, Schema) else schema_from_json(given)
         else:
-            self._value = with_constraints(SchemaValue(), constraints)
+            self._value = with_constraints(_NOTHING, constraints)
 
     def update(self, **constraints: Any) -> None:
         """Add constraints, named as in the constructor.  Raises and changes nothing where they conflict."""
@@ -162,7 +165,7 @@ class Schema(Indexable):
 
     @classmethod
     def _of(cls, value: SchemaValue) -> Self:
-        schema = cls()
+        schema = cls.__new__(cls)
         schema._value = value
         return schema
 

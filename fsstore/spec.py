@@ -82,7 +82,12 @@ class Spec(Indexable):
 
     def replace(self, **changes: Any) -> Spec:
         """Return a copy with some parts changed."""
-        return Spec.of(**{**{name: getattr(self, name) for name in Spec.__slots__}, **changes})
+        new = object.__new__(type(self))
+        for name in Spec.__slots__:
+            setattr(new, name, getattr(self, name))
+        for name, value in changes.items():
+            setattr(new, name, value)
+        return new
 
     # --- what it says of the array
 

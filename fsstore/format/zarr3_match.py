@@ -180,6 +180,8 @@ def _check_codec(array: ChunkedArray, schema: Schema) -> None:
 
 
 def _merge_codecs(stored: Json, wanted: Json, where: str) -> None:
+    if stored == wanted:  # as in the spec of an open array: a fifth of the time to open it
+        return
     try:
         ChainSpec.from_json(stored).merge(ChainSpec.from_json(wanted))
     except StoreError as error:
