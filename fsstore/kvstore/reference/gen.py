@@ -23,7 +23,7 @@ from typing import Any
 from fsstore._json import Fields, integer, obj, optional, show, string
 from fsstore.errors import DataLossError, JsonError
 from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.gen_columns import in_columns
+from fsstore.kvstore.reference.gen_columns import BATCH, Written, in_columns
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.template import Hole, Scope, Template, TemplateError, Templates, Value
 from fsstore.kvstore.reference.value import MAX_OFFSET, Located
@@ -82,16 +82,18 @@ class Gen:
         """Yield every key, in order; a key described twice comes twice."""
         return (str(self.key.value(scope)) for scope in self.scopes())
 
-    def expand(self) -> Iterator[tuple[str, Located]]:
-        """Yield every key with its reference: in columns as far as they go, then one by one."""
+    def expand(self) -> Iterator[Written]:
+        """Yield every key with its reference, in batches: in columns as far as they go, then one by one."""
         done = 0
         for batch in in_columns(self):
-            yield from batch
-            done += len(batch)
-        rest = itertools.islice(self.scopes(), done, None) if done < self.count else ()
-        for scope in rest:
-            name = str(self.key.value(scope))
-            yield name, self.evaluate(name, scope)
+            yield batch
+            done += len(batch.names)
+        rest = itertools.islice(self.scopes(), done, None) if done < self.count else iter(())
+        while scopes := list(itertools.islice(rest, BATCH)):
+            names = [str(self.key.value(scope)) for scope in scopes]
+            yield Written.of(
+                [(name, self.evaluate(name, scope)) for name, scope in zip(names, scopes, strict=True)]
+            )
 
     @property
     def is_distinct(self) -> bool:

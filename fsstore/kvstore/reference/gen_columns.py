@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from fsstore.kvstore.reference.value import Located
 if TYPE_CHECKING:
     from fsstore.kvstore.reference.gen import Gen
 
-__all__ = ["in_columns"]
+__all__ = ["BATCH", "Written", "in_columns"]
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-_BATCH = 4096
+BATCH = 4096
 _SURE = 2.0**62
 
 
@@ -101,11 +101,34 @@ class _Column:
         raise TemplateError("A column has no text")
 
 
-def in_columns(gen: Gen) -> Iterator[list[tuple[str, Located]]]:
-    """Yield the keys and references of a generator in order, in batches, as far as columns can tell."""
+class Written(NamedTuple):
+    """References written out: their keys, the numbers of their URLs among `urls`, offsets, lengths (-1: all)."""
+
+    names: list[str]
+    urls: list[str]
+    where: Ints
+    offset: Ints
+    length: Ints
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[str, Located]]) -> Written:
+        """Return references computed one by one."""
+        names, places = zip(*pairs, strict=True)
+        urls, offsets, lengths = zip(*places, strict=True)
+        count = np.arange(len(pairs))
+        return cls(list(names), list(urls), count, np.array(offsets, np.int64), np.array(lengths, np.int64))
+
+    def pairs(self) -> Iterator[tuple[str, Located]]:
+        """Yield the references one by one."""
+        urls = [self.urls[number] for number in self.where.tolist()]
+        return zip(self.names, map(Located, urls, self.offset.tolist(), self.length.tolist()), strict=True)
+
+
+def in_columns(gen: Gen) -> Iterator[Written]:
+    """Yield the references of a generator in order, in batches, as far as columns can tell."""
     sizes = tuple(len(axis) for axis in gen.axes.values())
-    for start in range(0, gen.count if sizes else 0, _BATCH):
-        numbers = np.arange(start, min(start + _BATCH, gen.count))
+    for start in range(0, gen.count if sizes else 0, BATCH):
+        numbers = np.arange(start, min(start + BATCH, gen.count))
         places = dict(zip(gen.axes, np.unravel_index(numbers, sizes), strict=True))
         try:
             batch = _batch(gen, places, len(numbers))
@@ -114,18 +137,22 @@ def in_columns(gen: Gen) -> Iterator[list[tuple[str, Located]]]:
         yield batch
 
 
-def _batch(gen: Gen, places: Mapping[str, Ints], count: int) -> list[tuple[str, Located]]:
+def _batch(gen: Gen, places: Mapping[str, Ints], count: int) -> Written:
     scope: Any = {
         name: _Column(_values(axis, places[name]))
         for name, axis in gen.axes.items()
         if isinstance(axis, range) or all(isinstance(item, int) for item in axis)
     }
     names = _texts(gen.key, scope, count)
-    urls = _urls(gen, places)
+    urls, where = _urls(gen, places, count)
     if gen.offset is None or gen.length is None:
-        return [(name, Located(url, 0, -1)) for name, url in zip(names, urls, strict=True)]
-    numbers = [_whole(bound(scope), count) for bound in (gen.offset, gen.length)]
-    return list(zip(names, map(Located, urls, *numbers), strict=True))
+        return Written(names, urls, where, np.zeros(count, np.int64), np.full(count, -1))
+    offset, length = (_numbers(bound(scope), count) for bound in (gen.offset, gen.length))
+    return Written(names, urls, where, offset, length)
+
+
+def _numbers(value: Any, count: int) -> Ints:
+    return value.values if isinstance(value, _Column) else np.full(count, value, np.int64)
 
 
 def _values(axis: Sequence[Value], places: Ints) -> Ints:
@@ -135,32 +162,24 @@ def _values(axis: Sequence[Value], places: Ints) -> Ints:
     return np.array(axis, np.int64)[places]
 
 
-def _whole(value: Any, count: int) -> list[Any]:
-    """Return a column as a list; what is the same for all may be a single value."""
-    found: list[Any] = value.values.tolist() if isinstance(value, _Column) else [value] * count
-    return found
-
-
 def _texts(template: Template, scope: Any, count: int) -> list[str]:
     """Return the texts of a template."""
-    parts = [
-        [part] * count if isinstance(part, str) else _whole(part.evaluate(scope), count)
-        for part in template.parts
-    ]
-    pattern = "%s" * len(parts)
-    return [pattern % row for row in zip(*parts, strict=True)]
+    columns: list[Sequence[Any]] = []
+    for part in template.parts:
+        value: Any = part if isinstance(part, str) else part.evaluate(scope)
+        columns.append(value.values.tolist() if isinstance(value, _Column) else [value] * count)
+    pattern = "%s" * len(columns)
+    return [pattern % row for row in zip(*columns, strict=True)]
 
 
-def _urls(gen: Gen, places: Mapping[str, Ints]) -> list[str]:
-    """Return the URLs: each is computed once for each combination of the variables it mentions, usually few."""
+def _urls(gen: Gen, places: Mapping[str, Ints], count: int) -> tuple[list[str], Ints]:
+    """Return the URLs, one for each combination of the variables it mentions, and which of them is whose."""
     used = [name for name in gen.axes if name in gen.url.names]
     if not used:
-        return [str(gen.url.value({}))] * len(next(iter(places.values())))
+        return [str(gen.url.value({}))], np.zeros(count, np.int64)
     sizes = [len(gen.axes[name]) for name in used]
-    numbers, where = np.unique(
-        np.ravel_multi_index([places[name] for name in used], sizes), return_inverse=True
-    )
+    linear = np.ravel_multi_index([places[name] for name in used], sizes)
+    numbers, where = np.unique(linear, return_inverse=True)
     chosen = zip(*np.unravel_index(numbers, sizes), strict=True)
     scopes = ({name: gen.axes[name][int(at)] for name, at in zip(used, row, strict=True)} for row in chosen)
-    texts = [str(gen.url.value(scope)) for scope in scopes]
-    return [texts[at] for at in where.tolist()]
+    return [str(gen.url.value(scope)) for scope in scopes], where

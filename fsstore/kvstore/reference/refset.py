@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -98,14 +97,17 @@ class TableSet:
         return None
 
     def _row(self, found: Located) -> Row:
-        url = str(found.url)
+        return Row(self._number(str(found.url)), found.offset, found.length)
+
+    def _number(self, url: str) -> int:
+        """Return the number of a URL that a generator made."""
         number = self._ids.get(url)
         if number is None:
             with self._lock:
                 number = self._ids.setdefault(url, len(self.table.urls))
                 if number == len(self.table.urls):
                     self.table.urls.append(url)
-        return Row(number, found.offset, found.length)
+        return number
 
     def _elsewhere(self, key: str) -> Row | None:
         """Return the only chunk of an array under the key some writers give it.
@@ -147,12 +149,15 @@ class TableSet:
     def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[tuple[list[str], Resolved]]:
         """Yield what a generator describes whose keys are all different, without reading the keys back."""
         _check_listed(gen)
-        everything = keys == KeyRange()
-        pairs = gen.expand() if everything else (pair for pair in gen.expand() if keys.contains(pair[0]))
-        while batch := list(islice(pairs, _BATCH)):
-            names = [name for name, _ in batch]
-            rows = Rows.of([self._row(found) for _, found in batch])
-            yield names, Resolved(rows, self.table.urls, self.table.inline)
+        for batch in gen.expand():
+            numbers = np.array([self._number(url) for url in batch.urls], np.int32)
+            rows = Rows(numbers[batch.where], batch.offset, batch.length)
+            names = batch.names
+            if keys != KeyRange():
+                kept = [position for position, name in enumerate(names) if keys.contains(name)]
+                names, rows = [names[position] for position in kept], rows.take(kept)
+            if names:
+                yield names, Resolved(rows, self.table.urls, self.table.inline)
 
 
 def _check_listed(gen: Gen) -> None:
