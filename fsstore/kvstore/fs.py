@@ -9,9 +9,10 @@ event loop it belongs to.
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore._json import Json, quote
 from fsstore.errors import StoreError, UnimplementedError
@@ -21,9 +22,12 @@ from fsstore.kvstore.engine import Engine
 from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.secret import without_user
 
-__all__ = ["FsspecDriver", "Home", "check_key"]
+__all__ = ["Choose", "FsspecDriver", "Home", "check_key"]
 
 T = TypeVar("T")
+Choose: TypeAlias = Callable[[], tuple[Engine, str]]
+"""Returns an engine and the root path in it."""
+
 _DELETE_BATCH = 1000
 
 
@@ -36,6 +40,9 @@ def check_key(path: str) -> None:
 
 class FsspecDriver:
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
+
+    A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
+    works in the child.
 
     Keys must not have empty, `.` or `..` components.  The root may have: it was given by whoever opened the
     store, and when it names a file the empty key is that file.
@@ -51,8 +58,10 @@ class FsspecDriver:
         shown: str | None = None,
         members: Mapping[str, Json] | None = None,
         limits: Limits = REMOTE,
+        again: Choose | None = None,
     ) -> None:
         self.engine, self.root, self.limits = engine, root, limits
+        self._again, self._process = again, os.getpid()
         self.shown = without_user(engine.shown + root if shown is None else shown)
         self._members = dict(members or {})
 
@@ -61,6 +70,13 @@ class FsspecDriver:
         """What the engine's storage can do."""
         return self.engine.features
 
+    def _stay(self) -> None:
+        """See that the engine belongs to this process."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            if self._again is not None:
+                self.engine, self.root = self._again()
+
     def _path(self, key: str) -> str:
         if key or not self.root or self.root.endswith("/"):
             check_key(key)
@@ -68,6 +84,7 @@ class FsspecDriver:
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; ranges of one key are merged within the limits."""
+        self._stay()
         return await read_merged(self._absolute(reads), self.limits, self._fetch)
 
     def _absolute(self, reads: Sequence[Read]) -> list[Read]:
@@ -86,6 +103,7 @@ class FsspecDriver:
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""
+        self._stay()
         if not self.features.writable:
             raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
         absolute = [write._replace(key=self._path(write.key)) for write in writes]
@@ -104,6 +122,7 @@ class FsspecDriver:
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, a thousand at a time."""
+        self._stay()
         if not self.features.writable:
             raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
         found = [entry.key async for batch in self.scan(keys) for entry in batch]
@@ -113,6 +132,7 @@ class FsspecDriver:
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range, page by page as the storage lists them."""
+        self._stay()
         if not self.features.listable:
             raise UnimplementedError(f"KeyValueStore does not support listing: {self.describe_key('')}")
         if keys.empty:

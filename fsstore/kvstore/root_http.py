@@ -15,6 +15,7 @@ from fsstore._json import Fields, Json, array_of, expected, quote, string
 from fsstore.errors import JsonError, StoreError, UrlError
 from fsstore.kvstore.coalesce import limits_from
 from fsstore.kvstore.contract import Features
+from fsstore.kvstore.engine import Engine
 from fsstore.kvstore.fs import FsspecDriver, Home, check_key
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.retry import Retry, retry_from
@@ -127,29 +128,34 @@ class HttpKind:
         retry = retry_from(opening.resources, "http_request_retries")
         threads = concurrency_from(opening.resources, "http_request_concurrency")
         plain = not parts.query and "@" not in parts.netloc and "%" not in parts.path
-        extra: dict[str, Any] = {"members": opening.members, "limits": limits_from(opening.resources)}
         base = url.partition("?")[0]
-        if choose_engine(opening.members, possible=plain) == "obstore":
-            return HttpDriver(obstore_engine(base, headers, retry, threads), "", **extra)
-        return HttpDriver(
-            fsspec_engine(parts.query, headers, retry, threads), unquote(base), shown=base, **extra
-        )
+
+        def choose() -> tuple[Engine, str]:
+            if choose_engine(opening.members, possible=plain) == "obstore":
+                return obstore_engine(base, headers, retry, threads), ""
+            return fsspec_engine(parts.query, headers, retry, threads), unquote(base)
+
+        limits = limits_from(opening.resources)
+        return HttpDriver(*choose(), shown=base, members=opening.members, limits=limits, again=choose)
 
 
 def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency: int | None) -> Any:
     """Return the obstore engine for a web server."""
     from obstore.store import HTTPStore
 
-    from fsstore.kvstore.object_store import ObstoreEngine, client_options
+    from fsstore.kvstore.object_store import ObstoreEngine, client_options, shared
 
-    options = client_options(retry, allow_http=True, headers=headers)
-    return ObstoreEngine(
-        lambda config: HTTPStore(base, client_options=options, retry_config=config),
-        shown=base.removesuffix("/") + "/",
-        features=Features(waits=True, writable=False, listable=False),
-        retry=retry,
-        concurrency=concurrency or 32,
-    )
+    def make() -> ObstoreEngine:
+        options = client_options(retry, allow_http=True, headers=headers)
+        return ObstoreEngine(
+            lambda config: HTTPStore(base, client_options=options, retry_config=config),
+            shown=base.removesuffix("/") + "/",
+            features=Features(waits=True, writable=False, listable=False),
+            retry=retry,
+            concurrency=concurrency or 32,
+        )
+
+    return shared(("http", base, tuple(sorted(headers.items())), retry, concurrency), make)
 
 
 def fsspec_engine(

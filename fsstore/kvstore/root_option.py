@@ -45,10 +45,25 @@ def choose_engine(members: Mapping[str, Json], *, possible: bool) -> Library:
             raise UnimplementedError("obstore cannot serve this URL or these options; leave `engine` out")
         if find_spec("obstore") is None:
             raise UnimplementedError('obstore is not installed: pip install "fsstore[fast]"')
+        if not _obstore_works():
+            raise UnimplementedError(
+                "obstore cannot be used in a process that was forked off after its first use: start processes with"
+                " the method spawn or forkserver, or leave `engine` out"
+            )
         return "obstore"
     if wish is None and possible and not members.get("storage_options") and find_spec("obstore") is not None:
-        return "obstore"
+        return "obstore" if _obstore_works() else "fsspec"
     return "fsspec"
+
+
+_obstore_process: int | None = None
+
+
+def _obstore_works() -> bool:
+    """Return whether obstore's threads are of this process: they are started once, and stay behind at a fork."""
+    global _obstore_process  # noqa: PLW0603  # the library keeps its threads as such too
+    _obstore_process = _obstore_process or os.getpid()
+    return _obstore_process == os.getpid()
 
 
 def concurrency_from(resources: Mapping[str, Any], name: str) -> int | None:
