@@ -11,7 +11,8 @@ A cell of a shard that is wanted whole is an ordinary chunk; of a partly wanted 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +37,10 @@ __all__ = ["INLINE_BYTES", "ReadPart", "ReadRequest", "Window", "locate_error", 
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
+_NEAR_BYTES = (
+    1024 * 1024
+)  # of stores that never wait: what is fetched should still be in the cache when it is decoded
+_TURN_S = 0.005
 INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
 _JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
 _IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
@@ -190,7 +195,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     joint = small or (touched <= _JOINT_BYTES and request.out.nbytes <= INLINE_BYTES)
     threads = request.threads or _runtime.core_count()
     share = cells if small else math.ceil(cells / (4 * threads))
-    most = _WAITING_BYTES if waits else _WINDOW_BYTES
+    most = _WAITING_BYTES if waits else _NEAR_BYTES
     size = max(1, min(share, _WINDOW_CELLS, most // _size_of(model.chain)))
     few = cells < threads and not small and entries is not None and entries.worth_sharing
     windows = _windows(request, outline, size)
@@ -205,15 +210,30 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     else:
         if few:
             windows = _fetched(windows, threads)
-        done = _runtime.spread(_run, windows, workers=threads)
+        done = _runtime.spread(_taking_turns(), windows, workers=threads)
     return futures.mapped(done, request.out)
 
 
-def _run(window: Window) -> None:
-    answers = window.answers
-    if answers is None:
-        answers = _runtime.drive(_fetch(window))
-    _decode(window, answers)
+def _taking_turns() -> Callable[[Window], None]:
+    """Return what workers do with a window, such that one decodes while the other fetches.
+
+    Fetching many small values is Python between short system calls; two threads that do it at once pass the
+    interpreter lock to and fro, and take a tenth longer than in turns.  Where values come slowly, nobody waits long.
+    """
+    turn = threading.Lock()
+
+    def run(window: Window) -> None:
+        answers = window.answers
+        if answers is None:
+            mine = len(window.cells) > 1 and turn.acquire(timeout=_TURN_S)
+            try:
+                answers = _runtime.drive(_fetch(window))
+            finally:
+                if mine:
+                    turn.release()
+        _decode(window, answers)
+
+    return run
 
 
 async def _read_here(windows: Iterator[Window]) -> None:
