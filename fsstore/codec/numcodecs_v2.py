@@ -49,6 +49,7 @@ CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_look
 COMPRESSORS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
 BYTES_CODECS = CHECKSUMS | COMPRESSORS | {"shuffle"}
 OBJECT_CODECS = frozenset({"json2", "vlen-array", "vlen-bytes", "vlen-utf8"})
+_NUMCODECS = ARRAY_CODECS | BYTES_CODECS | OBJECT_CODECS
 _EXECUTES_CODE = frozenset({"pickle"})
 _MAX_DIGITS = 400
 _REFUSED = {
@@ -89,7 +90,7 @@ class Numcodec:
             raise PermissionDeniedError(
                 f"{place}: codec {quote(name)} runs code that it finds in the data; refused"
             )
-        if name in ARRAY_CODECS | BYTES_CODECS | OBJECT_CODECS or codecs_v2.get(name) is not None:
+        if name in _NUMCODECS or codecs_v2.get(name) is not None:
             return str(name)
         if name in _REFUSED or name.startswith("imagecodecs_"):
             raise UnimplementedError(f"{place}: codec {quote(name)} is not supported{_REFUSED.get(name, '')}")
@@ -102,7 +103,7 @@ class Numcodec:
     @property
     def foreign(self) -> ForeignCodec | None:
         """The codec, if another file format brought it.  Raises `JsonError` when its options are malformed."""
-        made = codecs_v2.get(self.id)
+        made = None if self.id in _NUMCODECS else codecs_v2.get(self.id)
         found: ForeignCodec | None = None if made is None else made(self.id, self.options)
         return found
 

@@ -296,3 +296,26 @@ def test_detection_finds_arrays_inside_sets(document, hdf5, tmp_path, name):
         assert_same(array[:, 5].read().result(), f["temp"][:, 5])
     with pytest.raises(ValueError, match='"temp"'):
         ts.open(f"file://{tmp_path}/{name}").result()
+
+
+@pytest.mark.parametrize("name", ["r.json", "r.parq"])
+def test_zarr_python_over_fsspec_reads_the_same(document, tmp_path, name):
+    """Where zarr-python over a `ReferenceFileSystem` is right, values, attributes and fill values are the same."""
+    import zarr
+
+    whole = {
+        key: ref
+        for key, ref in document["refs"].items()
+        if not key.startswith(("g/", "empty/", "holes/", "nan/"))
+    }
+    references.open({"version": 1, "refs": whole}).save(tmp_path / name)
+    options = {"fo": str(tmp_path / name), "remote_protocol": "file"}
+    group = zarr.open_group(
+        "reference://", mode="r", zarr_format=2, use_consolidated=False, storage_options=options
+    )
+    for array in ("temp", "plain", "big", "scalar", "zeros", "grown", "fixed", "names"):
+        ours = ts.open(f"file://{tmp_path}/{name}|reference:{array}/|zarr2:").result()
+        theirs = group[array]
+        found, expected = ours.read().result(), np.asarray(theirs[...])
+        assert found.shape == expected.shape == theirs.shape
+        assert found.tolist() == expected.tolist(), array

@@ -91,6 +91,32 @@ def test_reference_sets(tmp_path, name, scan_hdf5):
         assert {**found.attrs} == {**expected.attrs}
 
 
+@pytest.mark.parametrize("name", ["r.json.zst", "r.parq"])
+@pytest.mark.parametrize("place", ["http", "s3"])
+def test_reference_sets_of_remote_files(tmp_path, place, name, scan_hdf5, object_server, moto_bucket):
+    """The same for a file on a web server and in a bucket, through a local set and through one beside the file."""
+    document = scan_hdf5(netcdf(tmp_path / "a.nc"), inline_threshold=50)
+    expected = xr.open_dataset(tmp_path / "a.nc", engine="netcdf4").load()
+    endpoint, bucket = moto_bucket
+    keys = {"key": "a", "secret": "b"}
+    options = {**keys, "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"}}
+    there = f"{object_server.url}/x" if place == "http" else f"s3://{bucket}/x"
+    refs = references.open(document).rewrite({str(tmp_path): there})
+    refs.save(tmp_path / name)
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        key = str(path.relative_to(tmp_path))
+        if place == "http":
+            object_server.put(f"x/{key}", path.read_bytes())
+        else:
+            fsspec.filesystem("s3", **options).pipe_file(f"{bucket}/x/{key}", path.read_bytes())
+    base = f"{there}/{name}{'/' if name.endswith('parq') else ''}"
+    remote = base if place == "http" else {"driver": "fsspec", "url": base, "storage_options": options}
+    targets = {} if place == "http" else {"targets": {f"s3://{bucket}/": options}}
+    for where in (f"file://{tmp_path}/{name}", remote):
+        found = xr.open_dataset({"driver": "reference", "base": where, **targets}, engine="fsstore")
+        xr.testing.assert_equal(found.load(), expected)
+
+
 def test_the_same_as_the_kerchunk_engine(tmp_path, scan_hdf5):
     """Where kerchunk's engine is right, both give the same; its masks can be asked for."""
     document = scan_hdf5(netcdf(tmp_path / "a.nc"), inline_threshold=50)
