@@ -1,0 +1,159 @@
+"""A reference set and an OCDBT database read by the tools people use, in synchronous and in asynchronous programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import warnings
+import zipfile
+
+import dask.array
+import fsspec
+import numpy as np
+import pandas as pd
+import pytest
+import xarray
+import zarr
+import zarr.api.asynchronous
+
+import fsstore as ts
+
+DATA = np.arange(20, dtype="<i4").reshape(4, 5)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Let the tools warn of what they do not like in the formats they read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(params=["references", "database"])
+def place(request, tmp_path):
+    """Give the path of a hierarchy: a reference set of zarr v2, or a database with zarr v3."""
+    if request.param == "database":
+        url = f"ocdbt::file://{tmp_path}/db"
+        dataset = xarray.Dataset({"v": (("y", "x"), DATA, {"units": "m"})}, attrs={"title": "t"})
+        dataset.to_zarr(url, group="g", zarr_format=3, consolidated=False)
+        return tmp_path / "db"
+    (tmp_path / "data").write_bytes(b"head" + DATA.tobytes())
+    array = {"zarr_format": 2, "compressor": None, "filters": None, "order": "C", "fill_value": None}
+    refs = {
+        ".zgroup": '{"zarr_format": 2}',
+        "g/.zgroup": '{"zarr_format": 2}',
+        "g/.zattrs": '{"title": "t"}',
+        "g/v/.zarray": json.dumps({**array, "shape": [4, 5], "chunks": [2, 5], "dtype": "<i4"}),
+        "g/v/.zattrs": json.dumps({"_ARRAY_DIMENSIONS": ["y", "x"], "units": "m"}),
+        "g/v/0.0": [str(tmp_path / "data"), 4, 40],
+        "g/v/1.0": [str(tmp_path / "data"), 44, 40],
+    }
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    return tmp_path / "refs.json"
+
+
+SHOWN = pytest.mark.parametrize("protocol", ["zarr2", "zarr3", "zarr", "auto"])
+
+
+@SHOWN
+def test_zarr_python(place, protocol):
+    """Groups and arrays open by the path of the hierarchy, and by a path in it."""
+    url = f"{protocol}::file://{place}"
+    group = zarr.open_group(url, mode="r")
+    assert group["g/v"][...].tolist() == DATA.tolist()
+    assert group["g"].attrs["title"] == "t"
+    assert zarr.open_array(url, path="g/v", mode="r")[1].tolist() == DATA[1].tolist()
+    assert zarr.open(f"{protocol}://g::file://{place}", mode="r")["v"][2].tolist() == DATA[2].tolist()
+
+
+@SHOWN
+def test_zarr_python_in_an_event_loop(place, protocol):
+    """The same through zarr-python's asynchronous interface."""
+
+    async def main():
+        url = f"{protocol}::file://{place}"
+        group = await zarr.api.asynchronous.open_group(url, mode="r")
+        array = await zarr.api.asynchronous.open_array(store=url, path="g/v", mode="r")
+        members = {name async for name, _ in group.members(max_depth=None)}
+        return members, await array.getitem((slice(1, 3), slice(None)))
+
+    members, values = asyncio.run(main())
+    assert members == {"g", "g/v"}
+    assert values.tolist() == DATA[1:3].tolist()
+
+
+@SHOWN
+def test_xarray_and_dask(place, protocol):
+    """`open_zarr`, `open_dataset` with and without chunks, and `dask.array.from_zarr` see the same values."""
+    url = f"{protocol}::file://{place}"
+    for dataset in (
+        xarray.open_zarr(url, group="g", consolidated=False),
+        xarray.open_dataset(url, engine="zarr", group="g", consolidated=False),
+        xarray.open_dataset(url, engine="zarr", group="g", consolidated=False, chunks={}),
+    ):
+        assert dataset.v.dims == ("y", "x")
+        assert (dataset.attrs["title"], dataset.v.attrs["units"]) == ("t", "m")
+        assert np.array_equal(dataset.v.values, DATA)
+    assert dask.array.from_zarr(url, component="g/v").sum().compute() == DATA.sum()
+
+
+def test_fsspec_and_universal_pathlib(place, tmp_path):
+    """Mappers, globs, caches in the chain and paths see the same files, with options for each protocol."""
+    from upath import UPath
+
+    options = {"zarr3": {}, "simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    url = f"simplecache::zarr3::file://{place}"
+    mapper = fsspec.get_mapper(url, **options)
+    assert json.loads(mapper["g/v/zarr.json"])["shape"] == [4, 5]
+    files = fsspec.open_files(f"zarr3://**/zarr.json::file://{place}")
+    assert {file.path for file in files} >= {"g/zarr.json", "g/v/zarr.json"}
+    root = UPath(f"zarr3://::file://{place}")
+    assert json.loads((root / "g" / "zarr.json").read_text())["node_type"] == "group"
+    assert {path.name for path in (root / "g").iterdir()} == {"v", "zarr.json"}
+    again = pickle.loads(pickle.dumps(fsspec.open(f"zarr3://g/v/zarr.json::file://{place}")))
+    with again as file:
+        assert json.load(file)["node_type"] == "array"
+
+
+def test_one_filesystem_serves_many_event_loops(place):
+    """An asynchronous filesystem made in one loop answers in the next, and in threads, as zarr-python needs."""
+    fs = fsspec.filesystem("zarr3", fo=str(place), asynchronous=True)
+    for _ in range(2):
+        assert b"node_type" in asyncio.run(fs._cat_file("g/v/zarr.json"))
+
+    async def many():
+        return await asyncio.gather(*(fs._cat_file("g/v/zarr.json") for _ in range(50)), fs._find(""))
+
+    assert len(asyncio.run(many())) == 51
+
+
+@pytest.mark.parametrize("protocol", ["ocdbt", "zarr2", "zarr3"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_arrays_are_created(tmp_path, protocol, asynchronous):
+    """zarr-python creates arrays through the protocols that can be written, and fsstore reads them by their place."""
+    url = f"{protocol}::file://{tmp_path}/new"
+    zarr_format = 2 if protocol == "zarr2" else 3
+    options = {"shape": (4, 5), "chunks": (2, 5), "dtype": "i4", "zarr_format": zarr_format}
+    if asynchronous:
+
+        async def main():
+            array = await zarr.api.asynchronous.create_array(url, **options)
+            await array.setitem(Ellipsis, DATA)
+
+        asyncio.run(main())
+    else:
+        zarr.create_array(url, **options)[...] = DATA
+    assert np.array_equal(ts.open(f"file://{tmp_path}/new").result().read().result(), DATA)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "b/c.csv"])
+def test_pandas_through_detection(tmp_path, name):
+    """pandas reads tables out of an archive that is found by its content, compressed or not."""
+    import gzip
+
+    with zipfile.ZipFile(tmp_path / "x.bin", "w") as archive:
+        archive.writestr(name, "x,y\n1,2\n")
+    (tmp_path / "x.gz").write_bytes(gzip.compress((tmp_path / "x.bin").read_bytes()))
+    for place in ("x.bin", "x.gz"):
+        assert pd.read_csv(f"auto://{name}::file://{tmp_path}/{place}").y[0] == 2
