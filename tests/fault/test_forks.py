@@ -60,6 +60,8 @@ def engine_of(kind, members):
 
 def test_what_is_opened_again_has_the_same_client(monkeypatch):
     """A client is made once for a place, its options and what the environment says about them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     place = {"bucket": "box", "endpoint": "http://127.0.0.1:1", "aws_region": "r"}
     first = engine_of(S3, place)
     assert engine_of(S3, place) is first
