@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fsstore import _runtime
 from fsstore.errors import StoreError
 from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference import json_scan
 from fsstore.kvstore.reference.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.keys import check_key, split
 from fsstore.kvstore.reference.load import decompress
@@ -135,3 +138,46 @@ def test_rubbish_is_refused_and_nothing_else_happens(data):
     for names, page in found.batches(KeyRange()):
         for position in range(len(names)):
             page.value(position)
+
+
+def uniform(rng):
+    """Return a document of references that look alike, with some that do not and a few bytes changed."""
+    style = rng.choice([{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
+    key = rng.choice(
+        ["x/%d", "x/%d.%d", "%d", "a%d/c/%d/%d", "loose%dz", "é/%d", "a/0%d", "x..y/%d", "../%d"]
+    )
+    url = rng.choice(["u", "s3://b/file_%d.nc", "/a b/%d", "é%d", 'a,"%d'])
+    refs = {}
+    for number in range(rng.randrange(1, 60)):
+        name = key.replace("%d", str(rng.choice([number, number * 10 ** rng.randrange(18)])))
+        target = url.replace("%d", str(number // rng.randrange(1, 9)))
+        usual = [target, number * rng.randrange(1, 10**6), number]
+        refs[name] = rng.choice([usual] * 100 + [[target], "text", None, [target, -1, 0]])
+    data = bytearray(
+        json.dumps({"version": 1, "refs": refs} if rng.random() < 0.5 else refs, **style).encode()
+    )
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+        at = rng.randrange(len(data))
+        data[at : at + rng.randrange(3)] = bytes(
+            rng.choices(b'"\\{}[],:0123456789 .-/\n\tnul\xc3\xa9\x80', k=rng.randrange(3))
+        )
+    return bytes(data)
+
+
+def outcome(data):
+    """Return what opening a document gives: its references, or the error with all its problems."""
+    try:
+        return listed(from_json(data))
+    except StoreError as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_members_read_as_columns_are_those_read_one_by_one(seed, monkeypatch):
+    """Whatever bytes are changed, a run holds what its members hold, and damage is found at the same byte."""
+    rng = random.Random(seed)
+    documents = [uniform(rng) for _ in range(100)]
+    together = [outcome(data) for data in documents]
+    monkeypatch.setattr(json_scan, "take", lambda *_: None)
+    assert [outcome(data) for data in documents] == together
+    assert 10 < sum(isinstance(found, dict) for found in together) < 90
