@@ -296,7 +296,8 @@ class ResourceNames:
         """Return the spec member that refers to `resource`, or None if the default reference does."""
         name = self._names.get(id(resource))
         if name is None:
-            return resource.to_json()  # type: ignore[return-value]  # kinds give objects and booleans
+            plain: Any = resource.to_json()
+            return [plain] if self._listed else plain
         if self._listed:
             return [name]
         return None if name == resource.kind.name else name

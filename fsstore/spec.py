@@ -185,8 +185,10 @@ class Spec(Indexable):
 
     @property
     def kvstore(self) -> KvSpec | None:
-        """The key-value store, if the driver uses one and it is known."""
-        return None if self._kvstore is None else self._kvstore.copy()
+        """The key-value store, if the driver uses one, or the array below, and it is known."""
+        if self._kvstore is None:
+            return None if self.base_spec is None else self.base_spec.kvstore
+        return self._kvstore.copy()
 
     @property
     def base(self) -> Any:
@@ -201,8 +203,10 @@ class Spec(Indexable):
 
     @property
     def open_mode(self) -> OpenMode:
-        """How the array is opened."""
-        return self.mode
+        """How the array is opened, or the array below; drivers that only open do that."""
+        if self.base_spec is not None:
+            return self.base_spec.open_mode
+        return OpenMode(open=True) if self.kind.role == "store" and not self.kind.has_mode else self.mode
 
     @property
     def url(self) -> str:
@@ -339,6 +343,14 @@ class Spec(Indexable):
             layers=tuple(each.unbound() for each in self.layers),
         )
 
+    def written_down(self) -> Spec:
+        """Return the spec with its bound resources as a `context`."""
+        plain = Spec(self.to_json())
+        if plain.base_spec is None or self.base_spec is None:
+            return plain
+        base = plain.base_spec.replace(shows_transform=self.base_spec.shows_transform)
+        return plain.replace(base_spec=base)
+
     def _identity(self) -> tuple[Any, ...]:
         resources = {k: id(v) if isinstance(v, ContextResource) else v for k, v in self.resources.items()}
         return (
@@ -347,8 +359,16 @@ class Spec(Indexable):
         )
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both say the same."""
-        return isinstance(other, Spec) and self._identity() == other._identity()
+        """Return whether both say the same, in JSON, and mean the same resources."""
+        if not isinstance(other, Spec) or self._identity() == other._identity():
+            return isinstance(other, Spec)
+        if any(self.walk_resources()) or any(other.walk_resources()):
+            return False
+        try:
+            same: bool = self.to_json() == other.to_json()
+        except StoreError:  # of what has no JSON form
+            return False
+        return same
 
     __hash__: ClassVar[None]  # type: ignore[assignment]  # mutable
 

@@ -38,7 +38,7 @@ def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
         spec = _minimal(spec)
     mode = mode_from_options(given)
     if mode:
-        spec = _with_mode(spec, mode)
+        spec = with_mode(spec, mode)
     if "kvstore" in given:
         spec = _with_kvstore(spec, given["kvstore"])
     spec = _with_recheck(spec, given)
@@ -47,16 +47,17 @@ def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
     if given.get("strip_context"):
         spec = spec.unbound()
     elif given.get("unbind_context"):
-        spec = Spec(spec.to_json())
+        spec = spec.written_down()
     context = given.get("context")
     if context is not None:
         spec = spec.bound(context if isinstance(context, Context) else Context(context))
     return spec
 
 
-def _with_mode(spec: Spec, mode: OpenMode) -> Spec:
+def with_mode(spec: Spec, mode: OpenMode) -> Spec:
+    """Return the spec, or that of the array below, with a mode added to its own."""
     if spec.base_spec is not None:
-        return spec.replace(base_spec=_with_mode(spec.base_spec, mode))
+        return spec.replace(base_spec=with_mode(spec.base_spec, mode))
     # `auto` has no members for the mode in JSON, but has to refuse one that does not open
     has_mode = spec.kind.has_mode or spec.kind.id == "auto"
     return spec.replace(mode=mode.over(spec.mode)) if has_mode else spec
@@ -89,10 +90,12 @@ def _kvstore_spec(kvstore: Any) -> KvSpec:
 
 def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:
     names = {name: given[name] for name in _RECHECK if name in given}
-    if names and spec.base_spec is not None:
+    if not names:
+        return spec
+    if spec.base_spec is not None:
         return spec.replace(base_spec=_with_recheck(spec.base_spec, given))
     known = MEMBERS if spec.kind.id == "auto" else spec.kind.defaults  # it hands them on
-    if not names or "recheck_cached_data" not in known:
+    if "recheck_cached_data" not in known:
         return spec
     both = names.pop("recheck_cached", None)
     if both is not None:

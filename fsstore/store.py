@@ -19,7 +19,7 @@ from fsstore.index import Indexable, IndexDomain, IndexTransform
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 from fsstore.spec import Spec
-from fsstore.spec_options import apply_options
+from fsstore.spec_options import apply_options, with_mode
 from fsstore.write_source import source_array
 
 __all__ = ["Stored", "TensorStore"]
@@ -92,7 +92,7 @@ class TensorStore(Indexable):
         if not self.readable:
             raise StoreError("Source does not support reading.")
         if order not in ("C", "F"):
-            raise StoreError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
+            raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
         if batch is not None:
             later: Future[Any] = batch.later(lambda: self._driver.read(self._transform, order))
             return later
@@ -234,6 +234,8 @@ class TensorStore(Indexable):
         from fsstore.kvstore.transaction import check_rebinding
 
         check_rebinding(self.transaction, transaction)
+        if transaction is self.transaction:
+            return self.copy()
         return self._with(self._transform, self._driver.with_transaction(transaction))
 
     def astype(self, dtype: Any) -> TensorStore:
@@ -316,7 +318,7 @@ class TensorStore(Indexable):
         """
         spec = self._bound_spec()
         if unbind_context:
-            spec = Spec(spec.to_json())
+            spec = spec.written_down()
         elif not retain_context:
             spec = spec.unbound()
         return apply_options(spec, options)
@@ -351,9 +353,7 @@ class TensorStore(Indexable):
         """Pickle the spec with its resources; unpickling assumes the metadata and reads nothing."""
         if self.transaction is not None:
             raise StoreError("Cannot serialize TensorStore with bound transaction")
-        spec = self._bound_spec()
-        if spec.kind.has_mode:
-            spec = spec.replace(mode=OpenMode(assume_cached_metadata=True).over(spec.mode))
+        spec = with_mode(self._bound_spec(), OpenMode(assume_cached_metadata=True))
         return _unpickle, (spec, self._readable, self._writable)
 
 

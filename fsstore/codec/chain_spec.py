@@ -166,6 +166,12 @@ class ChainSpec:
         pack = self.pack
         return 1 + pack.inner().shard_levels if pack is not None and pack.name == SHARDING else 0
 
+    @property
+    def innermost(self) -> ChainSpec:
+        """The chain of the sub-chunks of the innermost shard level; the chain itself without sharding."""
+        pack = self.pack
+        return pack.inner().innermost if pack is not None and pack.name == SHARDING else self
+
     def merge(self, other: ChainSpec) -> ChainSpec:
         """Return the chain that grants both wishes, or raise `FailedPreconditionError`."""
         mine, theirs = self.shard_levels, other.shard_levels

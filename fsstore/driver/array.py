@@ -12,7 +12,7 @@ from fsstore import future as futures
 from fsstore._json import Fields
 from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.context import ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Statistics
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
@@ -160,3 +160,10 @@ class InMemoryDriver(ArrayDriver):
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view with its bounds filled in."""
         return compose(transform, identity(self.domain()))
+
+    async def statistics(
+        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
+    ) -> Statistics:
+        """Say that all of it is there."""
+        del transform
+        return Statistics(False if not_stored else None, True if fully_stored else None)

@@ -30,6 +30,7 @@ from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
 from fsstore.kvstore.opened import OpenKv
+from fsstore.layout import ChunkLayout
 from fsstore.recheck import recheck
 from fsstore.schema import Schema
 from fsstore.url import decode_path, encode_path
@@ -123,7 +124,7 @@ class JsonDriver(ArrayDriver):
 
     def schema(self) -> Schema:
         """Return rank and type."""
-        return Schema(dtype=self.dtype, domain=self.domain())
+        return Schema(dtype=self.dtype, domain=self.domain(), chunk_layout=ChunkLayout(rank=0))
 
     @property
     def _waits(self) -> bool:

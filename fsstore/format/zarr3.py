@@ -16,7 +16,7 @@ from fsstore.chunk.model import ChunkModel
 from fsstore.codec.bound_chain import BoundChain
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.chain_resolve import wished_order, wished_read_shape
-from fsstore.codec.chain_spec import SHARDING, ChainSpec
+from fsstore.codec.chain_spec import ChainSpec
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.endian import stored_dtype
 from fsstore.detection import Detection
@@ -135,7 +135,9 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     kind = parse_data_type(metadata["data_type"])
     wish = ChainSpec.from_json(metadata["codecs"])
     field = shown_field(kind, options)
-    native = stored_dtype(kind.native, _endian(wish)) if field.octets else kind.native
+    pack = wish.innermost.pack
+    endian = pack.options.get("endian", "little") if pack is not None else "little"
+    native = stored_dtype(kind.native, endian) if field.octets else kind.native
     fill = np.asarray(fill_from_v3(metadata["fill_value"], kind.native, kind.name), kind.native).astype(
         native
     )[()]
@@ -201,14 +203,6 @@ def _check_shards(axes: Sequence[Axis], chain: BoundChain) -> None:
                 f"sharding_indexed sub-chunk size of {part} does not evenly divide the chunk size of {odd[0]} in"
                 f" dimension {dimension}"
             )
-
-
-def _endian(chain: ChainSpec) -> str:
-    """Return the byte order of stored elements."""
-    pack = chain.pack
-    while pack is not None and pack.name == SHARDING:
-        pack = pack.inner().pack
-    return "little" if pack is None else pack.options.get("endian", "little")
 
 
 def _keys(encoding: Mapping[str, Any]) -> KeyEncoding:

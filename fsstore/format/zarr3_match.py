@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fsstore._json import Json, dumps
-from fsstore.codec.chain_resolve import wished_order
+from fsstore.codec.chain_resolve import wished_order, wished_read_shape
 from fsstore.codec.chain_spec import ChainSpec
 from fsstore.codec_spec import CodecSpec
 from fsstore.errors import FailedPreconditionError, StoreError
@@ -102,21 +102,32 @@ def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], s
         return merged
     trailing = trailing_of(constraints, options)
     grid = constraints.get("chunk_grid") or {}
-    shape = [*grid["configuration"]["chunk_shape"], *trailing] if grid.get("name") == "regular" else None
+    shape = grid["configuration"]["chunk_shape"] if grid.get("name") == "regular" else None
     if shape is not None:
-        merged.update(rank=len(shape))
-    if merged.rank is None:
-        return merged
-    layout = ChunkLayout(grid_origin=(0,) * merged.rank)
-    stored = merged.rank - len(trailing)
-    chain = ChainSpec.from_json(constraints["codecs"]) if "codecs" in constraints else None
-    plain = chain is not None and chain.pack is not None and not chain.shard_levels
-    if chain is not None and plain:
-        layout.update(inner_order=(*wished_order(chain, stored), *range(stored, merged.rank)))
-    if shape is not None:
-        layout.update(write_chunk_shape=shape, read_chunk_shape=shape if plain else None)
-    merged.update(chunk_layout=layout)
+        merged.update(rank=len(shape) + len(trailing))
+    if merged.rank is not None:
+        merged.update(chunk_layout=_implied_layout(constraints, shape, merged.rank, trailing))
     return merged
+
+
+def _implied_layout(
+    constraints: Mapping[str, Any], shape: list[int] | None, rank: int, trailing: tuple[int, ...]
+) -> ChunkLayout:
+    """Return the layout that follows from chunks of a shape, if it is known, and from the codecs."""
+    layout = ChunkLayout(grid_origin=(0,) * rank)
+    stored = rank - len(trailing)
+    read: Any = None
+    if "codecs" in constraints:
+        chain = ChainSpec.from_json(constraints["codecs"])
+        if chain.innermost.codecs:
+            read = wished_read_shape(chain, stored) if chain.shard_levels else shape
+        if chain.innermost.pack is not None:
+            layout.update(inner_order=(*wished_order(chain, stored), *range(stored, rank)))
+    layout.update(
+        write_chunk_shape=None if shape is None else [*shape, *trailing],
+        read_chunk_shape=None if read is None else [*read, *trailing],
+    )
+    return layout
 
 
 def _implied_codec(constraints: Mapping[str, Any], schema: Schema) -> CodecSpec:
