@@ -30,7 +30,7 @@ class ObjectServer:
         self.log = []
         self.faults = []
         self.headers_seen = []
-        self.etags = True
+        self.etags = self.heeds_conditions = True
         self.lock = threading.Lock()
         self.released = threading.Event()
         self._http = _Quiet(("127.0.0.1", 0), _handler(self))
@@ -64,7 +64,7 @@ class ObjectServer:
         self.log.clear()
         self.faults.clear()
         self.headers_seen.clear()
-        self.etags = True
+        self.etags = self.heeds_conditions = True
 
     def close(self):
         """Stop serving."""
@@ -157,6 +157,7 @@ def _handler(server):
                 wanted = self.headers.get("If-Match")
                 clash = self.headers.get("If-None-Match") == "*" and old is not None
                 clash = clash or (wanted is not None and (old is None or etag_of(old) != wanted))
+                clash = clash and server.heeds_conditions
                 if not clash:
                     server.objects[path] = body
             if clash:

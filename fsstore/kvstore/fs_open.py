@@ -18,6 +18,7 @@ from fsstore.kvstore.fs import Home
 from fsstore.kvstore.fs_generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.fs_http import HttpEngine
 from fsstore.kvstore.fs_s3 import S3Engine
+from fsstore.kvstore.referee import endpoint_of, questioned
 from fsstore.kvstore.retry import Retry
 from fsstore.kvstore.secret import redact
 
@@ -103,14 +104,18 @@ def engine_for_url(
             return engine_of(make(), retry=policy, concurrency=concurrency), root[:-1]
     except (TypeError, ValueError, ImportError, OSError) as error:
         raise StoreError(f'Cannot open the filesystem "{protocol}": {redact(str(error))}') from error
-    return _async_engine(protocols_of(cls), Home(make), policy, concurrency), root[:-1]
+    engine = _async_engine(protocols_of(cls), Home(make), policy, concurrency)
+    return questioned(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root[:-1]
 
 
 def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int = 32) -> Engine:
     """Return an engine for a live filesystem, which stays on its own loop."""
     protocols = protocols_of(filesystem)
     if getattr(filesystem, "async_impl", False):
-        return _async_engine(protocols, Home(None, filesystem), retry or Retry(), concurrency)
+        engine = _async_engine(protocols, Home(None, filesystem), retry or Retry(), concurrency)
+        if isinstance(engine, S3Engine):
+            return questioned(engine, endpoint_of({}, vars(filesystem)))
+        return engine
     return SyncEngine(filesystem, protocols[0], retry=retry)
 
 

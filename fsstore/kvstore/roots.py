@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from fsstore import registry
-from fsstore._json import Fields, Json, boolean, quote, string
+from fsstore._json import Fields, Json, boolean, dumps, quote, string
 from fsstore.errors import JsonError, UnimplementedError, UrlError
 from fsstore.kvstore.chain_url import join_chain
 from fsstore.kvstore.coalesce import limits_from
@@ -24,6 +24,7 @@ from fsstore.kvstore.engine import Engine
 from fsstore.kvstore.fs import FsspecDriver
 from fsstore.kvstore.kind import KvKind, KvOpening, RootKind
 from fsstore.kvstore.live import from_live
+from fsstore.kvstore.referee import endpoint_of, judged
 from fsstore.kvstore.retry import retry_from
 from fsstore.kvstore.root_http import HttpDriver, HttpKind, fsspec_engine
 from fsstore.kvstore.root_option import (
@@ -173,27 +174,56 @@ class BucketKind(RootKind):
         return f"{self.schemes[0]}://{members[self.bucket]}/{encode_path(path)}"
 
     async def open(self, opening: KvOpening) -> KvDriver:
-        """Return the driver, over obstore or the fsspec filesystem."""
+        """Return the driver."""
         members = opening.members
         if members.get("host_header"):
             raise UnimplementedError("host_header is not supported")
-        shown = f"{self.schemes[0]}://{members[self.bucket]}/"
-        retry = retry_from(opening.resources, f"{self.id}_request_retries")
-        threads = concurrency_from(opening.resources, f"{self.id}_request_concurrency")
-        if choose_engine(members, possible=not members.get("storage_options")) == "obstore":
-            from fsstore.kvstore.object_store import bucket_engine
 
-            engine: Engine
-            make = self.store(str(members[self.bucket]), members, opening.resources)
-            plain = str(members.get("endpoint", "")).startswith("http:")
-            engine, root = bucket_engine(make, shown, retry=retry, concurrency=threads, plain=plain), ""
-        else:
-            from fsstore.kvstore.fs_open import engine_for_url
+        def choose() -> tuple[Engine, str]:
+            return self._engine(members, opening.resources)
 
-            options = self.options(members, opening.resources)
-            engine, root = engine_for_url(shown, options, retry=retry, concurrency=threads or 32)
         limits = limits_from(opening.resources)
-        return guarded(self.driver(engine, root, members=members, limits=limits), members)
+        return guarded(self.driver(*choose(), members=members, limits=limits, again=choose), members)
+
+    def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
+        """Return the engine, over obstore or the fsspec filesystem, and the root in it."""
+        shown = f"{self.schemes[0]}://{members[self.bucket]}/"
+        retry = retry_from(resources, f"{self.id}_request_retries")
+        threads = concurrency_from(resources, f"{self.id}_request_concurrency")
+        if choose_engine(members, possible=not members.get("storage_options")) == "obstore":
+            from fsstore.kvstore.object_store import ObstoreEngine, bucket_engine, shared
+
+            def make() -> ObstoreEngine:
+                store = self.store(str(members[self.bucket]), members, resources)
+                plain = str(members.get("endpoint", "")).startswith("http:")
+                return bucket_engine(store, shown, retry=retry, concurrency=threads, plain=plain)
+
+            given = dumps([{name: reveal(value) for name, value in members.items()}, _plain(resources)])
+            return shared((self.id, given, retry, threads), make), ""
+        from fsstore.kvstore.fs_open import engine_for_url
+
+        options = self.options(members, resources)
+        return engine_for_url(shown, options, retry=retry, concurrency=threads or 32)
+
+
+def _plain(resources: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in resources.items() if isinstance(value, dict | str)}
+
+
+@dataclass(frozen=True)
+class S3Kind(BucketKind):
+    """Buckets of S3, on Amazon's servers or on others, which may check conditions or not (see `referee`)."""
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `use_conditional_write` besides: left out, the server is asked."""
+        wish = fields.take("use_conditional_write", boolean)
+        members = super().members(fields)
+        return members if wish is None else {**members, "use_conditional_write": wish}
+
+    def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
+        engine, root = super()._engine(members, resources)
+        endpoint = endpoint_of(members, reveal(members.get("storage_options", {})))
+        return judged(engine, endpoint, members.get("use_conditional_write")), root
 
 
 @dataclass(frozen=True)
@@ -223,7 +253,7 @@ _AZURE_HOST = re.compile(r"(?P<account>[a-z0-9]{3,24})\.(?:dfs|blob)\.core\.wind
 FSSPEC = FsspecKind()
 HTTP = HttpKind()
 
-S3 = BucketKind(
+S3 = S3Kind(
     "s3",
     ("s3",),
     ("aws_credentials", "s3_request_concurrency", "s3_request_retries", "range_coalescing"),
@@ -231,7 +261,7 @@ S3 = BucketKind(
     label="S3",
     driver=S3Driver,
     texts=("endpoint", "aws_region", "host_header"),
-    flags=("requester_pays", "use_conditional_write"),
+    flags=("requester_pays",),
     not_in_url=("endpoint",),
     store=s3_store,
     options=s3_options,

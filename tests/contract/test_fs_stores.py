@@ -14,6 +14,7 @@ from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Write
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.live import from_live
+from fsstore.kvstore.referee import QuestionedEngine
 from fsstore.kvstore.roots import FSSPEC, HTTP, S3
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
@@ -171,6 +172,88 @@ def test_s3_refuses_what_it_cannot_do(engine, drivers):
     with pytest.raises(StoreError):
         _runtime.call(store.read("x/\udcff"))
     assert bytes(_runtime.call(store.read("k")).value) == b"v"
+
+
+@pytest.fixture
+def bucket(object_server):
+    """Give a function that opens a bucket of its own name on the object server."""
+    name = f"conditions{next(NUMBERS)}"
+
+    def open_bucket(engine, **members):
+        given = {"bucket": name, "endpoint": object_server.url, "aws_region": "us-east-1", "engine": engine}
+        return KvPrefix(opened(S3, given | members, RETRIES), "d/")
+
+    return open_bucket
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_a_server_that_ignores_conditions_is_found_out(engine, bucket, object_server):
+    """Its answer to a condition would be a plain write; the question leaves nothing behind, and nothing is lost."""
+    object_server.heeds_conditions = False
+    store = bucket(engine)
+    old = _runtime.call(store.write("k", b"old")).generation
+    for condition in (NO_VALUE, old):
+        with pytest.raises(UnimplementedError, match="ignores conditions.*single_writer"):
+            _runtime.call(store.write("k", b"new", condition))
+    assert [key.rpartition("/")[2] for key in object_server.objects] == ["k"]
+    assert bytes(_runtime.call(store.read("k")).value) == b"old"
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_an_unknown_server_is_asked_once_before_the_first_condition(engine, bucket, object_server):
+    """One request more in the life of the process, and none for writes without conditions."""
+    store = bucket(engine)
+    _runtime.call(store.write("a", b"1"))
+    assert object_server.count("PUT") == 1
+    for number in range(3):
+        _runtime.call(store.write(f"b{number}", b"1", NO_VALUE))
+    assert object_server.count("PUT") == 5
+    _runtime.call(bucket(engine, requester_pays=True).write("c", b"1", NO_VALUE))
+    assert object_server.count("PUT") == 6
+    assert sum("probe" in path for _, path, _ in object_server.log) == 1
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_the_user_may_vouch_for_a_server(engine, bucket, object_server):
+    """With `use_conditional_write` true conditions are sent without a question."""
+    store = bucket(engine, use_conditional_write=True)
+    assert store.driver.features.conditional_write
+    first = _runtime.call(store.write("k", b"1", NO_VALUE))
+    assert _runtime.call(store.write("k", b"2", NO_VALUE)).generation == UNKNOWN
+    assert _runtime.call(store.write("k", b"3", first.generation)).generation != UNKNOWN
+    assert object_server.count("PUT") == 3
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_the_user_may_say_that_a_server_has_no_conditions(engine, bucket, object_server):
+    """With `use_conditional_write` false they are refused without a request, and a single writer has his own."""
+    store = bucket(engine, use_conditional_write=False)
+    assert not store.driver.features.conditional_write
+    with pytest.raises(UnimplementedError, match="use_conditional_write is false"):
+        _runtime.call(store.write("k", b"1", NO_VALUE))
+    assert object_server.log == []
+    alone = bucket(engine, use_conditional_write=False, single_writer=True)
+    assert _runtime.call(alone.write("k", b"1", NO_VALUE)).generation != UNKNOWN
+    assert _runtime.call(alone.write("k", b"2", NO_VALUE)).generation == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"), [("", 0), ("https://s3.eu-north-1.amazonaws.com", 0), ("http://h:9000", 1)]
+)
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_amazons_own_servers_are_not_asked(engine, url, asked, monkeypatch):
+    """They are known to check conditions; any other address is unknown."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    place = {"endpoint": url} if url else {}
+    driver = opened(S3, {"bucket": "bucket", "aws_region": "us-east-1", "engine": engine} | place)
+    assert isinstance(driver.engine, QuestionedEngine) == bool(asked)
+
+
+def test_use_conditional_write_is_printed_as_given():
+    """Three states: true, false, and left out."""
+    for given in ({}, {"use_conditional_write": True}, {"use_conditional_write": False}):
+        spec = {"driver": "s3", "bucket": "bucket", **given}
+        assert fsstore.KvStore.Spec(spec).to_json() == spec
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
