@@ -88,7 +88,7 @@ class Compressed:
                     self._name,
                     decoded,
                     encoded,
-                    lambda data: decode(bytes(data), out=bytearray(size + 1)),
+                    lambda data: decode(data, out=bytearray(size + 1)),
                     _FAILURES,
                 )
 
@@ -186,9 +186,9 @@ class Image:
         shape, native = decoded.shape, dtype.newbyteorder("=")
 
         def read(data: Any) -> Any:
-            image = bytes(data) if self._header is None else b"".join((self._header, data, b"\xff\xd9"))
+            image = data if self._header is None else b"".join((self._header, data, b"\xff\xd9"))
             if self._short == "jpeg2k":
-                _check_jpeg2k(image, decoded.count)
+                _check_jpeg2k(bytes(image), decoded.count)
             out = np.empty(shape, native)
             decode(image, out=out, **self._options)
             return np.ascontiguousarray(out, dtype).reshape(-1).view(np.uint8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,13 +19,12 @@ from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
 from fsstore.codec.deflate import BoundDeflate
 from fsstore.codec.flat import FlatSpec, octets
 from fsstore.codec.foreign_v2 import BoundReader, fixed_size
-from fsstore.codec.size import check_size
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 
 __all__ = ["FitsAscii", "Grib", "HdfStrings", "RecordMember", "ZipMember"]
 
 _ABSENT = -1.7e308
-_ECCODES = threading.Lock()  # ecCodes is not built to be called from several threads everywhere
+_ECCODES = threading.Lock()  # for builds of ecCodes that cannot be called from several threads
 _FAILURES = (ValueError, TypeError, KeyError, OverflowError)
 _ZIP_HEAD = struct.Struct("<4s5H3I2H")
 
@@ -63,6 +63,8 @@ class Grib:
         self._dtype = (
             np.dtype("f4" if self._key == "values" else "f8") if kind is None else _dtype(name, kind)
         )
+        if self._dtype.kind != "f":
+            raise JsonError(f"Invalid data type of codec {quote(name)}: {self._dtype}")
 
     def encoded(self, decoded: FlatSpec) -> FlatSpec:
         """Return a message: no packing takes more than twelve bytes a value."""
@@ -71,8 +73,8 @@ class Grib:
     def bind(self, decoded: FlatSpec) -> BoundCodec:
         """Return the codec for chunks like `decoded`."""
         wanted = decoded.dtype
-        if wanted is None or wanted.kind not in "iuf":
-            raise StoreError(f"Codec {quote(self._name)} requires chunks of numbers")
+        if wanted is None or wanted.kind != "f":
+            raise StoreError(f"Codec {quote(self._name)} requires chunks of floating point numbers")
         try:
             import eccodes
         except (ImportError, RuntimeError):
@@ -80,8 +82,11 @@ class Grib:
                 f"Codec {quote(self._name)} needs ecCodes: pip install 'fsstore[grib]'"
             ) from None
 
+        guard = nullcontext() if "ECCODES_THREADS" in eccodes.codes_get_features() else _ECCODES
+
         def read(data: Any) -> Any:
-            values = _grib_values(eccodes, bytes(data), self._key, decoded.count)
+            with guard:
+                values = _grib_values(eccodes, bytes(data), self._key, decoded.count)
             return values.astype(self._dtype, copy=False).astype(wanted, copy=False)
 
         spec = ByteSpec(itemsize=0, max_size=self.encoded(decoded).max_size)
@@ -94,15 +99,16 @@ def _grib_values(eccodes: Any, message: bytes, key: str, count: int) -> Any:
     length = int.from_bytes(message[8:16] if edition == 2 else message[4:7], "big")
     if message[:4] != b"GRIB" or message[-4:] != b"7777" or (edition == 2 and length != len(message)):
         raise FailedPreconditionError("Invalid grib data: it is not one whole message")
-    with _ECCODES:
-        handle = eccodes.codes_new_from_message(message)
-        try:
-            check_size(eccodes.codes_get_size(handle, key), count)
-            if key == "values":
-                eccodes.codes_set(handle, "missingValue", _ABSENT)
-            values = eccodes.codes_get_array(handle, key)
-        finally:
-            eccodes.codes_release(handle)
+    handle = eccodes.codes_new_from_message(message)
+    try:
+        found = eccodes.codes_get_size(handle, key)
+        if found != count:
+            raise FailedPreconditionError(f"Invalid grib data: {found} values in a chunk of {count}")
+        if key == "values":
+            eccodes.codes_set(handle, "missingValue", _ABSENT)
+        values = eccodes.codes_get_array(handle, key)
+    finally:
+        eccodes.codes_release(handle)
     if key == "values":
         values[values == _ABSENT] = np.nan
     return values
