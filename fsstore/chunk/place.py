@@ -7,11 +7,14 @@ on both sides, all broadcast to the same shape.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fsstore.chunk.plan import Cell, Plan, Points
+from fsstore.codec.shard_layout import blocks_of
 
 __all__ = ["Placement"]
 
@@ -41,6 +44,23 @@ class Placement:
             return None
         target: Array = self._view[(*outside, ...)]
         return target
+
+    def blocks(self, cells: Sequence[Cell], shape: tuple[int, ...]) -> Array | None:
+        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part.
+
+        The cells follow each other in the plan.
+        """
+        if self._lead or len(shape) != len(cells[0].segments) or not all(cell.covers for cell in cells):
+            return None
+        spans = []
+        for first, last in zip(cells[0].segments, cells[-1].segments, strict=True):
+            if first.outside is None:
+                return None
+            spans.append(slice(first.outside.start, last.outside.stop))
+        part = self._view[tuple(spans)]
+        if part.size != len(cells) * math.prod(shape):  # the box around the cells has others in it
+            return None
+        return blocks_of(part, shape)
 
     def copy_out(self, cell: Cell, chunk: Array) -> None:
         """Copy the selected elements of the chunk to the array."""

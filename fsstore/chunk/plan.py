@@ -109,6 +109,17 @@ class Plan:
             count *= len(component.segments)
         return count if 0 not in self.shape else 0
 
+    def even(self, size: int) -> int:
+        """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
+        whole = 1
+        for component in reversed(self.components):
+            count = len(component.segments)
+            if whole * count > size:
+                pieces = next(pieces for pieces in range(size // whole, 0, -1) if count % pieces == 0)
+                return whole * pieces if 2 * whole * pieces > size else size
+            whole *= count
+        return whole
+
     def cells(self) -> Iterator[Cell]:
         """Yield the cells in the order of their chunks."""
         if 0 in self.shape:

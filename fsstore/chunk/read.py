@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.cache import CachedChunk, ChunkCache
@@ -98,12 +100,19 @@ class ReadPart:
             run = chain.borrow_run([value for _, value in batch]) if size > 1 else None
             if run is None:
                 return False
-            for (cell, _), chunk in zip(batch, run, strict=True):
-                self.placement.copy_out(cell, self._view(chunk))
+            self._place([cell for cell, _ in batch], run)
         for cell, identity, answer in zip(cells, identities, answers, strict=True):
             if answer.state != "value":
                 self._fill(cell, identity)
         return True
+
+    def _place(self, cells: Sequence[Cell], run: Array) -> None:
+        blocks = self.placement.blocks(cells, run.shape[1:]) if self._seen_as_decoded else None
+        if blocks is not None:  # one copy for all
+            np.copyto(blocks, run.reshape(blocks.shape), casting="equiv")
+            return
+        for cell, chunk in zip(cells, run, strict=True):
+            self.placement.copy_out(cell, self._view(chunk))
 
     def decode_new(self, cell: Cell, answer: ReadResult) -> Array:
         """Return the decoded chunk."""
@@ -196,7 +205,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     threads = request.threads or _runtime.core_count()
     share = cells if small else math.ceil(cells / (4 * threads))
     most = _WAITING_BYTES if waits else _NEAR_BYTES
-    size = max(1, min(share, _WINDOW_CELLS, most // _size_of(model.chain)))
+    size = outline.even(max(1, min(share, _WINDOW_CELLS, most // _size_of(model.chain))))
     few = cells < threads and not small and entries is not None and entries.worth_sharing
     windows = _windows(request, outline, size)
     if entries is not None:

@@ -24,7 +24,7 @@ from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.codec.transpose import braces
 from fsstore.errors import DataLossError, StoreError
 
-__all__ = ["Entries", "ShardLayout", "fill_of"]
+__all__ = ["Entries", "ShardLayout", "blocks_of", "fill_of"]
 
 Entries = npt.NDArray[np.uint64]
 _MISSING = 2**64 - 1
@@ -36,6 +36,13 @@ def fill_of(chunk: ChunkSpec) -> Any:
     if chunk.fill_value is None:
         return np.zeros((), chunk.dtype)[()]
     return chunk.fill_value
+
+
+def blocks_of(array: Array, part: Sequence[int]) -> Array:
+    """Return a view of an array cut into parts: the first dimensions count them, the last are those of a part."""
+    cuts = [cut for size, each in zip(array.shape, part, strict=True) for cut in (size // each, each)]
+    rank = len(part)
+    return array.reshape(cuts).transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
 
 
 class ShardLayout:
@@ -137,9 +144,7 @@ class ShardLayout:
 
     def blocks(self, array: Array) -> Array:
         """Return a view of a chunk-shaped array whose first dimensions are the grid and the last a sub-chunk."""
-        rank = len(self.grid)
-        split = array.reshape([size for pair in zip(self.grid, self.sub_shape, strict=True) for size in pair])
-        return split.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
+        return blocks_of(array, self.sub_shape)
 
     def describe(self, position: Sequence[int]) -> str:
         """Return how messages call the sub-chunk at a grid position."""

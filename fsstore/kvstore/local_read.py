@@ -14,6 +14,7 @@ import mmap
 import os
 import stat
 import struct
+import sys
 from collections.abc import Sequence
 from itertools import repeat
 
@@ -38,6 +39,7 @@ _SPAN_LIMIT = 32 * 1024 * 1024
 _MAP_FROM = 64 * 1024  # below this a mapping costs more than a read
 _COPY_UP_TO = 4096  # a slice this small is copied: a view is larger, and would keep the whole span alive
 _tuple = tuple.__new__
+_LARGE = 4 << 20 if hasattr(os, "preadv") else sys.maxsize  # bytes from which NumPy asks for large pages
 _PIECE = 0x7FFFF000  # Linux reads at most this much in one call
 
 
@@ -82,10 +84,7 @@ def _read_one(read: Read, time: float, mapped: bool) -> ReadResult:
             low, high = resolve_range(start, stop, high)
         if mapped and high - low >= _MAP_FROM:
             return ReadResult("value", _map(fd, low, high), generation, time)
-        value = os.pread(fd, high - low, low)
-        if len(value) != high - low:
-            value = _read_rest(fd, value, low, high)
-        return ReadResult("value", value, generation, time)
+        return ReadResult("value", _pread(fd, low, high), generation, time)
     except StoreError as error:
         raise error.within(f"Error reading {describe(key)}") from None
     except OSError as error:
@@ -113,7 +112,7 @@ def _read_rest(fd: int, value: bytes, low: int, high: int) -> bytes:
     while at < high:
         part = os.pread(fd, min(high - at, _PIECE), at)
         if not part:
-            raise DataLossError(f"the file ended at byte {at} of {high}: it was truncated while being read")
+            raise _cut_off(at, high)
         parts.append(part)
         at += len(part)
     return b"".join(parts)
@@ -129,9 +128,27 @@ def _map(fd: int, low: int, high: int) -> Buffer:
     return memoryview(mapping)[low - page :]
 
 
-def _pread(fd: int, low: int, high: int) -> bytes:
+def _pread(fd: int, low: int, high: int) -> Buffer:
+    if high - low >= _LARGE:
+        return _read_large(fd, low, high)
     value = os.pread(fd, high - low, low)
     return value if len(value) == high - low else _read_rest(fd, value, low, high)
+
+
+def _read_large(fd: int, low: int, high: int) -> memoryview:
+    """Return the range in memory of NumPy, which asks the system for large pages: faults cost as much as the copy."""
+    value = np.empty(high - low, np.uint8).data
+    at = 0
+    while at < len(value):
+        count = os.preadv(fd, [value[at : at + _PIECE]], low + at)
+        if not count:
+            raise _cut_off(low + at, high)
+        at += count
+    return value.toreadonly()
+
+
+def _cut_off(at: int, high: int) -> DataLossError:
+    return DataLossError(f"the file ended at byte {at} of {high}: it was truncated while being read")
 
 
 def _read_grouped(reads: Sequence[Read], time: float, mapped: bool) -> list[ReadResult]:

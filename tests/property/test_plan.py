@@ -132,3 +132,41 @@ def test_whole_chunks_are_recognised():
     for part in (Affine(1, 1, 0), Affine(7, -1, 0)):
         count = 7 if part.step > 0 else 8
         assert not all(cell.covers for cell in plan([part], (count,), [RegularAxis(4)]).cells())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_blocks_are_the_targets_of_their_cells(seed):
+    """Cells that follow each other fill a box of chunks only if the box holds them all and nothing else."""
+    rng = random.Random(seed)
+    rank = rng.randint(1, 3)
+    shape = [rng.randint(1, 12) for _ in range(rank)]
+    axes = [RegularAxis(rng.randint(1, 4)) for _ in shape]
+    order = rng.sample(range(rank), rank)
+    out = np.zeros([shape[axis] for axis in order], "i4")
+    request = plan([Affine(0, 1, order.index(axis)) for axis in range(rank)], out.shape, axes)
+    placement, cells = Placement(request, out), list(request.cells())
+    step = request.even(rng.randint(1, len(cells)))
+    for begin in range(0, len(cells), step):
+        batch = cells[begin : begin + step]
+        out[...] = 0
+        blocks = placement.blocks(batch, tuple(axis.step for axis in axes))
+        targets = [placement.target(cell) for cell in batch]
+        if blocks is None:
+            continue
+        blocks[...] = 1
+        assert all(target is not None and (target == 1).all() for target in targets)
+        assert out.sum() == sum(target.size for target in targets)
+
+
+def test_even_batches_are_boxes():
+    """A regular grid is read in batches that end with its rows, each a box."""
+    out = np.zeros((32, 24, 16), "i4")
+    request = plan([Affine(0, 1, axis) for axis in range(3)], out.shape, [RegularAxis(2)] * 3)
+    placement, cells = Placement(request, out), list(request.cells())
+    assert [request.even(size) for size in (5000, 1000, 100, 50, 8, 7)] == [1536, 768, 96, 48, 8, 4]
+    for step in (768, 96, 48, 8, 4):
+        batches = [cells[begin : begin + step] for begin in range(0, len(cells), step)]
+        assert all(placement.blocks(batch, (2, 2, 2)) is not None for batch in batches)
+    assert placement.blocks(cells[3:13], (2, 2, 2)) is None
+    line = plan([Affine(0, 1, 0)], (4099,), [RegularAxis(1)])
+    assert line.even(100) == 100, "a prime number of chunks is not cut into single ones"

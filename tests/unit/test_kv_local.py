@@ -231,6 +231,22 @@ def test_truncation_during_a_read_is_an_error(tmp_path, monkeypatch):
         drive(KvPrefix(FAST, f"{tmp_path}/").read("k"))
 
 
+def test_large_values_are_read_in_pieces(tmp_path, monkeypatch):
+    """Values large enough for memory of their own arrive whole, read-only, and an early end is an error."""
+    value = bytes(range(250)) * 12
+    (tmp_path / "a").write_bytes(value)
+    monkeypatch.setattr(local_read, "_LARGE", 1000)
+    monkeypatch.setattr(local_read, "_PIECE", 700)
+    (found,) = local_read.read_batch([Read(f"{tmp_path}/a", 1, None)])
+    assert found.value == value[1:]
+    assert memoryview(found.value).readonly
+    with (
+        (tmp_path / "a").open("rb") as file,
+        pytest.raises(StoreError, match="DATA_LOSS: .*byte 3000 of 4000"),
+    ):
+        local_read._read_large(file.fileno(), 0, 4000)
+
+
 def test_pieces_are_joined(tmp_path, monkeypatch):
     """A system that reads and writes less than asked at a time changes nothing."""
     pread, written = os.pread, os.write
