@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 from fsstore.detection import Detection
 from fsstore.errors import DataLossError, ResourceExhaustedError
 
-__all__ = ["DETECT", "MAGIC", "Method", "beginning", "expand", "method_of", "usual_limit"]
+__all__ = ["DETECT", "MAGIC", "Method", "beginning", "expand", "method_of", "pieces", "usual_limit"]
 
 Method: TypeAlias = Literal["gzip", "zstd", "bz2", "xz"]
 
@@ -56,7 +56,12 @@ def usual_limit(size: int) -> int:
 
 def expand(method: Method, data: Any, limit: int) -> bytes:
     """Return what a whole file decompresses to: at most `limit` bytes, or `ResourceExhaustedError`."""
-    parts: list[bytes] = []
+    parts = list(pieces(method, data, limit))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def pieces(method: Method, data: Any, limit: int) -> Generator[bytes]:
+    """Yield the same piece by piece, so that it need not be in memory as a whole."""
     size = 0
     for piece in _pieces(method, data):
         size += len(piece)
@@ -64,8 +69,7 @@ def expand(method: Method, data: Any, limit: int) -> bytes:
             raise ResourceExhaustedError(
                 f"{len(data)} bytes compressed by {method} decompress to more than the limit of {limit} bytes"
             )
-        parts.append(piece)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        yield piece
 
 
 def beginning(method: Method, data: Any, size: int) -> bytes:

@@ -4,7 +4,8 @@ The form is found by looking, not by the name: a value at the path is a JSON doc
 zstd, bz2 or xz (told by their magic numbers); a `.zmetadata` below the path is a parquet directory.  Decompression is
 bounded.
 
-A large document in a local file is read piece by piece while it is parsed, so that it never is in memory as a whole.
+A large document is read piece by piece from a local file, or decompressed so, while it is parsed: it never is in
+memory as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from fsstore import _runtime
-from fsstore.compression import expand, method_of, usual_limit
+from fsstore.compression import method_of, pieces, usual_limit
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract import NO_VALUE, Buffer, KvPrefix, ReadResult
 from fsstore.kvstore.reference.json_refs import Pieces, from_json
@@ -102,7 +103,7 @@ def _is_large(base: KvPrefix, found: ReadResult) -> bool:
 def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
     """Return the function that reads the pieces of a local file, all of them of one generation."""
 
-    def pieces() -> Iterator[Buffer]:
+    def read() -> Iterator[Buffer]:
         found, at = first, 0
         while found.value:
             if found.generation != first.generation:
@@ -114,7 +115,7 @@ def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
             except OutOfRangeError:
                 found = _runtime.drive(base.read("", at))
 
-    return pieces
+    return read
 
 
 async def _probe(base: KvPrefix, key: str) -> ReadResult | None:
@@ -124,9 +125,9 @@ async def _probe(base: KvPrefix, key: str) -> ReadResult | None:
         return None
 
 
-def decompress(data: Any, limit: int | None = None) -> bytes | memoryview:
-    """Return a document decompressed to at most `limit` bytes; one that is not compressed is returned as it is."""
+def decompress(data: Any, limit: int | None = None) -> Pieces:
+    """Return the function that gives a document piece by piece, decompressed to at most `limit` bytes."""
     method = method_of(bytes(data[:6]))
     if method is None:
-        return data if isinstance(data, bytes) else memoryview(data)
-    return expand(method, data, usual_limit(len(data)) if limit is None else limit)
+        return lambda: (data,)
+    return partial(pieces, method, data, usual_limit(len(data)) if limit is None else limit)
