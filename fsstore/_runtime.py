@@ -26,6 +26,7 @@ from fsstore.errors import FailedPreconditionError
 from fsstore.future import Future
 
 __all__ = [
+    "MayWait",
     "call",
     "core_count",
     "drive",
@@ -33,11 +34,13 @@ __all__ = [
     "gather",
     "loop",
     "map_blocking",
+    "must_not_wait",
     "offload",
     "on_loop_thread",
     "pause",
     "spread",
     "start",
+    "start_here",
     "submit",
 ]
 
@@ -185,6 +188,24 @@ def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> Future[T]
 
     target.call_soon_threadsafe(begin)
     return future
+
+
+class MayWait(Exception):
+    """Raised by a coroutine that is driven without an event loop when it finds that it may have to wait."""
+
+
+def must_not_wait() -> bool:
+    """Return whether the caller is driven without an event loop, where a coroutine that waits is a bug."""
+    return asyncio._get_running_loop() is None
+
+
+def start_here(begin: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+    """Begin a coroutine here and at once; if it raises `MayWait`, begin it again on the loop.
+
+    For what seldom has to wait and finds out before it has changed anything: the hop costs as much as a small read.
+    """
+    future = start(begin(), waits=False)
+    return start(begin()) if isinstance(futures.error_of(future), MayWait) else future
 
 
 def call(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fsstore import _runtime
@@ -56,21 +57,26 @@ def open(  # noqa: A001  # TensorStore's name
         return TensorStore._of(opened, readable=readable, writable=writable)
 
     if batch is not None:
-        later: Future[TensorStore] = batch.later(lambda: _runtime.start(begin(), waits=_waits(bound)))
+        later: Future[TensorStore] = batch.later(lambda: _begun(begin, bound))
         return later
-    return _runtime.start(begin(), waits=_waits(bound))
+    return _begun(begin, bound)
+
+
+def _begun(begin: Callable[[], Coroutine[Any, Any, TensorStore]], spec: Spec) -> Future[TensorStore]:
+    return _runtime.start(begin()) if _waits(spec) else _runtime.start_here(begin)
 
 
 def _waits(spec: Spec) -> bool:
-    """Return whether opening may have to wait; the roots of this machine have nothing to wait for."""
+    """Return whether opening may have to wait; the roots of this machine have nothing to wait for.
+
+    What detection finds there may have, and says so.
+    """
     while spec.base_spec is not None:
         spec = spec.base_spec
     if spec.layers:
         return True
     if spec._kvstore is None:
         return False
-    if spec.kind.id == "auto":  # what it will find is not known yet
-        return True
     root = spec._kvstore
     if root.live is not None:
         return root.live.features.waits

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsstore import registry
+from fsstore import _runtime, registry
 from fsstore._json import Fields, loads, quote
 from fsstore.context import Context, bind_resource, parse_resource
 from fsstore.context_resources import KINDS
@@ -86,7 +86,8 @@ async def _open(opening: Opening) -> OpenArray:
     if own:
         context = Context(own, context)
     assert opening.kvstore is not None
-    kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction)
+    may_wait = not _runtime.must_not_wait()
+    kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction, may_wait=may_wait)
     if found is None:
         raise FailedPreconditionError(await _no_array(kvstore))
     kind = _array_kind(found, kvstore)
@@ -96,9 +97,9 @@ async def _open(opening: Opening) -> OpenArray:
     }
     at = kvstore._replace(path=path, spec=kvstore.spec.replace(_path=path))
     members = {
-        name: opening.members[name]
-        for name, default in kind.defaults.items()
-        if name in RECHECK and opening.members.get(name, default) != default
+        name: value
+        for name, value in opening.members.items()
+        if name in RECHECK and kind.defaults.get(name, value) != value
     }
     inner = replace(opening, members=members, resources=resources, context=context, kvstore=at)
     try:
@@ -107,15 +108,20 @@ async def _open(opening: Opening) -> OpenArray:
         raise await _about_group(error, at) from error
 
 
-async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -> tuple[OpenKv, Found | None]:
+async def enter(
+    kvstore: OpenKv, context: Context, *, transaction: Any = None, may_wait: bool = True
+) -> tuple[OpenKv, Found | None]:
     """Return the store inside all adapters that detection finds, and the format of the array in it.
 
     None stands for a directory without an array after at least one adapter, or for a group.
+    An adapter may lead anywhere, even from local files to a far store: unless it `may_wait`, raises `MayWait` at one.
     """
     for _ in range(_DEPTH):
         found = await find(kvstore)
         if found is None or found.detection.role != "store":
             return kvstore, found
+        if not may_wait:
+            raise _runtime.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:
             raise UnimplementedError(

@@ -28,7 +28,8 @@ def store_identity(kvstore: OpenKv) -> str:
             continue
         memory = spec.resources.get("memory_key_value_store")
         owner = id(memory.value) if isinstance(memory, ContextResource) else 0
-        parts.append(json.dumps([spec.kind.id, spec.path, spec.members, owner], sort_keys=True, default=repr))
+        members = json.dumps(spec.members, sort_keys=True, default=repr) if spec.members else ""
+        parts.append(f"{spec.kind.id} {owner} {spec.path!r} {members}")
     return "\n".join([*parts, kvstore.path])
 
 
@@ -52,7 +53,7 @@ class MetadataEntry:
     ) -> MetadataEntry:
         """Return the entry that the handles of a cache pool share; those in a transaction share their own."""
         ledger = id(getattr(kvstore.driver, "ledger", None))
-        chosen = json.dumps(dict(options), sort_keys=True)
+        chosen = json.dumps(dict(options), sort_keys=True) if options else ""
         identity = (array_format.id, chosen, store_identity(kvstore), ledger)
         made = cls(array_format, kvstore.prefix, options)
         found: MetadataEntry = pool.share(identity, made)

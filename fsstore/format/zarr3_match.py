@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,7 @@ def constrain_schema(constraints: Mapping[str, Any], options: Mapping[str, Any],
     names = constraints.get("dimension_names")
     labels = labels_of(names or ())
     if "shape" in constraints:
-        shape = constraints["shape"]
-        domain = IndexDomain(
-            shape=[*shape, *trailing],
-            implicit_upper_bounds=[True] * len(shape) + [False] * len(trailing),
-            labels=[*(labels or [""] * len(shape)), *[""] * len(trailing)],
-        )
-        merged.update(domain=domain)
+        merged.update(domain=_domain(tuple(constraints["shape"]), trailing, tuple(labels or ())))
     elif names is not None and not trailing:
         rank = len(names)
         domain = IndexDomain(
@@ -57,6 +52,16 @@ def constrain_schema(constraints: Mapping[str, Any], options: Mapping[str, Any],
         )
         merged.update(domain=domain)
     return merged
+
+
+@lru_cache(maxsize=256)
+def _domain(shape: tuple[int, ...], trailing: tuple[int, ...], labels: tuple[str, ...]) -> IndexDomain:
+    """Return the domain of a stored shape, which may change, and of the dimensions that a part adds, which may not."""
+    return IndexDomain(
+        shape=[*shape, *trailing],
+        implicit_upper_bounds=[True] * len(shape) + [False] * len(trailing),
+        labels=[*(labels or [""] * len(shape)), *[""] * len(trailing)],
+    )
 
 
 def _constrain_type(
@@ -148,7 +153,7 @@ def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schem
     for name in ("shape", "chunk_grid", "chunk_key_encoding", "fill_value"):
         if name in constraints:
             expect_member(name, constraints[name], metadata.get(name))
-    if "data_type" in constraints:
+    if constraints.get("data_type", metadata["data_type"]) != metadata["data_type"]:
         expect_member("data_type", dumps(constraints["data_type"]), dumps(metadata["data_type"]))
     if "codecs" in constraints:
         _merge_codecs(
