@@ -10,12 +10,14 @@ What a store refuses (writing to an archive) raises fsstore's errors, which are 
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.asyn import sync
 
 from fsstore import _runtime
+from fsstore.errors import NotFoundError
 from fsstore.filesystem.kv_read import KvReading, found_value
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
 from fsstore.kvstore.key_range import KeyRange
@@ -57,9 +59,11 @@ class KvFileSystem(KvReading):
 
     async def _remove(self, path: str, *, recursive: bool) -> None:
         place = await self._locate(path)
+        below = KeyRange.prefix(f"{place.key}/" if place.key else "")
         if recursive:
-            await place.store.delete_range(KeyRange.prefix(f"{place.key}/" if place.key else ""))
-        if place.key:
+            with contextlib.suppress(NotFoundError):  # local files refuse to list what is a file
+                await place.store.delete_range(below)
+        if place.key and (await place.store.read(place.key, 0, 0)).state != "missing":
             await place.store.write(place.key, None)
 
     async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **kwargs: Any) -> None:

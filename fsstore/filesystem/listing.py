@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
+from fsstore.errors import StoreError
 from fsstore.kvstore.contract import Entry, KvPrefix
 from fsstore.kvstore.key_range import KeyRange, key_bytes, prefix_end
 
@@ -48,16 +50,25 @@ class Listing:
             return True
         if not self.store.driver.features.listable:
             return False
-        async for batch in self.store.scan(KeyRange.prefix(f"{key}/")):
+        async for batch in self.entries(KeyRange.prefix(f"{key}/")):
             if batch:
                 return True
         return False
+
+    async def entries(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the entries of a range; below a file there are none, where local files fail."""
+        try:
+            async for batch in self.store.scan(keys):
+                yield batch
+        except StoreError as error:
+            if not isinstance(error.__cause__, NotADirectoryError):
+                raise
 
     async def below(self, key: str) -> list[dict[str, Any]]:
         """Return all files below a directory, in order; a file is below itself."""
         found = [
             entry
-            async for batch in self.store.scan(KeyRange.prefix(f"{key}/" if key else ""))
+            async for batch in self.entries(KeyRange.prefix(f"{key}/" if key else ""))
             for entry in batch
             if not entry.key.endswith("/")
         ]
@@ -80,7 +91,7 @@ async def children(listing: Listing, key: str) -> list[dict[str, Any]]:
     begin = everything.inclusive_min
     while True:
         jump = b""
-        async for batch in listing.store.scan(KeyRange(begin, everything.exclusive_max)):
+        async for batch in listing.entries(KeyRange(begin, everything.exclusive_max)):
             jump = _note(batch, prefix, found)
             if jump and skips:
                 break

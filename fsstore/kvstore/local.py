@@ -66,7 +66,7 @@ class LocalDriver:
         local_scan.delete_range(keys, self.protocol)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
-        """Yield the keys in the range, unsorted and without sizes."""
+        """Yield the keys in the range, unsorted, and without sizes unless it is a range of one key."""
         for batch in local_scan.scan(keys):
             yield batch
 

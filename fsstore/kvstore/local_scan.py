@@ -10,6 +10,7 @@ goes with its keys; the one that a prefix names stays.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -34,7 +35,12 @@ class _Tree(NamedTuple):
 
 
 def scan(keys: KeyRange) -> Iterator[list[Entry]]:
-    """Yield the keys of the range in batches, in no order."""
+    """Yield the keys of the range in batches, in no order; a range of one key lists no directory."""
+    if keys.exclusive_max == keys.inclusive_min + b"\0":
+        found = _alone(keys.inclusive_min)
+        if found is not None:
+            yield [found]
+        return
     batch: list[Entry] = []
     for tree in _walk(keys):
         batch += [Entry(text(path)) for path in tree.files]
@@ -43,6 +49,19 @@ def scan(keys: KeyRange) -> Iterator[list[Entry]]:
             batch = batch[_BATCH:]
     if batch:
         yield batch
+
+
+def _alone(path: bytes) -> Entry | None:
+    """Return the entry of a single key, with its size, or None where there is no file."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise os_failure("stat", path, error) from error
+    if stat.S_ISDIR(status.st_mode) or path.endswith(_SUFFIX):
+        return None
+    return Entry(text(path), status.st_size if stat.S_ISREG(status.st_mode) else None)
 
 
 def delete_range(keys: KeyRange, protocol: Protocol) -> None:

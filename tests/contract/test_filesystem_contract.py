@@ -13,10 +13,16 @@ from fsstore.filesystem.kv import KvFileSystem
 class Fixtures(abstract.AbstractFixtures):
     """The fixtures of the battery."""
 
-    @pytest.fixture
-    def fs(self):
-        """Give the filesystem."""
-        return KvFileSystem(ts.KvStore.open("memory://").result(), skip_instance_cache=True)
+    @pytest.fixture(params=["memory", "file", "ocdbt"])
+    def fs(self, request, tmp_path):
+        """Give the filesystem: over memory, local files, and a database."""
+        url = {
+            "memory": "memory://",
+            "file": f"file://{tmp_path}/s/",
+            "ocdbt": f"file://{tmp_path}/s/|ocdbt:",
+        }
+        store = ts.KvStore.open(url[request.param]).result()
+        return KvFileSystem(store, skip_instance_cache=True)
 
     @pytest.fixture
     def fs_path(self):

@@ -18,6 +18,7 @@ import zarr
 import zarr.api.asynchronous
 
 import fsstore as ts
+from fsstore.filesystem.kv import KvFileSystem
 
 DATA = np.arange(20, dtype="<i4").reshape(4, 5)
 
@@ -157,3 +158,47 @@ def test_pandas_through_detection(tmp_path, name):
     (tmp_path / "x.gz").write_bytes(gzip.compress((tmp_path / "x.bin").read_bytes()))
     for place in ("x.bin", "x.gz"):
         assert pd.read_csv(f"auto://{name}::file://{tmp_path}/{place}").y[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["file", "memory", "ocdbt"])
+def test_files_and_directories_of_every_store(tmp_path, kind):
+    """What is a file and what a directory does not depend on the store: local ones have directories of their own."""
+    url = {"file": f"file://{tmp_path}/s/", "memory": "memory://", "ocdbt": f"file://{tmp_path}/s/|ocdbt:"}[
+        kind
+    ]
+    fs = KvFileSystem(ts.KvStore.open(url).result(), skip_instance_cache=True)
+    fs.pipe({"a": b"12", "b/c": b"3"})
+    assert fs.ls("a", detail=False) == fs.find("a") == ["a"]
+    assert fs.info("a") == {"name": "a", "size": 2, "type": "file"}
+    assert [fs.exists(path) for path in ("a", "b", "a/x", "b/x", "x")] == [True, True, False, False, False]
+    assert [fs.isdir(path) for path in ("a", "b", "x", "")] == [False, True, False, True]
+    assert list(fs.walk("")) == [("", ["b"], ["a"]), ("b", [], ["c"])]
+    assert fs.find("", withdirs=True) == ["a", "b", "b/c"]
+    assert (fs.du(""), fs.head("a", 1), fs.tail("a", 1)) == (3, b"1", b"2")
+    for missing in ("x", "a/x", "b/x"):
+        with pytest.raises(FileNotFoundError):
+            fs.ls(missing)
+    with fs.open("a", "ab") as file:
+        file.write(b"45")
+    assert fs.cat_file("a") == b"1245"
+    with pytest.raises(FileExistsError):
+        fs.open("a", "xb")
+    fs.touch("t")
+    assert fs.cat_file("t") == b""
+    fs.rm("a", recursive=True)
+    fs.rm("b", recursive=True)
+    assert fs.find("") == ["t"]
+    fs.rm("", recursive=True)
+    assert fs.find("") == []
+
+
+def test_the_size_of_a_local_file_is_not_found_by_reading_it(tmp_path):
+    """A sparse file of ten gigabytes is described, opened and read at its end at once."""
+    with open(tmp_path / "big", "wb") as file:
+        file.truncate(10 * 2**30)
+    fs = fsspec.filesystem("auto", fo=str(tmp_path), skip_instance_cache=True)
+    assert fs.info("big")["size"] == 10 * 2**30
+    with fs.open("big") as file:
+        file.seek(-3, 2)
+        assert file.read() == bytes(3)
+    assert fs.cat_file("big", -5) == bytes(5)
