@@ -343,14 +343,6 @@ class Spec(Indexable):
             layers=tuple(each.unbound() for each in self.layers),
         )
 
-    def written_down(self) -> Spec:
-        """Return the spec with its bound resources as a `context`."""
-        plain = Spec(self.to_json())
-        if plain.base_spec is None or self.base_spec is None:
-            return plain
-        base = plain.base_spec.replace(shows_transform=self.base_spec.shows_transform)
-        return plain.replace(base_spec=base)
-
     def _identity(self) -> tuple[Any, ...]:
         resources = {k: id(v) if isinstance(v, ContextResource) else v for k, v in self.resources.items()}
         return (

@@ -47,11 +47,19 @@ def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
     if given.get("strip_context"):
         spec = spec.unbound()
     elif given.get("unbind_context"):
-        spec = spec.written_down()
+        spec = written_down(spec)
     context = given.get("context")
     if context is not None:
         spec = spec.bound(context if isinstance(context, Context) else Context(context))
     return spec
+
+
+def written_down(spec: Spec) -> Spec:
+    """Return the spec with its bound resources as a `context`."""
+    plain = Spec(spec.to_json())
+    if plain.base_spec is None or spec.base_spec is None:
+        return plain
+    return plain.replace(base_spec=plain.base_spec.replace(shows_transform=spec.base_spec.shows_transform))
 
 
 def with_mode(spec: Spec, mode: OpenMode) -> Spec:

@@ -19,7 +19,7 @@ from fsstore.index import Indexable, IndexDomain, IndexTransform
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 from fsstore.spec import Spec
-from fsstore.spec_options import apply_options, with_mode
+from fsstore.spec_options import apply_options, with_mode, written_down
 from fsstore.write_source import source_array
 
 __all__ = ["Stored", "TensorStore"]
@@ -318,7 +318,7 @@ class TensorStore(Indexable):
         """
         spec = self._bound_spec()
         if unbind_context:
-            spec = spec.written_down()
+            spec = written_down(spec)
         elif not retain_context:
             spec = spec.unbound()
         return apply_options(spec, options)

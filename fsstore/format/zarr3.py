@@ -135,12 +135,9 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     kind = parse_data_type(metadata["data_type"])
     wish = ChainSpec.from_json(metadata["codecs"])
     field = shown_field(kind, options)
-    pack = wish.innermost.pack
-    endian = pack.options.get("endian", "little") if pack is not None else "little"
-    native = stored_dtype(kind.native, endian) if field.octets else kind.native
-    fill = np.asarray(fill_from_v3(metadata["fill_value"], kind.native, kind.name), kind.native).astype(
-        native
-    )[()]
+    native = _in_stored_order(kind.native, wish) if field.octets else kind.native
+    fill = np.asarray(fill_from_v3(metadata["fill_value"], kind.native, kind.name), kind.native)
+    fill = fill.astype(native)[()]
     axes, write_chunk = _axes(metadata["chunk_grid"], shape)
     bound = _bound(metadata, ChunkSpec(native, write_chunk, fill))
     _check_shards(axes, bound["chain"])
@@ -189,6 +186,11 @@ def _bound(metadata: Mapping[str, Any], spec: ChunkSpec) -> dict[str, Any]:
         return chain.bind(replace(spec, shape=chunk_shape[: len(spec.shape)]))
 
     return {"chain": bound, "bind": bind}
+
+
+def _in_stored_order(native: np.dtype[Any], chain: ChainSpec) -> np.dtype[Any]:
+    pack = chain.innermost.pack
+    return stored_dtype(native, "little" if pack is None else pack.options.get("endian", "little"))
 
 
 def _check_shards(axes: Sequence[Axis], chain: BoundChain) -> None:
