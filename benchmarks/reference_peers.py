@@ -6,6 +6,7 @@ virtual references of icechunk.
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,9 +28,13 @@ def zarr_array(folder: Path, protocol: str = "file") -> Any:
     import fsspec
     import zarr
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+    from zarr.core.sync import sync
 
     target = fsspec.filesystem(protocol, asynchronous=True, skip_instance_cache=True)
-    if not target.async_impl:
+    if target.async_impl:
+        session = sync(target.set_session())
+        atexit.register(lambda: sync(session.close()))
+    else:
         target = AsyncFileSystemWrapper(fsspec.filesystem(protocol), asynchronous=True)
     files = fsspec.filesystem(
         "reference",
