@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.plan import Cell
-from fsstore.chunk.read import INLINE_BYTES, ReadPart, ReadRequest, Window, locate_error
+from fsstore.chunk.read import INLINE_BYTES, ReadPart, ReadRequest, Window, locate_error, read_here
 from fsstore.chunk.source import ByteRange, Source
 from fsstore.errors import StoreError
 from fsstore.future import Future
@@ -25,7 +26,7 @@ __all__ = ["ReadQueue", "read_together"]
 
 _FETCH_BYTES = 64 * 1024 * 1024
 _QUEUE_LIMIT = 4096
-_LARGE_BATCH = 256  # chunks so large that fewer than this fill a batch are worth a worker each
+_LARGE_CHUNK = 256 * 1024  # worth a worker each
 _SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
 
 Users = list[tuple[int, ReadPart, Cell]]
@@ -64,15 +65,18 @@ class ReadQueue:
         if not waiting:
             return
         if touched <= INLINE_BYTES:
-            _make(waiting)
+            _make(waiting, quick=True)
         else:
-            _runtime.submit(_make, waiting, kind="io")
+            _runtime.submit(partial(_make, quick=False), waiting, kind="io")
 
 
-def _make(waiting: list[tuple[list[Window], Future[Any]]]) -> None:
-    errors: list[BaseException | None]
+def _make(waiting: list[tuple[list[Window], Future[Any]]], *, quick: bool) -> None:
+    errors: list[BaseException | None] = [None]
     try:
-        errors = _runtime.drive(read_together([windows for windows, _ in waiting]))
+        if len(waiting) == 1 and quick:
+            _runtime.drive(read_here(waiting[0][0]))
+        else:
+            errors = _runtime.drive(read_together([windows for windows, _ in waiting]))
     except BaseException as failure:  # noqa: BLE001  # whatever it is, nobody may wait for ever
         errors = [failure] * len(waiting)
     for (windows, future), error in zip(waiting, errors, strict=True):
@@ -95,68 +99,75 @@ async def read_together(reads: Sequence[Sequence[Window]]) -> list[BaseException
     size = _batch_size(reads[0][0].part.request)
     for kind, source in sources.items():
         wanted = [identity for identity in users if type(identity) is kind]
-        await _fetch_and_place(source, wanted, users, errors, size)
+        batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
+        job = _Job(source, users, errors)
+        if size == 1:  # large chunks: each worker reads and decodes its own
+            await _runtime.offload(_runtime.map_blocking, job.run, batches)
+            continue
+        for batch in batches:
+            await job.fetch_and_place(batch)
     return errors
 
 
 def _batch_size(request: ReadRequest) -> int:
-    chunk = request.model.chain.chunk
-    shape = chunk.shape if request.model.shard is None else request.model.shard.sub_shape
-    return max(1, _FETCH_BYTES // max(1, math.prod(shape) * chunk.dtype.itemsize))
+    """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
+    chunk, shard = request.model.chain.chunk, request.model.shard
+    size = math.prod(chunk.shape if shard is None else shard.sub_shape) * chunk.dtype.itemsize
+    return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // max(1, size))
 
 
-async def _fetch_and_place(
-    source: Source, wanted: list[Any], users: dict[Any, Users], errors: list[BaseException | None], size: int
-) -> None:
-    for begin in range(0, len(wanted), size):
-        batch = wanted[begin : begin + size]
+class _Job(NamedTuple):
+    """Chunks of one source: who wants which part of each, and the errors of the reads."""
+
+    source: Source
+    users: dict[Any, Users]
+    errors: list[BaseException | None]
+
+    def run(self, batch: list[Any]) -> None:
+        """Read chunks and put what is wanted of them in its place."""
+        _runtime.drive(self.fetch_and_place(batch))
+
+    async def fetch_and_place(self, batch: list[Any]) -> None:
+        """Do the same; decoding many is shared by the workers."""
         answers: list[ReadResult | None]
         try:
-            answers = list(await source.read_many([ByteRange(identity) for identity in batch]))
+            answers = list(await self.source.read_many([ByteRange(identity) for identity in batch]))
         except StoreError:
-            answers = await _one_by_one(source, batch, users, errors)
-
-        def place(pair: tuple[Any, ReadResult | None]) -> None:
-            identity, answer = pair
-            if answer is not None:
-                _place(source, identity, answer, users[identity], errors)
-
+            answers = await self._one_by_one(batch)
         pairs = list(zip(batch, answers, strict=True))
-        if len(pairs) > _SHARED_FROM or (len(pairs) > 1 and size < _LARGE_BATCH):
-            await _runtime.offload(_runtime.map_blocking, place, pairs)
+        if len(pairs) > _SHARED_FROM:
+            await _runtime.offload(_runtime.map_blocking, self._place, pairs)
         else:
             for pair in pairs:
-                place(pair)
+                self._place(pair)
 
+    async def _one_by_one(self, batch: list[Any]) -> list[ReadResult | None]:
+        """Read a batch that failed as a whole key by key, so that only what is damaged fails."""
+        answers: list[ReadResult | None] = []
+        for identity in batch:
+            try:
+                answers += await self.source.read_many([ByteRange(identity)])
+            except StoreError as error:
+                answers.append(None)
+                for number, _, _ in self.users[identity]:
+                    self.errors[number] = error
+        return answers
 
-async def _one_by_one(
-    source: Source, batch: list[Any], users: dict[Any, Users], errors: list[BaseException | None]
-) -> list[ReadResult | None]:
-    """Read a batch that failed as a whole key by key, so that only what is damaged fails."""
-    answers: list[ReadResult | None] = []
-    for identity in batch:
-        try:
-            answers += await source.read_many([ByteRange(identity)])
-        except StoreError as error:
-            answers.append(None)
-            for number, _, _ in users[identity]:
-                errors[number] = error
-    return answers
-
-
-def _place(
-    source: Source, identity: Any, answer: ReadResult, users: Users, errors: list[BaseException | None]
-) -> None:
-    try:
-        if len(users) == 1 or answer.state != "value":
-            for _, part, cell in users:
-                part.decode(cell, identity, answer)
+    def _place(self, pair: tuple[Any, ReadResult | None]) -> None:
+        identity, answer = pair
+        if answer is None:
             return
-        _, first, cell = users[0]
-        chunk = first.decode_new(cell, answer)
-        for _, part, cell in users:
-            part.placement.copy_out(cell, chunk)
-    except StoreError as error:
-        located = locate_error(source, identity, error)
-        for number, _, _ in users:
-            errors[number] = located
+        users = self.users[identity]
+        try:
+            if len(users) == 1 or answer.state != "value":
+                for _, part, cell in users:
+                    part.decode(cell, identity, answer)
+                return
+            _, first, cell = users[0]
+            chunk = first.borrow(cell, answer)
+            for _, part, cell in users:
+                part.placement.copy_out(cell, chunk)
+        except StoreError as error:
+            located = locate_error(self.source, identity, error)
+            for number, _, _ in users:
+                self.errors[number] = located

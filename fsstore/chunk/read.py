@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +35,7 @@ from fsstore.kvstore.contract import UNKNOWN, KvPrefix, ReadResult
 if TYPE_CHECKING:
     from fsstore.chunk.joint import ReadQueue
 
-__all__ = ["INLINE_BYTES", "ReadPart", "ReadRequest", "Window", "locate_error", "read"]
+__all__ = ["INLINE_BYTES", "ReadPart", "ReadRequest", "Window", "locate_error", "read", "read_here"]
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
@@ -80,12 +80,15 @@ class ReadPart:
         if answer.state != "value":
             self._fill(cell, identity)
             return
-        chain = self._chain(cell)
         target = self.placement.target(cell) if self._seen_as_decoded else None
         if target is not None:
-            chain.decode(answer.value, target)
+            self._chain(cell).decode(answer.value, target)
         else:
-            self.placement.copy_out(cell, self._view(chain.borrow(answer.value)))
+            self.placement.copy_out(cell, self.borrow(cell, answer))
+
+    def borrow(self, cell: Cell, answer: ReadResult) -> Array:
+        """Return the decoded chunk, good until this thread decodes the next one."""
+        return self._view(self._chain(cell).borrow(answer.value))
 
     def decode_together(self, cells: Sequence[Cell], identities: Sequence[Any], answers: Any) -> bool:
         """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
@@ -203,7 +206,8 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
     joint = small or (touched <= _JOINT_BYTES and request.out.nbytes <= INLINE_BYTES)
     threads = request.threads or _runtime.core_count()
-    share = cells if small else math.ceil(cells / (4 * threads))
+    copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
+    share = cells if small or copied else math.ceil(cells / (4 * threads))
     most = _WAITING_BYTES if waits else _NEAR_BYTES
     size = outline.even(max(1, min(share, _WINDOW_CELLS, most // _size_of(model.chain))))
     few = cells < threads and not small and entries is not None and entries.worth_sharing
@@ -215,7 +219,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     elif joint and queue is not None and request.cache is None:
         return queue.add(list(windows), touched)
     elif small:
-        done = _runtime.start(_read_here(windows), waits=False)
+        done = _runtime.start(read_here(windows), waits=False)
     else:
         if few:
             windows = _fetched(windows, threads)
@@ -245,7 +249,8 @@ def _taking_turns() -> Callable[[Window], None]:
     return run
 
 
-async def _read_here(windows: Iterator[Window]) -> None:
+async def read_here(windows: Iterable[Window]) -> None:
+    """Make a read of a store that never waits on this thread."""
     for window in windows:
         _decode(window, await _fetch(window))
 

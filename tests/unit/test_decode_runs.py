@@ -155,3 +155,27 @@ def test_the_damaged_one_of_many_is_named(array, tmp_path):
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with pytest.raises(StoreError, match="a/c/1/2.*Zstd"):
         array.read().result()
+
+
+@pytest.mark.parametrize("side", [8, 512])
+def test_reads_begun_together(tmp_path, side):
+    """Reads that touch the same chunks, small or large, all succeed but those that touch the damaged one."""
+    values = np.arange(3 * side * side, dtype="u4").reshape(3 * side, side)
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/b/"}}
+    metadata = {
+        "shape": [3 * side, side],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [side, side]}},
+        "data_type": "uint32",
+        "codecs": [LITTLE, ZSTD],
+    }
+    made = fsstore.open({**spec, "metadata": metadata}, create=True).result()
+    made.write(values).result()
+    damaged = tmp_path / "b/c/1/0"
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    futures = [made[row : row + 2, 2:5].read() for row in range(3 * side - 1)]
+    for row, future in enumerate(futures):
+        if row + 2 <= side or row >= 2 * side:
+            np.testing.assert_array_equal(future.result(), values[row : row + 2, 2:5])
+        else:
+            with pytest.raises(StoreError, match="b/c/1/0.*Zstd"):
+                future.result()
