@@ -1,10 +1,11 @@
 """Servers on the loopback address that tests share: an object server that can misbehave, and a moto process.
 
-The object server speaks as much HTTP and S3 (path style) as the engines need.  Faults are scripted: the next
+The object server speaks as much HTTP, S3 (path style) and XML of Google's cloud as the engines need.  Faults are scripted: the next
 requests whose path contains a text are answered by the given functions instead of properly.
 """
 
 import hashlib
+import itertools
 import re
 import socket
 import struct
@@ -27,6 +28,8 @@ class ObjectServer:
 
     def __init__(self):
         self.objects = {}
+        self.versions = {}
+        self.numbers = itertools.count(3)
         self.log = []
         self.faults = []
         self.headers_seen = []
@@ -49,6 +52,10 @@ class ObjectServer:
         """Return how many requests of a method were seen."""
         return sum(entry[0] == method for entry in self.log)
 
+    def version_of(self, path):
+        """Return the number of an object as it is stored now, 0 if there is none."""
+        return self.versions.get(path, 2) if path in self.objects else 0
+
     def take_fault(self, method, path):
         """Return the fault scripted for this request, or None; the caller holds the lock."""
         for text, only, answers in self.faults:
@@ -61,6 +68,7 @@ class ObjectServer:
         self.released.set()
         self.released = threading.Event()
         self.objects.clear()
+        self.versions.clear()
         self.log.clear()
         self.faults.clear()
         self.headers_seen.clear()
@@ -157,13 +165,16 @@ def _handler(server):
                 wanted = self.headers.get("If-Match")
                 clash = self.headers.get("If-None-Match") == "*" and old is not None
                 clash = clash or (wanted is not None and (old is None or etag_of(old) != wanted))
+                version = self.headers.get("x-goog-if-generation-match")  # Google's condition; 0 is no object
+                clash = clash or (version is not None and int(version) != server.version_of(path))
                 clash = clash and server.heeds_conditions
                 if not clash:
                     server.objects[path] = body
+                    server.versions[path] = new = next(server.numbers)
             if clash:
                 self.reply(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             else:
-                self.reply(200, ETag=etag_of(body))
+                self.reply(200, ETag=etag_of(body), x_goog_generation=str(new))
 
         def fetch(self, path):
             data = server.objects.get(path)
@@ -172,7 +183,7 @@ def _handler(server):
                 return
             headers = {"Last_Modified": formatdate(1.7e9, usegmt=True), "Date": formatdate(usegmt=True)}
             if server.etags:
-                headers["ETag"] = etag_of(data)
+                headers |= {"ETag": etag_of(data), "x_goog_generation": str(server.version_of(path))}
                 if self.headers.get("If-None-Match") == headers["ETag"]:
                     self.reply(304, **headers)
                     return

@@ -115,7 +115,7 @@ class QuestionedEngine(_Wrapper):
 
     async def _ask(self, path: str) -> None:
         """Raise unless the server refuses to overwrite an object beside `path` that does not exist."""
-        place = self.endpoint, self.shown or path.partition("/")[0]
+        place = self.endpoint, (self.shown + path).split("/")[2]  # s3://bucket/key
         if place in _trusted:
             return
         folder, slash, _ = path.rpartition("/")
