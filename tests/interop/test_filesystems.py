@@ -405,6 +405,16 @@ def test_mappers(tmp_path, archive):
     assert list(get_mapper(f"auto::file://{archive}")) == ["a.csv", "b/c.csv"]
 
 
+def test_mappers_take_options_for_each_protocol(tmp_path):
+    """Keyword arguments of `get_mapper` are options of the protocols in a chain."""
+    zarr.create_array(tmp_path / "x", shape=(8,), chunks=(2,), shards=(4,), dtype="i1")[...] = np.arange(8)
+    url = f"zarr3::file://{tmp_path}/x"
+    assert set(get_mapper(url)) == {"zarr.json", "c/0", "c/1"}
+    split = get_mapper(url, zarr3={"explode_shards": True})
+    assert set(split) == {"zarr.json", "c/0", "c/1", "c/2", "c/3"}
+    assert split["c/3"] == bytes([6, 7])
+
+
 def test_arrays_below_a_place(tmp_path, references):
     """Listings come from consolidated metadata where they are, and from the keys otherwise."""
     found = list_arrays(f"file://{references}")

@@ -310,6 +310,13 @@ def test_of_a_large_compressed_file_the_beginning_is_read():
     assert recording.bytes_read < 2**20
 
 
+def test_a_directory_that_others_read_is_named(tmp_path):
+    """A volume of Neuroglancer is named, with what reads it, as long as no driver of that name is registered."""
+    (tmp_path / "info").write_text('{"@type": "neuroglancer_multiscale_volume"}')
+    with pytest.raises(ValueError, match="neuroglancer|Neuroglancer"):
+        ts.open(f"file://{tmp_path}").result()
+
+
 def test_an_icechunk_repository_is_named(tmp_path):
     """A directory that others read gives an error that names its format and its tool."""
     (tmp_path / "refs" / "branch.main").mkdir(parents=True)

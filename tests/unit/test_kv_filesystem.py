@@ -1,0 +1,116 @@
+"""Where the operations of a filesystem run, and which requests they make of its store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fsstore import _runtime
+from fsstore.filesystem import kv_place
+from fsstore.filesystem.kv import KvFileSystem
+from fsstore.filesystem.place import live_kv
+from fsstore.kvstore.contract import KvPrefix, Write
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.store import KvStore
+from fsstore.testing.doubles import Recording, Slow
+
+
+class Threads(Recording):
+    """A recording that also notes which threads ask."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.threads = []
+
+    async def read_many(self, reads):
+        """Note the thread, and answer."""
+        self.threads.append(threading.get_ident())
+        return await super().read_many(reads)
+
+
+def _filesystem(driver):
+    _runtime.call(driver.write_many([Write("k", b"0123456789"), Write("d/l", b"l")]))
+    return KvFileSystem(KvStore.of(live_kv(KvPrefix(driver))), skip_instance_cache=True, asynchronous=True)
+
+
+def _run(fs, count):
+    """Read a key several times in an event loop; return the thread of the loop."""
+
+    async def main():
+        for _ in range(count):
+            assert await fs._cat_file("k") == b"0123456789"
+        return threading.get_ident()
+
+    return asyncio.run(main())
+
+
+def test_quick_operations_run_where_they_are_awaited():
+    """A store that never waits answers on the caller's event loop, from the second request on."""
+    driver = Threads(MemoryDriver())
+    here = _run(_filesystem(driver), 5)
+    assert driver.threads[1:] == [here] * 4
+
+
+def test_slow_operations_go_to_threads(monkeypatch):
+    """When every one of the last operations took long, the next leaves the event loop free, until one is quick."""
+    driver = Threads(MemoryDriver())
+    fs = _filesystem(driver)
+    _run(fs, 1)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(kv_place.time, "perf_counter", lambda: next(clock))
+    driver.threads.clear()
+    here = _run(fs, 3)
+    assert driver.threads[0] == here
+    assert here not in driver.threads[1:]
+    monkeypatch.setattr(kv_place.time, "perf_counter", lambda: 0.0)
+    driver.threads.clear()
+    here = _run(fs, 3)
+    assert driver.threads[0] != here
+    assert driver.threads[1:] == [here, here]
+
+
+def test_stores_that_wait_run_on_their_own_loop():
+    """A store that waits never runs on the caller's event loop, which may end before it does."""
+    driver = Threads(Slow(MemoryDriver()))
+    here = _run(_filesystem(driver), 3)
+    assert here not in driver.threads
+
+
+RANGES = [
+    ((2, 5), [(2, 5)]),
+    ((None, None), [(0, None)]),
+    ((-4, None), [(-4, None)]),
+    ((0, 0), [(0, 0)]),
+    ((2, -2), [(0, None)]),
+    ((-99, None), [(-99, None), (0, None)]),
+    ((4, 99), [(4, 99), (0, None)]),
+]
+
+
+@pytest.mark.parametrize(("span", "requests"), RANGES)
+def test_ranges_are_asked_as_ranges(span, requests):
+    """Only where a range cannot be said to a store, or reaches outside the value, is all of it read."""
+    recording = Recording(MemoryDriver())
+    fs = _filesystem(recording)
+    recording.reset()
+    assert asyncio.run(fs._cat_file("k", *span)) == b"0123456789"[slice(*span)]
+    assert [(read.start, read.stop) for read in recording.reads] == requests
+
+
+def test_many_values_are_one_batch():
+    """`cat` and `cat_ranges` ask the store once."""
+    recording = Recording(MemoryDriver())
+    fs = _filesystem(recording)
+
+    async def main():
+        await fs._cat_file("k")
+        recording.reset()
+        values = await fs._cat(["k", "d/l"])
+        ranges = await fs._cat_ranges(["k", "k", "d/l"], [0, 5, 0], [2, 7, 1])
+        return values, ranges
+
+    values, ranges = asyncio.run(main())
+    assert (values, ranges) == ({"k": b"0123456789", "d/l": b"l"}, [b"01", b"56", b"l"])
+    assert recording.calls["read"] == 2
