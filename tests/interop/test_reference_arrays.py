@@ -152,6 +152,24 @@ def test_whole_arrays_over_http_cost_a_request_or_two(document, hdf5, tmp_path, 
     assert object_server.count() == 1
 
 
+def test_thousands_of_small_chunks_over_http_are_a_few_requests(tmp_path, object_server):
+    """Two thousand chunks of 4 KB that lie side by side in a file are read by at most four requests."""
+    values = np.arange(2000 * 1024, dtype="<i4")
+    object_server.put("values.bin", values.tobytes())
+    array = {
+        "zarr_format": 2, "shape": [len(values)], "chunks": [1024], "dtype": "<i4", "order": "C",
+        "compressor": None, "filters": None, "fill_value": None,
+    }  # fmt: skip
+    refs = {f"x/{n}": [f"{object_server.url}/values.bin", n * 4096, 4096] for n in range(2000)}
+    (tmp_path / "r.json").write_text(
+        json.dumps({"version": 1, "refs": {"x/.zarray": json.dumps(array), **refs}})
+    )
+    opened = ts.open(f"file://{tmp_path}/r.json|reference:x/|zarr2:").result()
+    object_server.log.clear()
+    assert np.array_equal(opened.read().result(), values)
+    assert len(object_server.log) <= 4
+
+
 @pytest.mark.parametrize("name", ["r.json.zst", "r3.parq"])
 def test_sets_and_files_in_a_bucket(document, hdf5, tmp_path, moto_bucket, name):
     """Sets and targets on S3, with the options of each; the set local, the targets remote, too."""
