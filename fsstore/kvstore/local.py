@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from fsstore._json import Fields, Json, Parser, integer, one_of, string
+from fsstore.errors import UnimplementedError
 from fsstore.kvstore import local_scan
 from fsstore.kvstore.contract import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.key_range import KeyRange
@@ -111,16 +112,16 @@ def _retries(value: Any) -> Any:
     fields = Fields(value)
     fields.take("initial_delay", string)
     fields.take("max_delay", string)
-    fields.take("max_retries", integer(0))
+    count = fields.take("max_retries", integer(0))
     fields.finish()
-    return value
+    return value if count else {}
 
 
 class LocalKind:
     """The static side of the `file` driver.
 
-    The members `file_io_mode` and `file_io_retries` of newer TensorStore releases are accepted: the first becomes
-    `file_io_memmap`, the second says nothing here, since local calls either work or fail for good.
+    The members `file_io_mode` and `file_io_retries` of newer TensorStore releases are read: the first may ask for
+    `file_io_memmap`.  Opening refuses direct input and output, and retries, of which there are none.
     """
 
     id: str = "file"
@@ -136,8 +137,10 @@ class LocalKind:
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `file_io_mode` and `file_io_retries`; the result says `file_io_memmap` if they ask for it."""
         mode = fields.take("file_io_mode", _resource(_mode, "file_io_mode"))
-        fields.take("file_io_retries", _resource(_retries, "file_io_retries"))
-        return {"file_io_memmap": True} if mode == "memmap" else {}
+        retries = fields.take("file_io_retries", _resource(_retries, "file_io_retries"))
+        members: dict[str, Json] = {"file_io_memmap": True} if mode == "memmap" else {}
+        members |= {"file_io_mode": {"mode": mode}} if mode == "direct" else {}
+        return members | ({"file_io_retries": retries} if retries else {})
 
     def check_path(self, path: str) -> str:
         """Return the path; `.` and `..`, doubled slashes and names of lock files are refused."""
@@ -163,6 +166,12 @@ class LocalKind:
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the driver that the resources ask for."""
         values, members = opening.resources, opening.members
+        for name, wish in (
+            ("file_io_mode", "direct input and output"),
+            ("file_io_retries", "repeating calls"),
+        ):
+            if name in members:
+                raise UnimplementedError(f"{name}: {wish} is not supported for local files")
         locking = values.get("file_io_locking")
         limit = getattr(values.get("file_io_concurrency"), "limit", None)
         protocol = Protocol(

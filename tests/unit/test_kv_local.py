@@ -18,6 +18,7 @@ from fsstore.errors import (
     OutOfRangeError,
     ResourceExhaustedError,
     StoreError,
+    UnimplementedError,
     UrlError,
 )
 from fsstore.kvstore import local_read, local_write
@@ -466,7 +467,7 @@ def test_good_paths(path):
 
 
 def test_newer_members_are_understood():
-    """`file_io_mode` becomes `file_io_memmap`; `file_io_retries` is checked and says nothing; junk is refused."""
+    """`file_io_mode` may become `file_io_memmap`; what there is not is refused by opening, junk by reading."""
 
     def members(json):
         fields = Fields(json)
@@ -475,7 +476,13 @@ def test_newer_members_are_understood():
         return taken
 
     assert members({"file_io_mode": {"mode": "memmap"}}) == {"file_io_memmap": True}
-    assert members({"file_io_mode": {"mode": "direct"}, "file_io_retries": {"max_retries": 3}}) == {}
+    for defaults in ({"file_io_mode": {}, "file_io_retries": {}}, {"file_io_retries": {"max_retries": 0}}):
+        assert members(defaults) == {}
+    for name, wish in (("file_io_mode", {"mode": "direct"}), ("file_io_retries", {"max_retries": 3})):
+        asked = members({name: wish})
+        assert asked == {name: wish}
+        with pytest.raises(UnimplementedError, match=f"{name}: .* is not supported for local files"):
+            drive(KIND.open(KvOpening(asked)))
     assert members({"file_io_mode": "file_io_mode", "file_io_retries": ["file_io_retries"]}) == {}
     for bad in (
         {"file_io_mode": {"mode": "x"}},
