@@ -133,6 +133,7 @@ codecs_v2: Registry[Any] = Registry(
         "imagecodecs_deflate": "fsstore.codec.imagecodecs_v2:Compressed",
         "imagecodecs_lz4h5": "fsstore.codec.imagecodecs_v2:Compressed",
         "imagecodecs_lzf": "fsstore.codec.imagecodecs_v2:Compressed",
+        "imagecodecs_lzma": "fsstore.codec.imagecodecs_v2:Compressed",
         "imagecodecs_lzw": "fsstore.codec.imagecodecs_v2:Compressed",
         "imagecodecs_packbits": "fsstore.codec.imagecodecs_v2:Compressed",
         "imagecodecs_zlib": "fsstore.codec.imagecodecs_v2:Compressed",

@@ -28,7 +28,7 @@ _ARROWS: dict[Kind, str] = {
 def find_codec(name: Any) -> CodecFactory:
     """Return what is registered as `name`, or raise an error that says why nothing is."""
     found: CodecFactory | None = registry.codecs.get(string(name))
-    if found is None and name.startswith("numcodecs."):
+    if found is None and name.startswith(("numcodecs.", "imagecodecs_")):
         from fsstore.codec.numcodecs_v3 import find
 
         found = find(name)

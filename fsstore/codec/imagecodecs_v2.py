@@ -28,7 +28,7 @@ from fsstore.codec.deflate import BoundDeflate
 from fsstore.codec.flat import FlatSpec, as_array
 from fsstore.codec.foreign_v2 import BoundReader, fixed_size
 from fsstore.codec.size import encoded_bound
-from fsstore.codec.stream import bz2_stream
+from fsstore.codec.stream import bz2_stream, lzma_stream
 from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 
@@ -56,7 +56,7 @@ def _decoder(name: str) -> Callable[..., Any]:
 
 
 class Compressed:
-    """A compressor of bytes: `bz2 deflate lz4h5 lzf lzw packbits zlib zstd`."""
+    """A compressor of bytes: `bz2 deflate lz4h5 lzf lzma lzw packbits zlib zstd`."""
 
     kind: ClassVar[Kind] = "bytes_to_bytes"
 
@@ -78,6 +78,8 @@ class Compressed:
                 return BoundZstd(spec, 0, checksum=False)
             case "bz2":
                 return bz2_stream(spec, 9)
+            case "lzma":
+                return lzma_stream(spec, {})
             case _:
                 size = fixed_size(self._name, decoded)
                 decode = _decoder(self._name)

@@ -7,6 +7,7 @@ astropy and h5py.
 from __future__ import annotations
 
 import builtins
+import inspect
 import io
 import json
 import zipfile
@@ -15,6 +16,7 @@ import imagecodecs
 import numpy as np
 import pytest
 import tifffile
+import tifffile.zarr as tifffile_zarr
 
 import fsstore as ts
 from fsstore import references
@@ -84,6 +86,72 @@ def chunk_of(encoded, compressor=None, filters=None, shape=(64, 96), dtype="|u1"
     return ts.open({"driver": "zarr"}, kvstore=references.store(refs)).result()
 
 
+def of_version_3(folder):
+    """Turn the set in a folder into one of zarr version 3, as newer versions of tifffile write it."""
+    document = json.loads((folder / "r.json").read_text())
+    old = json.loads(document["refs"].pop(".zarray"))
+    document["refs"].pop(".zattrs", None)
+    compressor, (predictor,) = old["compressor"], old["filters"] or (None,)
+    codecs = [] if compressor is None else [named(compressor)]
+    little = {
+        "name": "bytes",
+        "configuration": {"endian": "big" if old["dtype"].startswith(">") else "little"},
+    }
+    packs = ("jpeg", "jpeg2k", "jpegxl", "jpegxr", "lerc", "png", "webp")
+    if predictor and predictor["id"] == "imagecodecs_floatpred":
+        codecs = [named(predictor), *codecs]
+    elif not compressor or compressor["id"].removeprefix("imagecodecs_") not in packs:
+        codecs = [*([named(predictor)] if predictor else []), little, *codecs]
+    document["refs"] = {
+        "zarr.json": json.dumps(
+            {
+                "zarr_format": 3,
+                "node_type": "array",
+                "shape": old["shape"],
+                "data_type": np.dtype(old["dtype"]).name,
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": old["chunks"]}},
+                "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+                "fill_value": 0,
+                "codecs": codecs,
+            }
+        ),
+        **{f"c/{key.replace('.', '/')}": ref for key, ref in document["refs"].items()},
+    }
+    (folder / "r.json").write_text(json.dumps(document))
+
+
+def named(codec):
+    """Return a codec of version 2 under its name in version 3."""
+    name = {"zlib": "imagecodecs_zlib", "lzma": "imagecodecs_lzma"}.get(codec["id"], codec["id"])
+    configuration = {key: value for key, value in codec.items() if key not in ("id", "shape", "dtype")}
+    return {"name": name, "configuration": configuration}
+
+
+@pytest.mark.parametrize("name", [name for name in TIFFS if name != "floats, swapped"])
+def test_tiff_as_zarr_3(tmp_path, name, tiff_references):
+    """The same files in sets of version 3, with imagecodecs' names of codecs."""
+    data, options = TIFFS[name]
+    tiff_references(tmp_path, data, **{**TILES, **options})
+    of_version_3(tmp_path)
+    array = ts.open(f"file://{tmp_path}/r.json|reference:|zarr3:").result()
+    assert np.array_equal(array.read().result(), tifffile.imread(tmp_path / "a.tif"))
+
+
+@pytest.mark.skipif(
+    "zarr_format" not in inspect.signature(tifffile_zarr.ZarrTiffStore.write_fsspec).parameters,
+    reason="this version of tifffile writes no sets of zarr version 3",
+)
+@pytest.mark.parametrize("name", TIFFS)
+def test_sets_of_version_3_by_tifffile(tmp_path, name):
+    """Sets of version 3 that tifffile writes."""
+    data, options = TIFFS[name]
+    tifffile.imwrite(tmp_path / "a.tif", data, **{**TILES, **options})
+    with tifffile.imread(tmp_path / "a.tif", aszarr=True) as store, (tmp_path / "r.json").open("w") as file:
+        store.write_fsspec(file, url=f"file://{tmp_path}/", version=1, zarr_format=3)
+    array = ts.open(f"file://{tmp_path}/r.json|reference:|zarr3:").result()
+    assert np.array_equal(array.read().result(), tifffile.imread(tmp_path / "a.tif"))
+
+
 def test_sequences_of_tiff_files(tmp_path):
     """tifffile's set of a sequence of files, each of which is a chunk."""
     names = [f"{tmp_path}/t{n}.tif" for n in range(3)]
@@ -104,6 +172,7 @@ BYTES = {
     "deflate": (imagecodecs.deflate_encode, {}),
     "deflate, raw": (lambda data: imagecodecs.deflate_encode(data, raw=True), {"raw": True}),
     "lz4h5": (imagecodecs.lz4h5_encode, {}),
+    "lzma": (imagecodecs.lzma_encode, {}),
     "lzf": (lambda data: imagecodecs.lzf_encode(data, header=True), {"header": True}),
     "lzf, bare": (lambda data: imagecodecs.lzf_encode(data, header=False), {"header": False}),
     "lzw": (imagecodecs.lzw_encode, {}),
