@@ -2,7 +2,8 @@
 
 A source answers a batch of byte ranges of opaque identities.  A shard is a source over another source, so nested
 shards need nothing more: the index of every shard in a batch is read in one call below, the entries in another.  An
-index and the entries it points to must be of one generation; a shard rewritten in between is read again.
+index and the entries it points to must be of one generation; a shard rewritten in between is read again.  As both calls
+go through the index of the same outer shard, a source of shards within shards remembers it for the second.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ class _Body(NamedTuple):
     generation: bytes
 
 
+class _Head(NamedTuple):
+    """What was read of a shard first: all of it, or its index."""
+
+    answer: ReadResult
+    whole: bool
+
+
 class Source(Protocol):
     """Bytes by identity."""
 
@@ -51,6 +59,10 @@ class Source(Protocol):
 
     def describe(self, identity: Any) -> str:
         """Return how messages call what an identity stands for."""
+        ...
+
+    def remembering(self) -> Source:
+        """Return the same source for the calls of one operation: it may remember what leads to the bytes."""
         ...
 
 
@@ -73,14 +85,22 @@ class KvSource:
         """Return how messages call a key."""
         return self._store.describe(identity)
 
+    def remembering(self) -> KvSource:
+        """Return the source itself: keys lead to values."""
+        return self
+
 
 class ShardSource:
     """Entries of shards; identities are pairs of a shard's identity below and an entry's number."""
 
-    __slots__ = ("_base", "_layout")
+    __slots__ = ("_base", "_known", "_layout")
 
-    def __init__(self, base: Source, layout: ShardLayout) -> None:
-        self._base, self._layout = base, layout
+    def __init__(self, base: Source, layout: ShardLayout, known: dict[Any, _Head] | None = None) -> None:
+        self._base, self._layout, self._known = base, layout, known
+
+    def remembering(self) -> ShardSource:
+        """Return a source that reads the index of a shard once, unless the shard changes."""
+        return ShardSource(self._base.remembering(), self._layout, {})
 
     def describe(self, identity: Any) -> str:
         """Return how messages call an entry."""
@@ -97,10 +117,11 @@ class ShardSource:
         for number, each in enumerate(ranges):
             wanted.setdefault(each.identity[0], []).append(number)
         answers: list[Any] = [None] * len(ranges)
+        source = self if self._known is not None else ShardSource(self._base.remembering(), self._layout)
         for _ in range(_ATTEMPTS):
             if not wanted:
                 return answers
-            wanted = await self._attempt(wanted, ranges, answers)
+            wanted = await source._attempt(wanted, ranges, answers)
         names = ", ".join(self._base.describe(shard) for shard in wanted)
         raise AbortedError(f"{names} was rewritten again and again while it was read; try again")
 
@@ -108,10 +129,10 @@ class ShardSource:
         self, wanted: dict[Any, list[int]], ranges: Sequence[ByteRange], answers: list[Any]
     ) -> dict[Any, list[int]]:
         """Answer what is wanted of each shard; return the shards that changed meanwhile."""
-        heads = await self._read([self._head(shard, numbers, ranges) for shard, numbers in wanted.items()])
+        heads = await self._heads(wanted, ranges)
         bodies: list[_Body] = []
-        for (shard, numbers), head in zip(wanted.items(), heads, strict=True):
-            whole = self._is_whole(len(numbers))
+        for shard, numbers in wanted.items():
+            head, whole = heads[shard]
             absent = head if head.state != "value" else ReadResult("missing", b"", *head[2:])
             data = memoryview(head.value)
             rows = self._rows(head, shard, [ranges[number].identity[1] for number in numbers], whole=whole)
@@ -133,7 +154,28 @@ class ShardSource:
             answers[body.number] = answer
             if answer.generation != body.generation or answer.state != "value":
                 changed[body.range.identity] = wanted[body.range.identity]
+        for shard in changed:
+            self._forget(shard)
         return changed
+
+    async def _heads(self, wanted: dict[Any, list[int]], ranges: Sequence[ByteRange]) -> dict[Any, _Head]:
+        """Return what is read of each shard first, or was read of it before."""
+        heads = dict(self._known or {})
+        asked = []
+        for shard, numbers in wanted.items():
+            if shard not in heads:
+                whole = self._is_whole(len({ranges[number].identity[1] for number in numbers}))
+                asked.append((shard, whole, self._head(shard, ranges, numbers, whole=whole)))
+        found = await self._read([first for _, _, first in asked]) if asked else []
+        for (shard, whole, _), answer in zip(asked, found, strict=True):
+            heads[shard] = _Head(answer, whole)
+        if self._known is not None:
+            self._known.update((shard, head) for shard, head in heads.items() if head.answer.state == "value")
+        return heads
+
+    def _forget(self, shard: Any) -> None:
+        if self._known is not None:
+            self._known.pop(shard, None)
 
     async def _read(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
         try:
@@ -145,11 +187,13 @@ class ShardSource:
     def _is_whole(self, count: int) -> bool:
         return count >= _WHOLE_SHARE * self._layout.count
 
-    def _head(self, shard: Any, numbers: list[int], ranges: Sequence[ByteRange]) -> ByteRange:
+    def _head(
+        self, shard: Any, ranges: Sequence[ByteRange], numbers: Sequence[int], *, whole: bool
+    ) -> ByteRange:
         """Return what is read of a shard first: all of it, or its index; nothing if the caller has it all."""
         known = {ranges[number].if_not_equal for number in numbers}
         if_not_equal = known.pop() if len(known) == 1 else UNKNOWN
-        if self._is_whole(len(numbers)):
+        if whole:
             return ByteRange(shard, if_not_equal=if_not_equal)
         if self._layout.at_start:
             return ByteRange(shard, 0, self._layout.index_size, if_not_equal)

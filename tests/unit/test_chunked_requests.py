@@ -166,14 +166,16 @@ def test_shards(requests):
 
 
 def test_nested_shards(requests):
-    """A sub-chunk of a shard in a shard costs the inner index and itself, each found through the outer index."""
+    """A sub-chunk of a shard in a shard costs the outer index, the inner index and itself."""
     store = sharded(NESTED)
     values = np.arange(1, 65, dtype="i4")
     store.write(values).result()
     requests.take()
     assert store[21].read().result() == 22
-    assert requests.take() == (4, 0, 0, 0)
-    assert requests.bytes_read == (4 * 16 + 4) * 3 + 16
+    assert requests.take() == (3, 0, 0, 0)
+    assert requests.bytes_read == (4 * 16 + 4) * 2 + 16
+    assert store[3:33].read().result().tolist() == list(range(4, 34))
+    assert requests.take()[0] == 1, "most shards in the shard: one read of all of it"
     store[21].write(0).result()
     assert requests.take() == (1, 1, 0, 0)
     values[21] = 0
