@@ -95,10 +95,12 @@ def _pieces(method: Method, data: Any) -> Generator[bytes]:
         elif bytes(view[at : at + 6]).startswith(MAGIC[method]):
             at = yield from (_frame(view, at) if method == "zstd" else _member(method, view, at))
         elif method == "zstd" and _word(view, at) in _SKIPPABLE:
-            at = _frame_end(view, at)
+            at = frame_end(view, at)
         else:
             what = f"Data compressed by {method} end at byte {at}, but something follows"
             raise DataLossError(what if at else f"Data are not compressed by {method}")
+    if at > len(view):
+        raise _cut_off(method, len(view))
 
 
 def _member(method: Method, view: memoryview, at: int) -> Generator[bytes, None, int]:
@@ -122,20 +124,18 @@ def _frame(view: memoryview, at: int) -> Generator[bytes, None, int]:
     import zstandard
 
     try:
-        end = _frame_end(view, at)
+        end = frame_end(view, at)
         decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
         with decompressor.stream_reader(view[at:end], closefd=False) as stream:
             while piece := stream.read(_STEP):
                 yield piece
     except zstandard.ZstdError as error:
         raise _damaged("zstd", at, error) from error
-    if end > len(view):
-        raise _cut_off("zstd", len(view))
     return end
 
 
-def _frame_end(view: memoryview, at: int) -> int:
-    """Return where a frame of zstd ends by the headers of its blocks; beyond the data if it is cut off."""
+def frame_end(view: memoryview | bytes, at: int = 0) -> int:
+    """Return where the frame of zstd at `at` ends by the headers of its blocks; beyond the data if it is cut off."""
     import zstandard
 
     if _word(view, at) in _SKIPPABLE:
@@ -151,7 +151,7 @@ def _frame_end(view: memoryview, at: int) -> int:
     return position + (4 if zstandard.get_frame_parameters(header).has_checksum else 0)
 
 
-def _word(view: memoryview, at: int) -> int:
+def _word(view: memoryview | bytes, at: int) -> int:
     return int.from_bytes(view[at : at + 4], "little")
 
 

@@ -21,6 +21,7 @@ from fsstore.codec.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
+from fsstore.compression import frame_end
 from fsstore.errors import FailedPreconditionError, StoreError
 
 __all__ = ["BoundZstd", "ZstdCodec"]
@@ -132,16 +133,6 @@ def _decode_frames(data: bytes, size: int | None, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _frame_end(data: bytes) -> int:
-    """Return where the frame that `data` begins with ends: its header, its blocks, its checksum."""
-    position, last = zstandard.frame_header_size(data), False
-    while not last and position < len(data):
-        header = int.from_bytes(data[position : position + 3], "little")
-        last, run_length = bool(header & 1), header >> 1 & 3 == 1
-        position += 3 + (1 if run_length else header >> 3)
-    return position + (4 if zstandard.get_frame_parameters(data).has_checksum else 0)
-
-
 def _damaged(error: BaseException, rest: bytes, position: int) -> FailedPreconditionError:
     """Return the error of a frame that begins at `position` with the bytes `rest`."""
     cut_off = "content size" in str(error) or "full frame" in str(error)
@@ -161,7 +152,7 @@ def _frame(data: bytes, room: int, refusal: StoreError) -> tuple[bytes, bytes]:
     if size > room:
         raise refusal
     if size > 0:
-        return _local.decompressor.decompress(data, max_output_size=size), data[_frame_end(data) :]
+        return _local.decompressor.decompress(data, max_output_size=size), data[frame_end(data) :]
     stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
     parts, position = [], 0
     while not stream.eof:

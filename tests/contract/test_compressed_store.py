@@ -74,6 +74,8 @@ def test_frames_without_a_size_and_frames_to_skip():
     packed = stream.compress(value) + stream.flush()
     other = bytes.fromhex("532a4d18 05000000") + b"hello"
     assert expand("zstd", packed + other + packed, 10**7) == value + value
+    with pytest.raises(DataLossError, match="cut off"):
+        expand("zstd", packed + other[:-1], 10**7)
 
 
 @METHODS
