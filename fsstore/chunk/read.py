@@ -103,14 +103,17 @@ class ReadPart:
             run = chain.borrow_run([value for _, value in batch]) if size > 1 else None
             if run is None:
                 return False
-            self._place([cell for cell, _ in batch], run)
+            self._place([cell for cell, _ in batch], run, gaps=len(found) < len(cells))
         for cell, identity, answer in zip(cells, identities, answers, strict=True):
             if answer.state != "value":
                 self._fill(cell, identity)
         return True
 
-    def _place(self, cells: Sequence[Cell], run: Array) -> None:
-        blocks = self.placement.blocks(cells, run.shape[1:]) if self._seen_as_decoded else None
+    def _place(self, cells: Sequence[Cell], run: Array, *, gaps: bool) -> None:
+        boxed = (
+            self._seen_as_decoded and not gaps
+        )  # where chunks are missing, as many others may be in the box
+        blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
         if blocks is not None:  # one copy for all
             np.copyto(blocks, run.reshape(blocks.shape), casting="equiv")
             return

@@ -179,3 +179,15 @@ def test_reads_begun_together(tmp_path, side):
         else:
             with pytest.raises(StoreError, match="b/c/1/0.*Zstd"):
                 future.result()
+
+
+def test_missing_parts_of_shards():
+    """Parts that are missing between others do not move those to their place."""
+    layout = fsstore.ChunkLayout(read_chunk_shape=[1, 1], write_chunk_shape=[4, 2])
+    for seed in range(30):
+        values = np.random.default_rng(seed).integers(0, 3, (7, 20)).astype("f8")
+        store = fsstore.open(
+            "memory://|zarr3:", create=True, dtype="float64", shape=[7, 20], chunk_layout=layout, fill_value=2
+        ).result()
+        store.write(values).result()
+        assert (store.read().result() == values).all()
