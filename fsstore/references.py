@@ -15,6 +15,7 @@ To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fs
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -189,19 +190,29 @@ def _undecodable(source: Any, members: Mapping[str, Any]) -> Iterator[Problem]:
     from fsstore.kvstore.spec_parse import kv_spec
     from fsstore.opening import open as open_array
 
-    base = kv_spec(as_spec(source)).to_json()
-    for path, grid in open(source).arrays.items():
+    base, refs = kv_spec(as_spec(source)).to_json(), open(source)
+    for path, grid in refs.arrays.items():
         kvstore = {"driver": "reference", "base": base, "path": f"{path}/" if path else "", **members}
         try:
-            driver = "zarr3" if grid.c_prefix or f"{path}/zarr.json".lstrip("/") in open(source) else "zarr"
-            array = open_array({"driver": driver, "kvstore": kvstore}).result()
+            array = open_array({**_shown(refs, path), "kvstore": kvstore}).result()
         except StoreError as error:
             yield Problem(path, f"the array cannot be opened: {error}")
             continue
         for index in itertools.product(*(range(count) for count in (() if grid.scalar else grid.shape))):
-            corner = zip(index, grid.chunk, array.shape, strict=True)
+            corner = zip(
+                index, grid.chunk, array.shape, strict=False
+            )  # a field may have dimensions of its own
             region = tuple(slice(at * step, min((at + 1) * step, size)) for at, step, size in corner)
             try:
                 array[region].read().result()
             except StoreError as error:
                 yield Problem(path, str(error), (grid.key(index or (0,)),), 1)
+
+
+def _shown(refs: References, path: str) -> dict[str, Any]:
+    """Return the driver of an array, and the first field of one that has several: whole chunks are decoded for it."""
+    document = refs.get(f"{path}/.zarray".lstrip("/"))
+    if document is None:
+        return {"driver": "zarr3"}
+    fields = json.loads(document)["dtype"] if isinstance(document, bytes) else None
+    return {"driver": "zarr", "field": fields[0][0]} if isinstance(fields, list) else {"driver": "zarr"}

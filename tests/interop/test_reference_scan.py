@@ -190,6 +190,7 @@ def test_fits_tables(tmp_path):
     ):
         fits.HDUList([fits.PrimaryHDU(), table]).writeto(tmp_path / "a.fits", overwrite=True)
         references.scan(str(tmp_path / "a.fits")).save(tmp_path / "r.json", overwrite=True)
+        assert references.verify(tmp_path / "r.json", decode=True)
         assert read(tmp_path, "T", field="x").tolist() == numbers
         assert read(tmp_path, "T", field="k").tolist() == counts
         assert read(tmp_path, "T", field="n").tobytes().replace(b"\0", b" ").split() == [b"abc", b"de", b"f"]
