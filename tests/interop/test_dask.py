@@ -122,10 +122,7 @@ def test_a_reference_set_in_processes(tmp_path):
     (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": refs}))
     array = from_tensorstore(ts.open(f"file://{tmp_path}/r.json|reference:x/|zarr2:").result(), chunks=None)
     assert len(pickle.dumps(array)) < 10_000
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
+    patient = dask.config.set({"distributed.comm.timeouts.connect": "120s"})
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
+    with patient, distributed.LocalCluster(**options) as cluster, distributed.Client(cluster, timeout=120):
         assert np.array_equal((array + 1).compute(), DATA + 1)
