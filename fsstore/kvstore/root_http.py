@@ -145,11 +145,13 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
 
     from fsstore.kvstore.object_store import ObstoreEngine, client_options, shared
 
+    place = base.removesuffix("/")  # obstore puts a slash of its own before the key
+
     def make() -> ObstoreEngine:
         options = client_options(retry, allow_http=True, headers=headers)
         return ObstoreEngine(
-            lambda config: HTTPStore(base, client_options=options, retry_config=config),
-            shown=base.removesuffix("/") + "/",
+            lambda config: HTTPStore(place, client_options=options, retry_config=config),
+            shown=place + "/",
             features=Features(waits=True, writable=False, listable=False),
             retry=retry,
             concurrency=concurrency or 32,

@@ -295,6 +295,43 @@ def test_http(check, engine, object_server):
     check(make)
 
 
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("base", ["/box", "/box/"])
+def test_one_slash_stands_between_the_base_url_and_a_key(engine, base, object_server):
+    """A key of a store whose URL ends with a slash must not be looked for behind two: it would read as missing."""
+    object_server.put("box/k", b"0123")
+    store = fsstore.KvStore.open(
+        {"driver": "http", "base_url": object_server.url + base, "engine": engine}
+    ).result()
+    assert store["k"] == b"0123"
+    assert [path for _, path, _ in object_server.log] == ["/box/k"]
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("place", ["http", "s3"])
+@pytest.mark.parametrize(
+    ("limits", "requests"),
+    [({}, 1), ({"max_gap": 20}, 1), ({"max_gap": 19}, 50), ({"max_gap": 20, "max_size": 300}, 10)],
+)
+def test_ranges_of_a_batch_are_merged_as_the_context_says(engine, place, limits, requests, object_server):
+    """Fifty ranges of 40 bytes, 20 bytes apart: one request, one each, or as many as fit into spans of 300 bytes."""
+    data = bytes(range(256)) * 12
+    object_server.put("box/k", data)
+    spec = {"driver": place, "engine": engine}
+    spec |= (
+        {"base_url": f"{object_server.url}/box/"}
+        if place == "http"
+        else {"bucket": "box", "endpoint": object_server.url, "aws_region": "us-east-1"}
+    )
+    context = fsstore.Context({"range_coalescing": limits})
+    store = fsstore.KvStore.open(spec, context=context).result()
+    spans = [slice(start, start + 40) for start in range(0, 3000, 60)]
+    with fsstore.Batch() as batch:
+        futures = [store.read("k", byte_range=span, batch=batch) for span in spans]
+    assert [future.result().value for future in futures] == [data[span] for span in spans]
+    assert object_server.count() == requests
+
+
 @pytest.mark.parametrize("key", ["a//b", "../a", "a/./b", "", "a\0", "a/"])
 def test_ambiguous_keys_are_refused(key, tmp_path):
     """Keys that storage systems read in different ways are invalid everywhere."""
