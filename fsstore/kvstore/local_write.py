@@ -94,11 +94,11 @@ def _write_group(writes: Sequence[Write], protocol: Protocol, dirty: set[bytes])
             staged.append(one)
             size += 0 if write.value is None else memoryview(write.value).nbytes
         if protocol.sync:
-            _sync([one.held for one in staged if one.held is not None])
+            _make_durable([one.held for one in staged if one.held is not None])
         return [Stamp(one.publish(dirty), now()) for one in staged]
 
 
-def _sync(files: Sequence[Held]) -> None:
+def _make_durable(files: Sequence[Held]) -> None:
     if begin_writeback is not None and len(files) > 1:
         for held in files:
             begin_writeback(held.fd)
@@ -270,7 +270,7 @@ def _overwrite(path: bytes, value: Buffer, if_equal: bytes, protocol: Protocol, 
         held = Held(fd, path)
         generation = _fill(held, value, None)
         if protocol.sync:
-            _sync([held])
+            _make_durable([held])
     finally:
         os.close(fd)
     dirty.add(parent(path))
