@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -80,7 +80,10 @@ class BytesCodec:
                     f'"bytes" codec requires that "endian" option is specified for data type {decoded.dtype.name}'
                 )
             endian = "little"
-        return BoundBytes(decoded.dtype, stored_dtype(decoded.dtype, endian), decoded.shape)
+        bound = BoundBytes(decoded.dtype, stored_dtype(decoded.dtype, endian), decoded.shape)
+        if decoded.dtype.fields is not None:  # which TensorStore shuffles byte by byte
+            bound.encoded = replace(bound.encoded, itemsize=1)
+        return bound
 
 
 class BoundBytes:

@@ -77,13 +77,14 @@ def _codecs_and_grid(
     else:
         read, write = choose_read_write_grids(layout, array.shape)
         grid = {"name": "regular", "configuration": {"chunk_shape": list(write)}}
-    order = layout.inner_order[0] if layout.inner_order is not None else None
+    complete = "codecs" in constraints
+    order, is_hard = layout.inner_order or (None, False)
     codecs = resolve(
         chain,
         replace(array, shape=write),
         read_shape=read,
-        inner_order=order,
-        complete="codecs" in constraints,
+        inner_order=order if is_hard or not complete else None,
+        complete=complete,
     )
     return codecs, grid
 

@@ -300,3 +300,22 @@ def test_picture_of_a_grid():
     assert lines([1000, 1000], [1, 1]) == 0
     assert lines([0, 5], [1, 5]) == 0
     assert lines([2**62 - 2, 4], [100, 4]) == 0
+
+
+@pytest.mark.parametrize("name", ["inner_order", "inner_order_soft_constraint"])
+def test_orders_of_complete_codecs(name):
+    """Codecs that are given leave out of account what a layout merely wishes for, and refuse what it demands."""
+    metadata = {"data_type": "int16", "shape": [8, 8], "codecs": ["bytes"]}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": "memory://",
+        "metadata": metadata,
+        "schema": {"chunk_layout": {name: [1, 0]}},
+    }
+    for module in (fsstore, tensorstore):
+        if name == "inner_order":
+            with pytest.raises(ValueError, match="Cannot create"):
+                module.open(spec, create=True).result()
+        else:
+            store = module.open(spec, create=True).result()
+            assert [codec["name"] for codec in store.codec.to_json()["codecs"]] == ["bytes"]

@@ -196,7 +196,26 @@ def zarr3_spec(rng):
             metadata["attributes"]["dimension_units"] = units(rng, len(shape))
     if rng.random() < 0.1:
         metadata["extension"] = {"must_understand": False, "k": 1}
+    if rng.random() < 0.15:
+        spec["field"] = struct_v3(rng, metadata)
+        spec.pop("schema", None)
     return spec
+
+
+def struct_v3(rng, metadata):
+    """Make the elements structures, for which TensorStore wants a byte order; return the field to open."""
+    pack = {"name": "bytes", "configuration": {"endian": rng.choice(["little", "big"])}}
+    metadata["codecs"] = [pack, *compressors(rng, 1)]
+    if "chunk_grid" in metadata and rng.random() < 0.4:
+        parts = [divisor(rng, size) for size in metadata["chunk_grid"]["configuration"]["chunk_shape"]]
+        shard = {"chunk_shape": parts, "codecs": metadata["codecs"]}
+        metadata["codecs"] = [{"name": "sharding_indexed", "configuration": shard}]
+    kinds = {f"f{i}": rng.choice(INTEGERS + FLOATS) for i in range(rng.randint(2, 3))}
+    fields = [{"name": name, "data_type": kind} for name, kind in kinds.items()]
+    metadata["data_type"] = {"name": "struct", "configuration": {"fields": fields}}
+    if "fill_value" in metadata:
+        metadata["fill_value"] = {name: fill_v3(rng, kind) for name, kind in kinds.items()}
+    return rng.choice(list(kinds))
 
 
 def layout(rng, chunks):
