@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks import harness
+from benchmarks import cost_fit, harness
+from benchmarks.workloads_read import BYTES, ZSTD
 
 
 def outcome(contenders, rounds=3):
@@ -54,3 +55,24 @@ def test_ratio_is_ours_over_the_best_peer():
 def test_results_are_compared_by_value_and_type(left, right, equal):
     """Arrays are equal if type, shape and elements are; containers if their elements are."""
     assert harness.same(left, right) is equal
+
+
+def test_costs_are_fitted():
+    """Times that follow the model give its numbers; a cost that would be negative is none."""
+    chunks = np.array([1.0, 8.0, 64.0, 8.0, 1.0, 512.0])
+    megabytes = np.array([0.1, 0.1, 0.6, 7.0, 30.0, 30.0])
+    found = cost_fit.fit(chunks, megabytes, 1e-4 + 2e-5 * chunks + 3e-4 * megabytes)
+    np.testing.assert_allclose(found, (1e-4, 2e-5, 3e-4, 0), atol=1e-9)
+    found = cost_fit.fit(chunks, megabytes, 1e-3 + 3e-4 * megabytes - 1e-7 * chunks)
+    assert found.chunk == 0
+    assert found.misses < 0.05
+
+
+def test_reads_are_measured(monkeypatch):
+    """Whole chunks and sub-chunks of shards are read, and counted right."""
+    monkeypatch.setattr(cost_fit, "GRIDS", [(16, 2)])
+    monkeypatch.setattr(cost_fit, "SHARDS", [(32, 2)])
+    for in_shards, side in ((False, 32), (True, 64)):
+        ((chunks, megabytes, seconds),) = cost_fit.measure([BYTES, ZSTD], in_shards=in_shards, budget_s=0)
+        assert (chunks, megabytes) == (8, side**3 * 2 / 1e6)
+        assert seconds > 0
