@@ -9,10 +9,12 @@ Generations hold the entity tag and, where the storage has one, the version.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -41,6 +43,8 @@ __all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config", "
 S = TypeVar("S")
 T = TypeVar("T")
 
+_FEW = 4
+_NEAR_S = 0.002
 _DELETE_BATCH = 1000
 _LIST_PAGE = 1000
 _NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
@@ -127,14 +131,16 @@ class ObstoreEngine:
         self._writer = make({**retry_config(self.retry), "max_retries": 0}) if features.writable else None
 
     async def _spread(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Return `[function(item) for item in items]`, computed on as many pool threads as requests may be under way.
+        """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.
 
-        Threads draw items until there are none.  Near servers answer before the later threads begin, which then find
-        nothing to do; for far ones all requests are under way at once.  The pool has a thread for each.
+        A near server keeps a few threads busy, and more of them would only pass the interpreter lock around.  Where
+        the few have not answered an item each within a short time, all requests that may be are put under way.
         """
         results: list[Any] = [None] * len(items)
         numbers = iter(range(len(items)))
         failed: list[BaseException] = []
+        answered: list[int] = []
+        over = asyncio.Event()
 
         def work() -> None:
             for number in numbers:
@@ -145,9 +151,22 @@ class ObstoreEngine:
                 except BaseException as error:
                     failed.append(error)
                     raise
+                answered.append(number)
 
-        limit = self.concurrency
-        await _runtime.gather([_runtime.offload(work, limit=limit) for _ in range(min(limit, len(items)))])
+        most = min(self.concurrency, len(items))
+        few = min(most, _FEW)
+
+        async def begin(threads: int) -> None:
+            await _runtime.gather([_runtime.offload(work, limit=self.concurrency) for _ in range(threads)])
+            over.set()
+
+        async def add() -> None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _NEAR_S)
+            if not over.is_set() and len(answered) < few:
+                await begin(most - few)
+
+        await _runtime.gather([begin(few), *([add()] if few < most else [])])
         return results
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
