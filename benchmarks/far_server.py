@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks.loopback import ServerProcess
 
 _DELAY_S = 0.03
 _RANGE = re.compile(r"\r\nrange: bytes=(\d*)-(\d*)\r\n", re.IGNORECASE)
@@ -56,24 +57,11 @@ async def _serve(root: Path) -> None:
     server.close()
 
 
-class FarServer:
-    """The process; `url` is where it listens.  It ends with its owner."""
+class FarServer(ServerProcess):
+    """The process that serves a directory."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.far_server", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        if self._process.stdout is None:
-            raise RuntimeError("the server has no output")
-        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
-
-    def __del__(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        super().__init__("benchmarks.far_server", str(folder))
 
 
 if __name__ == "__main__":

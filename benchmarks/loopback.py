@@ -40,12 +40,12 @@ class _Answers(asyncio.Protocol):
         return head if request.startswith(b"HEAD") else head + body
 
 
-class LoopbackServer:
-    """The process; `url` is where it listens.  It ends with its owner."""
+class ServerProcess:
+    """A module that serves on the loopback address, in a process that ends with its owner.  It listens at `url`."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, module: str, argument: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.loopback", str(size)],
+            [sys.executable, "-m", module, argument],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -58,6 +58,13 @@ class LoopbackServer:
         """End the process."""
         self._process.kill()
         self._process.communicate()
+
+
+class LoopbackServer(ServerProcess):
+    """The process that serves one value of a size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("benchmarks.loopback", str(size))
 
 
 async def _serve(size: int) -> None:

@@ -115,7 +115,8 @@ def test_a_plain_from_array_reads_too(url):
 
 def test_a_reference_set_in_processes(tmp_path):
     """Arrays of a reference set go to workers in other processes, as a few hundred bytes."""
-    distributed = pytest.importorskip("distributed")
+    import distributed
+
     (tmp_path / "data").write_bytes(DATA.astype("<f4").tobytes())
     document = {"zarr_format": 2, "shape": [10, 12], "chunks": [2, 12], "dtype": "<f4", "compressor": None, "filters": None, "order": "C", "fill_value": None}  # fmt: skip
     refs = {"x/.zarray": json.dumps(document), **{f"x/{n}.0": ["data", n * 96, 96] for n in range(5)}}
