@@ -34,6 +34,7 @@ from fsstore.errors import FailedPreconditionError, JsonError, StoreError, Unimp
 
 __all__ = ["Compressed", "Image", "Predictor"]
 
+# what decoders of damaged data were seen to raise: it differs by format
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, MemoryError, OverflowError)
 _DECODERS = {"jpeg": "jpeg8", "tifffile": "tiff"}
 _MAX_RANK = 32
