@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pytest
 
@@ -17,7 +18,8 @@ def test_every_error_is_a_value_error_and_survives_pickling(kind):
     error = kind("what went wrong")
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(error, ValueError)
-    assert type(again) is kind
+    assert isinstance(again, kind)
+    assert error.__reduce__()[0] is kind
     assert str(again) == str(error)
 
 
@@ -27,7 +29,7 @@ def test_a_place_goes_before_the_message_and_after_the_code(kind):
     error = kind("inner")
     error.__cause__ = OSError("why")
     located = error.within("Error reading x")
-    assert type(located) is kind
+    assert isinstance(located, kind)
     assert str(located).startswith(kind.prefix + "Error reading x: inner")
     assert isinstance(located.__cause__, OSError)
 
@@ -57,4 +59,26 @@ def test_url_errors_point_at_the_culprit():
 @pytest.mark.parametrize("kind", CLASSES)
 def test_an_error_is_made_by_its_own_new(kind):
     """Libraries that rebuild exceptions from their parts call `__new__` by name."""
-    assert type(kind.__new__(kind, "what went wrong")) is kind
+    assert isinstance(kind.__new__(kind, "what went wrong"), kind)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_traceback_prints_the_class_that_tensorstore_raises(kind):
+    """Doctests written for TensorStore compare the printed name; programs and logs that ask still see our own."""
+    printed = next(base for base in (IndexError, NotImplementedError, ValueError) if issubclass(kind, base))
+    error = kind("what went wrong")
+    assert traceback.format_exception_only(error) == [f"{printed.__name__}: {kind.prefix}what went wrong\n"]
+    assert type(error).__name__ == kind.__name__
+    assert repr(error) == f"{kind.__name__}('what went wrong')"
+
+
+class PlugInError(errors.NotFoundError):
+    """An error of somebody else's."""
+
+
+def test_errors_of_plug_ins_print_their_own_name():
+    """Only the classes of fsstore stand in for TensorStore's."""
+    error = PlugInError("gone")
+    assert type(error) is PlugInError
+    assert type(pickle.loads(pickle.dumps(error))) is PlugInError
+    assert traceback.format_exception_only(error)[0].endswith("PlugInError: NOT_FOUND: gone\n")
