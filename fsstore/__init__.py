@@ -12,81 +12,95 @@ array([0, 7, 7, 0], dtype=uint16)
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from fsstore.codec_spec import CodecSpec
-from fsstore.context import Context
-from fsstore.dtype_names import *
-from fsstore.dtype_names import __all__ as _dtype_names
-from fsstore.dtypes import dtype
-from fsstore.future import Future, FutureLike, WriteFutures
-from fsstore.index import (
-    Dim,
-    DimExpression,
-    DimSelection,
-    Indexable,
-    IndexDomain,
-    IndexTransform,
-    OutputIndexMap,
-    OutputIndexMaps,
-    OutputIndexMethod,
-    d,
-    inf,
-    newaxis,
-)
-from fsstore.layout import ChunkLayout
-from fsstore.open_mode import OpenMode
-from fsstore.opening import open
-from fsstore.promise import Promise
-from fsstore.schema import Schema
-from fsstore.spec import Spec
-from fsstore.store import TensorStore
-from fsstore.units import Unit
-
 if _TYPE_CHECKING:
     from fsstore import ocdbt, references
+    from fsstore.codec_spec import CodecSpec
+    from fsstore.context import Context
+    from fsstore.dtype_names import *
+    from fsstore.dtypes import dtype
+    from fsstore.future import Future, FutureLike, WriteFutures
+    from fsstore.index import (
+        Dim,
+        DimExpression,
+        DimSelection,
+        Indexable,
+        IndexDomain,
+        IndexTransform,
+        OutputIndexMap,
+        OutputIndexMaps,
+        OutputIndexMethod,
+        d,
+        inf,
+        newaxis,
+    )
     from fsstore.kvstore.batch import Batch
     from fsstore.kvstore.store import KvStore
     from fsstore.kvstore.transaction import Transaction
     from fsstore.layered import concat, downsample, overlay, stack
+    from fsstore.layout import ChunkLayout
     from fsstore.listing import list_arrays, tree
     from fsstore.mapper import get_mapper, open_mapper
+    from fsstore.open_mode import OpenMode
+    from fsstore.opening import open
+    from fsstore.promise import Promise
+    from fsstore.schema import Schema
+    from fsstore.spec import Spec
+    from fsstore.store import TensorStore
+    from fsstore.units import Unit
     from fsstore.virtual import VirtualChunkedReadParameters, VirtualChunkedWriteParameters, virtual_chunked
     from fsstore.wrapped import array, cast
 
 __version__ = "0.1.0"
 
-# What few programs use is imported when it is first asked for: `import fsstore` stays light.
-_LATER = {
-    "Batch": "fsstore.kvstore.batch",
-    "KvStore": "fsstore.kvstore.store",
-    "Transaction": "fsstore.kvstore.transaction",
-    "VirtualChunkedReadParameters": "fsstore.virtual",
-    "VirtualChunkedWriteParameters": "fsstore.virtual",
-    "array": "fsstore.wrapped",
-    "cast": "fsstore.wrapped",
-    "concat": "fsstore.layered",
-    "downsample": "fsstore.layered",
-    "get_mapper": "fsstore.mapper",
-    "list_arrays": "fsstore.listing",
-    "ocdbt": "fsstore.ocdbt",
-    "open_mapper": "fsstore.mapper",
-    "overlay": "fsstore.layered",
-    "references": "fsstore.references",
-    "stack": "fsstore.layered",
-    "tree": "fsstore.listing",
-    "virtual_chunked": "fsstore.virtual",
+# Where each name comes from.  It is imported when it is first asked for: `import fsstore` costs next to nothing, and a
+# program pays for what it uses.
+_HOMES = {
+    "codec_spec": "CodecSpec",
+    "context": "Context",
+    "dtype_names": "bfloat16 bool byte char complex64 complex128 float4_e2m1fn float8_e3m4 float8_e4m3b11fnuz"
+    " float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 float32 float64 int2 int4 int8"
+    " int16 int32 int64 json string uint8 uint16 uint32 uint64 ustring",
+    "dtypes": "dtype",
+    "future": "Future FutureLike WriteFutures",
+    "index": "Dim DimExpression DimSelection IndexDomain IndexTransform Indexable OutputIndexMap OutputIndexMaps"
+    " OutputIndexMethod d inf newaxis",
+    "kvstore.batch": "Batch",
+    "kvstore.store": "KvStore",
+    "kvstore.transaction": "Transaction",
+    "layered": "concat downsample overlay stack",
+    "layout": "ChunkLayout",
+    "listing": "list_arrays tree",
+    "mapper": "get_mapper open_mapper",
+    "ocdbt": "ocdbt",
+    "open_mode": "OpenMode",
+    "opening": "open",
+    "promise": "Promise",
+    "references": "references",
+    "schema": "Schema",
+    "spec": "Spec",
+    "store": "TensorStore",
+    "units": "Unit",
+    "virtual": "VirtualChunkedReadParameters VirtualChunkedWriteParameters virtual_chunked",
+    "wrapped": "array cast",
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> _Any:
-    """Return a public name of `_LATER`, imported now."""
-    if name not in _LATER:
+    """Return a public name, imported now from its module."""
+    if name not in _HOME:
         raise AttributeError(f"module 'fsstore' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(_LATER[name])
-    value = module if _LATER[name] == f"fsstore.{name}" else getattr(module, name)
+    home = import_module(f"fsstore.{_HOME[name]}")
+    value = home if _HOME[name] == name else getattr(home, name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [
@@ -117,13 +131,37 @@ __all__ = [
     "VirtualChunkedWriteParameters",
     "WriteFutures",
     "array",
+    "bfloat16",
+    "bool",
+    "byte",
     "cast",
+    "char",
+    "complex64",
+    "complex128",
     "concat",
     "d",
     "downsample",
     "dtype",
+    "float4_e2m1fn",
+    "float8_e3m4",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float16",
+    "float32",
+    "float64",
     "get_mapper",
     "inf",
+    "int2",
+    "int4",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "json",
     "list_arrays",
     "newaxis",
     "ocdbt",
@@ -132,7 +170,12 @@ __all__ = [
     "overlay",
     "references",
     "stack",
+    "string",
     "tree",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "ustring",
     "virtual_chunked",
-    *_dtype_names,
 ]

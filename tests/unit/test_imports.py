@@ -274,9 +274,24 @@ def _run(code: str) -> str:
 
 
 def test_import_is_light():
-    """`import fsstore` loads none of the modules that only some arrays need."""
-    loaded = json.loads(_run("import fsstore, sys, json; print(json.dumps(sorted(sys.modules)))"))
+    """Opening arrays loads none of the modules that only some of them need."""
+    loaded = json.loads(
+        _run("import fsstore, sys, json; fsstore.open; print(json.dumps(sorted(sys.modules)))")
+    )
     assert not LATE & set(loaded)
+
+
+def test_names_are_imported_when_they_are_asked_for():
+    """`import fsstore` loads no other module of its own, nor numpy; then every public name is there, and listed."""
+    code = """
+import fsstore, json, sys
+loaded = [name for name in sys.modules if name.startswith("fsstore.") or name == "numpy"]
+listed = set(fsstore.__all__) - set(dir(fsstore))
+missing = [name for name in fsstore.__all__ if not hasattr(fsstore, name)]
+unlisted = set(fsstore._HOME) ^ set(fsstore.__all__)
+print(json.dumps([loaded, *map(sorted, (listed, missing, unlisted))]))
+"""
+    assert json.loads(_run(code)) == [[], [], [], []]
 
 
 @pytest.mark.parametrize("backwards", [False, True])
