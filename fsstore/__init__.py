@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
-    from fsstore import ocdbt, references
+    from fsstore import errors, ocdbt, plugin, references
     from fsstore.codec_spec import CodecSpec
     from fsstore.context import Context
     from fsstore.dtype_names import *
@@ -61,6 +61,7 @@ _HOMES = {
     " float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 float32 float64 int2 int4 int8"
     " int16 int32 int64 json string uint8 uint16 uint32 uint64 ustring",
     "dtypes": "dtype",
+    "errors": "errors",
     "future": "Future FutureLike WriteFutures",
     "index": "Dim DimExpression DimSelection IndexDomain IndexTransform Indexable OutputIndexMap OutputIndexMaps"
     " OutputIndexMethod d inf newaxis",
@@ -74,6 +75,7 @@ _HOMES = {
     "ocdbt": "ocdbt",
     "open_mode": "OpenMode",
     "opening": "open",
+    "plugin": "plugin",
     "promise": "Promise",
     "references": "references",
     "schema": "Schema",
@@ -142,6 +144,7 @@ __all__ = [
     "d",
     "downsample",
     "dtype",
+    "errors",
     "float4_e2m1fn",
     "float8_e3m4",
     "float8_e4m3b11fnuz",
@@ -168,6 +171,7 @@ __all__ = [
     "open",
     "open_mapper",
     "overlay",
+    "plugin",
     "references",
     "stack",
     "string",
