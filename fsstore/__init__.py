@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
-    from fsstore import errors, ocdbt, plugin, references
+    from fsstore import errors, ocdbt, references
     from fsstore.codec_spec import CodecSpec
     from fsstore.context import Context
     from fsstore.dtype_names import *
@@ -75,7 +75,6 @@ _HOMES = {
     "ocdbt": "ocdbt",
     "open_mode": "OpenMode",
     "opening": "open",
-    "plugin": "plugin",
     "promise": "Promise",
     "references": "references",
     "schema": "Schema",
@@ -171,7 +170,6 @@ __all__ = [
     "open",
     "open_mapper",
     "overlay",
-    "plugin",
     "references",
     "stack",
     "string",

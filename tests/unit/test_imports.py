@@ -97,7 +97,7 @@ UNDECLARED = {
     "hypothesis": "plug-in authors who use the batteries have it",
 }
 
-# What a bare `import fsstore` may not pull in.
+# What opening an array may not pull in unless the array needs it.
 LATE = {
     "aiohttp", "botocore", "dask", "eccodes", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
     "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "xarray", "zarr",
