@@ -159,15 +159,28 @@ class _Job(NamedTuple):
             return
         users = self.users[identity]
         try:
-            if len(users) == 1 or answer.state != "value":
+            if len(users) == 1 or answer.state != "value" or _want_little(users):
                 for _, part, cell in users:
                     part.decode(cell, identity, answer)
                 return
             _, first, cell = users[0]
-            chunk = first.borrow(cell, answer)
+            chunk = first.borrow_all(cell, answer)
             for _, part, cell in users:
                 part.placement.copy_out(cell, chunk)
         except StoreError as error:
             located = locate_error(self.source, identity, error)
             for number, _, _ in users:
                 self.errors[number] = located
+
+
+def _want_little(users: Users) -> bool:
+    """Return whether it is less work to decode what each read wants of a chunk than to decode all of it once."""
+    wanted = 0
+    for _, part, cell in users:
+        span = part.span(cell)
+        if span is None:
+            return False
+        wanted += span[1] - span[0]
+        if 2 * wanted > math.prod(part.chain(cell).chunk.shape):
+            return False
+    return True

@@ -16,7 +16,7 @@ import numpy as np
 from fsstore.chunk.plan import Cell, Plan, Points
 from fsstore.codec.shard_layout import blocks_of
 
-__all__ = ["Placement"]
+__all__ = ["Placement", "span_of"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Index: TypeAlias = tuple[Any, ...]
@@ -139,6 +139,25 @@ class Placement:
             if component.inputs:
                 outside[component.inputs[0]] = along(axis, _as_array(segment.outside))
         return tuple(inside), tuple(outside)
+
+
+def span_of(cell: Cell, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+    """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+
+    None where positions are listed.
+    """
+    first = last = 0
+    for axis in order:
+        inside = cell.segments[axis].inside
+        if isinstance(inside, slice):
+            end = inside.start + (cell.segments[axis].length - 1) * (inside.step or 1)
+            low, high = (inside.start, end) if inside.start <= end else (end, inside.start)
+        elif isinstance(inside, int):
+            low = high = inside
+        else:
+            return None
+        first, last = first * shape[axis] + low, last * shape[axis] + high
+    return first, last + 1
 
 
 def _listed(cell: Cell) -> int:

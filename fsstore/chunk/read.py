@@ -23,11 +23,11 @@ from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.place import Placement
+from fsstore.chunk.place import Placement, span_of
 from fsstore.chunk.plan import Cell, OutputMap, Plan, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import ByteRange, KvSource, Source
-from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.codec.bound_chain import Array, BoundChain, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.future import Future
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, ReadResult
@@ -82,19 +82,31 @@ class ReadPart:
             return
         target = self.placement.target(cell) if self._seen_as_decoded else None
         if target is not None:
-            self._chain(cell).decode(answer.value, target)
+            self.chain(cell).decode(answer.value, target)
         else:
             self.placement.copy_out(cell, self.borrow(cell, answer))
 
     def borrow(self, cell: Cell, answer: ReadResult) -> Array:
-        """Return the decoded chunk, good until this thread decodes the next one."""
-        return self._view(self._chain(cell).borrow(answer.value))
+        """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
+        return self._view(self.chain(cell).borrow(answer.value, self.span(cell)))
+
+    def borrow_all(self, cell: Cell, answer: ReadResult) -> Array:
+        """Return all of the decoded chunk, good until this thread decodes the next one."""
+        return self._view(self.chain(cell).borrow(answer.value))
+
+    def span(self, cell: Cell) -> Span | None:
+        """Return which elements of the encoding have to be decoded, None for all."""
+        chain = self.chain(cell)
+        if not (chain.decodes_spans and self.placement.plan.separable) or chain.order is None:
+            return None
+        span = span_of(cell, chain.chunk.shape, chain.order)
+        return None if span is None or 2 * (span[1] - span[0]) > math.prod(chain.chunk.shape) else span
 
     def decode_together(self, cells: Sequence[Cell], identities: Sequence[Any], answers: Any) -> bool:
         """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
         if self.request.model.bind is not None or len(cells) < 2:
             return False
-        chain = self._chain(cells[0])
+        chain = self.chain(cells[0])
         found = [
             (cell, each.value) for cell, each in zip(cells, answers, strict=True) if each.state == "value"
         ]
@@ -122,9 +134,9 @@ class ReadPart:
 
     def decode_new(self, cell: Cell, answer: ReadResult) -> Array:
         """Return the decoded chunk."""
-        return self._view(self._chain(cell).decode(answer.value))
+        return self._view(self.chain(cell).decode(answer.value))
 
-    def _chain(self, cell: Cell) -> BoundChain:
+    def chain(self, cell: Cell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
         if self.entries is not None:
             return self.entries.layout.inner

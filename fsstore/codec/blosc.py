@@ -2,6 +2,9 @@
 
 Sixteen bytes of header say how much a buffer holds and how long it is.  Both are compared with what is expected and
 with what is there before the library sees the bytes.
+
+The blocks of a buffer are compressed independently, and a table behind the header says where each begins.  So a part
+is decompressed by giving the library a buffer of the blocks that hold it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ __all__ = ["CNAMES", "BloscCodec", "BoundBlosc"]
 CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _UNPACK = struct.Struct("<B2xBI4xI").unpack_from
+_SIZES = struct.Struct("<III")
+_HEADER_BYTES, _SIZES_AT, _FLAGS_AT = 16, 4, 2
+_IS_COPY = 2  # a flag: nothing is compressed
 _MAX_BYTES = 2**31 - 1 - 16
 
 
@@ -74,7 +80,7 @@ class BoundBlosc:
     def _size_of(self, data: Any) -> int:
         """Return the decoded size that the header states, after checking the header."""
         length = len(data)
-        if length < 16:
+        if length < _HEADER_BYTES:
             raise _invalid()
         version, typesize, size, encoded = _UNPACK(data)
         if version not in (1, 2) or typesize == 0 or encoded != length:
@@ -101,6 +107,31 @@ class BoundBlosc:
         """Decompress into `out`; return False if `decode` has to look at it."""
         if self._size_of(data) != len(out):
             return False
+        return self._inflate(data, out)
+
+    def decode_span(self, data: Any, out: Array, span: tuple[int, int]) -> bool:
+        """Decompress the bytes `[first, stop)` to their places in `out`, and some beside them.
+
+        Return False if `decode` has to look.
+        """
+        if self._size_of(data) != len(out):
+            return False
+        first, stop = span
+        if data[_FLAGS_AT] & _IS_COPY:
+            part = data[_HEADER_BYTES + first : _HEADER_BYTES + stop]
+            if len(part) < stop - first:
+                return False
+            out[first:stop] = np.frombuffer(part, np.uint8)
+            return True
+        size, blocksize, _ = _SIZES.unpack_from(data, _SIZES_AT)
+        if not 0 < blocksize <= size:
+            return False
+        # the last block may be short, which only the second of two can be
+        low, high = min(first // blocksize, size // blocksize - 1), -(-stop // blocksize)
+        some = _with_blocks(data, low, high)
+        return some is not None and self._inflate(some, out[low * blocksize : high * blocksize])
+
+    def _inflate(self, data: Any, out: Array) -> bool:
         try:
             self._decompress(data, out)
         except (RuntimeError, ValueError):
@@ -108,9 +139,32 @@ class BoundBlosc:
         return True
 
 
+def _with_blocks(data: Any, low: int, high: int) -> bytes | None:
+    """Return a buffer of the blocks `[low, high)` of another one; None if they are not where they should be.
+
+    Blocks lie in the order in which threads were done with them: each ends where the next one begins, or the buffer.
+    """
+    size, blocksize, length = _SIZES.unpack_from(data, _SIZES_AT)
+    count = -(-size // blocksize)
+    table = _HEADER_BYTES + 4 * count
+    if table > length:
+        return None
+    starts = np.frombuffer(data, "<i4", count, _HEADER_BYTES)
+    edges = np.append(np.sort(starts), length)
+    if edges[0] < table or (edges[1:] <= edges[:-1]).any():
+        return None
+    begins = starts[low:high]
+    ends = edges[np.searchsorted(edges, begins, "right")]
+    places = np.cumsum(ends - begins) - (ends - begins) + _HEADER_BYTES + begins.nbytes
+    blocks = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    total = _HEADER_BYTES + begins.nbytes + sum(map(len, blocks))
+    sizes = _SIZES.pack(min(size, high * blocksize) - low * blocksize, blocksize, total)
+    return b"".join([data[:_SIZES_AT], sizes, places.astype("<i4").tobytes(), *blocks])
+
+
 def _other_build(data: Any) -> Any:
     """Decode with imagecodecs, whose blosc knows snappy; raise the error of damaged data if that fails too."""
-    if (data[2] >> 5) != 2:
+    if (data[_FLAGS_AT] >> 5) != 2:
         raise _invalid()
     try:
         import imagecodecs

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -24,9 +24,10 @@ from fsstore.errors import StoreError
 if TYPE_CHECKING:
     from fsstore.codec.sharding import ShardLayout
 
-__all__ = ["Array", "BoundArrayCodec", "BoundChain"]
+__all__ = ["Array", "BoundArrayCodec", "BoundChain", "Span"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Span: TypeAlias = tuple[int, int]
 _DIRECT_BYTES = 1 << 15  # decompressing less into memory that is there already costs more than a copy
 _RUN_PART = 1 << 18  # decoding several at once gains nothing for chunks larger than this
 _RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache until it is copied
@@ -41,9 +42,10 @@ class BoundArrayCodec(BoundCodec, Protocol):
     * `decode_array(data, out)`: decode into a chunk-shaped array;
     * `shard`: the layout of the encoding, when it is a shard.
 
-    A bytes codec may offer two ways into memory that is there already, which return False where `decode` has to look:
+    A bytes codec may offer ways into memory that is there already, which return False where `decode` has to look:
 
     * `decode_into(data, out)`: decode into `out`, which has the exact size;
+    * `decode_span(data, out, span)`: decode at least the bytes `[first, stop)` to their places in such an `out`;
     * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
     """
 
@@ -68,6 +70,7 @@ class BoundChain:
         "_decode_array",
         "_decode_into",
         "_decode_joined",
+        "_decode_span",
         "_from_array",
         "_size",
         "_stored",
@@ -114,12 +117,14 @@ class BoundChain:
         """Set the ways of the first bytes codec, the last to be undone, into memory that is there already."""
         self._decode_into: Callable[[Any, Array], bool] | None = None
         self._decode_joined: Callable[[Sequence[Any], Array], bool] | None = None
+        self._decode_span: Callable[[Any, Array, Span], bool] | None = None
         self.run_length = 1
         if self._stored is None or not self._size:
             return
         self._decode_joined = getattr(stages[0], "decode_joined", None) if stages else _join
         if stages and self._size >= _DIRECT_BYTES:
             self._decode_into = getattr(stages[0], "decode_into", None)
+            self._decode_span = getattr(stages[0], "decode_span", None)
         if self._decode_joined is not None and self._size <= _RUN_PART:
             self.run_length = _RUN_BYTES // self._size
 
@@ -159,23 +164,37 @@ class BoundChain:
         view = out.transpose(self.order)
         return view.flags.c_contiguous and out.dtype == self._stored and self._inflate(data, view)
 
-    def _inflate(self, data: Any, view: Array) -> bool:
+    def _inflate(self, data: Any, view: Array, span: Span | None = None) -> bool:
         """Decompress into an array that is contiguous and shaped as the encoding is."""
         for undo in self._undo_bytes[:-1]:
             data = undo(data)
-        assert self._decode_into is not None
-        if not self._decode_into(data, view.reshape(-1).view(np.uint8)):
-            return False
-        if self._verify is not None:
-            self._verify(view)
-        return True
+        flat = view.reshape(-1)
+        octets = flat.view(np.uint8)
+        if span is None:
+            assert self._decode_into is not None
+            done = self._decode_into(data, octets)
+        else:
+            assert self._decode_span is not None
+            flat, size = flat[slice(*span)], flat.itemsize
+            done = self._decode_span(data, octets, (span[0] * size, span[1] * size))
+        if done and self._verify is not None:
+            self._verify(flat)
+        return done
 
-    def borrow(self, data: Any) -> Array:
-        """Return the chunk in the byte order in which it is stored, good until the thread decodes the next one."""
+    @property
+    def decodes_spans(self) -> bool:
+        """Whether `borrow` may decode less than a chunk."""
+        return self._decode_span is not None
+
+    def borrow(self, data: Any, span: Span | None = None) -> Array:
+        """Return the chunk in the byte order in which it is stored, good until the thread decodes the next one.
+
+        With a `span`, only the elements `[first, stop)` of the encoding are set, if the chain `decodes_spans`.
+        """
         array = None
         if self._decode_into is not None:
             array = self._shaped(scratch(self._size), ())
-            array = array if self._inflate(data, array) else None
+            array = array if self._inflate(data, array, span) else None
         if array is None:
             for undo in self._undo_bytes:
                 data = undo(data)
