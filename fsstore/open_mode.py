@@ -62,6 +62,11 @@ class OpenMode:
             out["open"] = True
         return out
 
+    @staticmethod
+    def defaults() -> dict[str, Any]:
+        """Return the members that `to_json(include_defaults=True)` prints; how `open` is meant is said elsewhere."""
+        return dict.fromkeys(("delete_existing", "assume_metadata", "assume_cached_metadata"), False)
+
     def effective(self) -> OpenMode:
         """Return the mode with `open` set where neither `open` nor `create` is."""
         return self if self.open or self.create else replace(self, open=True)

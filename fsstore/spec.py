@@ -257,7 +257,7 @@ class Spec(Indexable):
             value: Any = self.resources.get(name)
             if isinstance(value, ContextResource):
                 value = names.member(value) if names is not None else value.to_json()
-            if value is not None or include_defaults:
+            if value is not None or (include_defaults and name != "metadata_cache_pool"):
                 out[name] = name if value is None else value
         out.update(self._schema_json(include_defaults=include_defaults))
         if self.context is not None or include_defaults:
@@ -275,8 +275,10 @@ class Spec(Indexable):
             out["transform"] = transform.to_json()
         elif self.kind.role != "adapter" and self.shows_transform and self.rank is not None:
             out["rank"] = self.rank
-        if not include_defaults:
-            schema = {name: value for name, value in schema.items() if name not in ("dtype", "rank")}
+        schema = {name: value for name, value in schema.items() if name not in ("dtype", "rank")}
+        if include_defaults:
+            known = {"dtype": out.get("dtype"), "rank": self.rank}
+            schema |= {name: value for name, value in known.items() if value is not None}
         if schema or include_defaults:
             out["schema"] = schema
         return out

@@ -62,7 +62,8 @@ class ChunkedKind:
     @property
     def defaults(self) -> Mapping[str, Json]:
         """Members printed by `to_json(include_defaults=True)`."""
-        return {**ChunkedOptions.defaults(), "metadata": self.format.constraints({}) or {}}
+        metadata: Json = {"node_type": "array"} if self.format.id == "zarr3" else {}
+        return {**ChunkedOptions.defaults(), **OpenMode.defaults(), "metadata": metadata}
 
     def members(self, fields: Fields) -> dict[str, Any]:
         """Take the kind's own JSON members."""

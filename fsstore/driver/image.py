@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fsstore import _runtime
-from fsstore._json import Fields, Json, integer
+from fsstore._json import Fields, Json, boolean, integer
 from fsstore.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.contract import Array, OpenArray, Opening, Role
@@ -29,7 +29,7 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.index import IndexTransform
+from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.opened import OpenKv
 from fsstore.recheck import recheck
 from fsstore.schema import Schema
@@ -37,38 +37,39 @@ from fsstore.schema import Schema
 __all__ = ["AVIF", "BMP", "JPEG", "PNG", "TIFF", "WEBP", "ImageDriver", "ImageKind"]
 
 _LARGEST = 2**30  # bytes decoded
+_INT32 = integer(-(2**31), 2**31 - 1)
+_FROM_ZERO = IndexDomain(inclusive_min=[0, 0, 0])
 
 
 @dataclass(frozen=True, slots=True)
 class ImageKind(PlainKind):
-    """The driver kind of an image format; `decoder` is its name in imagecodecs, `default_quality` that of writers."""
+    """The driver kind of an image format; `decoder` is its name in imagecodecs, `writing` what only writers use."""
 
     role: Role = "store"
     resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
     decoder: str = ""
-    default_quality: int | None = None
+    writing: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def defaults(self) -> Mapping[str, Json]:
         """Members printed with `include_defaults`."""
-        quality = {} if self.default_quality is None else {"quality": self.default_quality}
-        return {"recheck_cached_data": "open", **quality}
+        return {"recheck_cached_data": "open", **self.writing}
 
     def members(self, fields: Fields) -> dict[str, Any]:
-        """Take the recheck option, the page of a TIFF file, and the quality that only writers use."""
+        """Take the recheck option, the page of a TIFF file, and what only writers use."""
         bound = fields.take("recheck_cached_data", recheck, default="open")
         out: dict[str, Any] = {} if bound == "open" else {"recheck_cached_data": bound}
         if self.id == "tiff" and "page" in fields:
             out["page"] = fields.take("page", integer(0, 2**31 - 1))
-        if self.default_quality is not None:
-            quality = fields.take("quality", integer(0, 100), default=self.default_quality)
-            out |= {} if quality == self.default_quality else {"quality": quality}
+        for name, usual in self.writing.items():
+            given = fields.take(name, boolean if isinstance(usual, bool) else _INT32, default=usual)
+            out |= {} if given == usual else {name: given}
         return out
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the schema of rank 3 and type uint8."""
+        """Return the schema of type uint8 and rank 3, counted from zero."""
         merged = schema.copy()
-        merged.update(dtype="uint8", rank=3)
+        merged.update(dtype="uint8", domain=_FROM_ZERO)
         return merged
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
@@ -108,16 +109,16 @@ class ImageKind(PlainKind):
         return opening.view_of(driver)
 
 
-def _kind(name: str, decoder: str, quality: int | None = None) -> ImageKind:
-    return ImageKind(name, (name,), decoder=decoder, default_quality=quality)
+def _kind(name: str, decoder: str, **writing: int) -> ImageKind:
+    return ImageKind(name, (name,), decoder=decoder, writing=writing)
 
 
-AVIF = _kind("avif", "avif", 80)
+AVIF = _kind("avif", "avif", quantizer=0, speed=6)
 BMP = _kind("bmp", "bmp")
-JPEG = _kind("jpeg", "jpeg8", 75)
-PNG = _kind("png", "png")
+JPEG = _kind("jpeg", "jpeg8", quality=75)
+PNG = _kind("png", "png", compression_level=-1)
 TIFF = _kind("tiff", "tiff")
-WEBP = _kind("webp", "webp", 95)
+WEBP = _kind("webp", "webp", lossless=True, quality=95)
 
 
 class ImageDriver(InMemoryDriver):

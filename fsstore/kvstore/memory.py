@@ -217,6 +217,7 @@ class MemoryKind(RootKind):
     id: str = "memory"
     schemes: tuple[str, ...] = ("memory",)
     resources: tuple[str, ...] = ("memory_key_value_store",)
+    defaults: ClassVar[Mapping[str, Json]] = {"atomic": True}
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `atomic`: whether transactions may change several keys at once."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fsstore import _runtime
-from fsstore._json import Fields, Json, quote
+from fsstore._json import Fields, Json, one_of, quote
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
@@ -238,10 +238,12 @@ class ZipKind:
     schemes: tuple[str, ...] = ("zip",)
     role: Literal["adapter"] = "adapter"
     resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
+    defaults: ClassVar[Mapping[str, Json]] = {"compression": "deflate"}
 
-    def members(self, fields: Fields) -> dict[str, Json]:  # the contract names it
-        """Take nothing."""
-        return {}
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `compression`, which only writers use."""
+        method = fields.take("compression", one_of("deflate", "store", "xz", "zstd"), default="deflate")
+        return {} if method == "deflate" else {"compression": method}
 
     def check_path(self, path: str) -> str:
         """Return the path as it is."""

@@ -220,3 +220,62 @@ def _same_schema(spec: Any, other: Any) -> bool:
     except ValueError:
         return True
     return repr(spec.schema).replace("nan", "null") == theirs
+
+
+_CHUNKED = {"driver": "zarr3", "kvstore": "memory://a/"}
+_WITH_DEFAULTS: tuple[dict[str, Any], ...] = (
+    *({"driver": name, "kvstore": "memory://a/"} for name in ("zarr", "zarr3", "n5", "auto", "json")),
+    {"driver": "zarr3", "kvstore": "memory://a.zip|zip:b/"},
+    {"driver": "zarr3", "kvstore": "memory://a/|ocdbt:b/"},
+    {**_CHUNKED, "create": True, "open": True, "assume_metadata": True, "recheck_cached_data": False},
+    {**_CHUNKED, "cache_pool": {"total_bytes_limit": 5}, "metadata_cache_pool": "cache_pool#x"},
+    {**_CHUNKED, "metadata": {"shape": [3], "data_type": "int8"}, "schema": {"fill_value": 3}},
+    {"driver": "zarr", "kvstore": "memory://a/", "metadata": {"dtype": "<u2", "shape": [3, 4]}},
+    {"driver": "cast", "dtype": "int8", "base": _CHUNKED},
+    {"driver": "array", "array": [1, 2], "dtype": "int8"},
+    {"driver": "stack", "layers": [{**_CHUNKED, "transform": {"input_shape": [3]}}]},
+)
+_WRITERS_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("png", {"compression_level": 3}),
+    ("jpeg", {"quality": 50}),
+    ("webp", {"quality": 50, "lossless": False}),
+    ("avif", {"quantizer": 3, "speed": 2}),
+    *((name, {}) for name in ("avif", "bmp", "jpeg", "png", "tiff", "webp")),
+)
+
+
+@pytest.mark.parametrize("given", _WITH_DEFAULTS, ids=str)
+@pytest.mark.parametrize("include", [False, True])
+def test_members_that_are_defaults(given: Any, include: bool) -> None:
+    """The same members are defaults, and are printed with the same values when they are asked for."""
+    assert fsstore.Spec(given).to_json(include) == tensorstore.Spec(given).to_json(include)
+
+
+@pytest.mark.parametrize(("driver", "options"), _WRITERS_OPTIONS)
+@pytest.mark.parametrize("include", [False, True])
+def test_members_of_images(driver: str, options: Any, include: bool) -> None:
+    """What only writers of images use is read, checked and printed; the domain is printed once."""
+    given = {"driver": driver, "kvstore": "memory://a", **options}
+    theirs = tensorstore.Spec(given).to_json(include)
+    if include:
+        del theirs["schema"]["domain"]
+    else:
+        del theirs["schema"]
+    assert fsstore.Spec(given).to_json(include) == theirs
+    for name in options:
+        assert _outcome(fsstore.Spec, {**given, name: "x"}) == ("refused", "ValueError")
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["memory://a", {"driver": "memory", "atomic": False}, "memory://a|zip:b", "memory://a/|ocdbt:b"],
+    ids=str,
+)
+def test_members_of_stores(given: Any) -> None:
+    """The same of key-value stores; those of files are printed in the older form, which the documents have."""
+    for include in (False, True):
+        assert fsstore.KvStore.Spec(given).to_json(include) == tensorstore.KvStore.Spec(given).to_json(
+            include
+        )
+    zipped = {"driver": "zip", "base": "memory://a", "compression": "xz"}
+    assert fsstore.KvStore.Spec(zipped).to_json() == tensorstore.KvStore.Spec(zipped).to_json()
