@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from benchmarks.harness import Contender, workload
 from benchmarks.workloads_read import BYTES, prepare
 
@@ -49,6 +51,19 @@ def index(folder: Path) -> Mapping[str, Contender]:
     def make(ts: ModuleType) -> Contender:
         array = ts.open(spec).result()
         return lambda: _index_ten(array)
+
+    return both(make)
+
+
+@workload("index an array by a million points")
+def index_by_points(folder: Path) -> Mapping[str, Contender]:
+    """Compose index arrays without reading."""
+    spec = prepare(folder, (64, 64, 64), (16, 16, 16), [BYTES])
+    points = np.random.default_rng(5).integers(0, 64, (3, 10**6))
+
+    def make(ts: ModuleType) -> Contender:
+        array = ts.open(spec).result()
+        return lambda: str(array.vindex[points[0], points[1], points[2]][5::2].domain)
 
     return both(make)
 

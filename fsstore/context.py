@@ -192,7 +192,8 @@ class Context:
     Resource: ClassVar[type[ContextResource]] = ContextResource
     Spec: ClassVar[type[ContextSpec]] = ContextSpec
 
-    def __init__(self, spec: Any = None, parent: Context | None = None) -> None:
+    def __init__(self, spec: Any = None, parent: Context | None = None, *, json: Any = None) -> None:
+        spec = json if spec is None else spec
         self._spec: ContextSpec | None = None if spec is None else ContextSpec(spec)
         if parent is None and self._spec is not None:
             parent = Context()

@@ -19,7 +19,7 @@ __all__ = ["array", "cast"]
 
 
 def array(
-    value: Any,
+    array: Any,
     dtype: Any = None,
     context: Context | None = None,
     *,
@@ -33,8 +33,8 @@ def array(
     """
     from fsstore.driver.array import InMemoryDriver
 
-    values = np.asarray(value, dtype=None if dtype is None else dtype_of(dtype).numpy_dtype)
-    if copy or (copy is None and not isinstance(value, np.ndarray)):
+    values = np.asarray(array, dtype=None if dtype is None else dtype_of(dtype).numpy_dtype)
+    if copy or (copy is None and not isinstance(array, np.ndarray)):
         values = values.copy()
     context = context or Context()
     resources = {"data_copy_concurrency": context["data_copy_concurrency"]}
@@ -46,9 +46,9 @@ def array(
     )
 
 
-def cast(base: Any, target: Any) -> Any:
+def cast(base: Any, dtype: Any) -> Any:
     """Return a store or spec shown with another data type."""
-    kind = dtype_of(target)
+    kind = dtype_of(dtype)
     if isinstance(base, TensorStore):
         return _cast_store(base, kind)
     if isinstance(base, Spec):

@@ -144,9 +144,9 @@ def _ref_json(ref: VersionNodeRef) -> Dump:
     }
 
 
-def undump_manifest(dumped: Any) -> bytes:
+def undump_manifest(dumped_manifest: Any) -> bytes:
     """Return the stored form of a manifest from its dump; of kind single, which a dump does not say."""
-    fields = Fields(dumped)
+    fields = Fields(dumped_manifest)
     config = fields.require("config", _located(complete_config))
     versions = fields.require("versions", array_of(_parse_version))
     refs = fields.require("version_tree_nodes", array_of(_parse_ref))
@@ -158,10 +158,10 @@ def undump_manifest(dumped: Any) -> bytes:
     return encoded
 
 
-def undump_version_tree_node(config: Any, dumped: Any) -> bytes:
-    """Return the stored form of a version tree node from its dump, compressed as `config` says."""
-    level = complete_config(config).level
-    fields = Fields(dumped)
+def undump_version_tree_node(dumped_config: Any, dumped_node: Any) -> bytes:
+    """Return the stored form of a version tree node from its dump, compressed as a config says."""
+    level = complete_config(dumped_config).level
+    fields = Fields(dumped_node)
     arity_log2 = fields.require("version_tree_arity_log2", integer(1, 16))
     height = fields.require("height", integer(0, 62))
     node = VersionNode(arity_log2, height)
