@@ -88,6 +88,7 @@ def get_mapper(url: Any, **storage_options: Any) -> Mapper:
     from fsstore import _runtime
     from fsstore.context import Context
     from fsstore.filesystem.place import Target, open_target
+    from fsstore.kvstore.spec_parse import place_spec
 
     if isinstance(url, KvStore):
         return Mapper(url)
@@ -98,7 +99,7 @@ def get_mapper(url: Any, **storage_options: Any) -> Mapper:
     view = _view_of(url)
     if view is not None:
         return Mapper(view)
-    store = KvStore.open(url).result()
+    store = KvStore.open(place_spec(url)).result()
     if store.path and not store.path.endswith("/"):
         store = store + "/"
     return Mapper(store)

@@ -23,7 +23,7 @@ from fsstore import _runtime
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.live import is_live_set
-from fsstore.kvstore.reference.collection import References, Saving, as_spec
+from fsstore.kvstore.reference.collection import References, Saving
 from fsstore.kvstore.reference.json_refs import from_mapping
 from fsstore.kvstore.reference.kind import policy_of, reference_driver
 from fsstore.kvstore.reference.live_set import live_state, live_targets
@@ -59,10 +59,9 @@ async def _base(url: Any) -> KvPrefix:
     """Return the store and path of a document."""
     from fsstore.context import Context
     from fsstore.kvstore.opened import open_kv
-    from fsstore.kvstore.spec_parse import kv_spec
+    from fsstore.kvstore.spec_parse import place_spec
 
-    url = as_spec(url)
-    return (await open_kv(kv_spec(url), Context())).prefix
+    return (await open_kv(place_spec(url), Context())).prefix
 
 
 async def _open(source: Any, reading: Reading) -> tuple[State, KvPrefix | None]:
@@ -187,10 +186,10 @@ async def _verify(source: Any, members: Mapping[str, Any]) -> Verification:
 
 def _undecodable(source: Any, members: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the arrays and chunks that cannot be read and decoded."""
-    from fsstore.kvstore.spec_parse import kv_spec
+    from fsstore.kvstore.spec_parse import place_spec
     from fsstore.opening import open as open_array
 
-    base, refs = kv_spec(as_spec(source)).to_json(), open(source)
+    base, refs = place_spec(source).to_json(), open(source)
     for path, grid in refs.arrays.items():
         kvstore = {"driver": "reference", "base": base, "path": f"{path}/" if path else "", **members}
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fsstore import _runtime
@@ -12,7 +11,7 @@ from fsstore.context import Context
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.opened import OpenKv, open_kv
 from fsstore.kvstore.spec import KvSpec
-from fsstore.kvstore.spec_parse import kv_kind, kv_spec
+from fsstore.kvstore.spec_parse import kv_kind, path_spec, place_spec
 from fsstore.kvstore.store import KvStore
 
 __all__ = ["Target", "live_kv", "open_target"]
@@ -45,17 +44,14 @@ async def open_target(target: Target, context: Context) -> OpenKv:
     place = target.place
     if isinstance(place, KvStore):
         return place._open
-    if target.protocol is None and isinstance(place, str) and "://" not in place:
-        target = Target(place, "file", target.options)
     if target.protocol is None:
         if isinstance(place, str) and "|" not in place and (target.options or "::" in place):
             return await _of_filesystem(place, None, target.options)
-        return await open_kv(kv_spec(place), context)
+        return await open_kv(place_spec(place), context)
     path = str(place)
     if target.protocol in ("file", "local") and not target.options:
         local = path.removeprefix("local://").removeprefix("file://")
-        absolute = _absolute(local) + ("/" if local.endswith("/") and local != "/" else "")
-        return await open_kv(kv_spec({"driver": "file", "path": absolute}), context)
+        return await open_kv(path_spec(local), context)
     return await _of_filesystem(path, target.protocol, target.options)
 
 
@@ -80,7 +76,3 @@ def _filesystem(path: str, protocol: str | None, options: dict[str, Any]) -> tup
         return filesystem, str(inner)
     filesystem = fsspec.filesystem(protocol, **options)
     return filesystem, str(filesystem._strip_protocol(path))
-
-
-def _absolute(path: str) -> str:
-    return str(Path.cwd() / path)

@@ -22,7 +22,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.hierarchy import Node, hierarchy
 from fsstore.kvstore.opened import OpenKv, open_kv
 from fsstore.kvstore.spec import KvSpec
-from fsstore.kvstore.spec_parse import kv_spec
+from fsstore.kvstore.spec_parse import kv_spec, place_spec
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 from fsstore.store import TensorStore
@@ -167,8 +167,7 @@ def _store_spec(source: Any) -> KvSpec:
         if "|" in source and last.scheme in _ARRAY_SCHEMES:
             spec = kv_spec(source[: source.rindex("|")])
             return spec / decode_path(last.rest) if last.rest else spec
-        return kv_spec(source)
-    return source.spec() if hasattr(source, "spec") and callable(source.spec) else kv_spec(source)
+    return source.spec() if hasattr(source, "spec") and callable(source.spec) else place_spec(source)
 
 
 async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGroup:

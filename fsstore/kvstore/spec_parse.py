@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,16 @@ from fsstore.kvstore.secret import guard
 from fsstore.kvstore.spec import KvSpec
 from fsstore.url import Component, encode_path, split_pipeline
 
-__all__ = ["holds_values", "kv_from_components", "kv_kind", "kv_spec", "live_spec", "unsupported"]
+__all__ = [
+    "holds_values",
+    "kv_from_components",
+    "kv_kind",
+    "kv_spec",
+    "live_spec",
+    "path_spec",
+    "place_spec",
+    "unsupported",
+]
 
 
 def kv_kind(name: str) -> KvKind | None:
@@ -40,7 +50,7 @@ def kv_scheme(scheme: str) -> KvKind | None:
 
 
 def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
-    """Return the spec that `json` means: a spec, a URL, a JSON object, or a live filesystem or mapping.
+    """Return the spec that `json` means: a spec, a URL, a JSON object, a `Path`, or a live filesystem or mapping.
 
     `single_writer` promises that nobody else writes to a live object; other stores have a member for that.
     """
@@ -56,12 +66,30 @@ def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
     raise expected("object", json)
 
 
+def place_spec(place: Any) -> KvSpec:
+    """Return the spec of what users name who think of places: as `kv_spec`, and text that is no URL is a local path."""
+    if isinstance(place, str) and not any(mark in place for mark in ("://", "|", "::")):
+        return path_spec(place)
+    return kv_spec(place)
+
+
+def path_spec(path: str | os.PathLike[str]) -> KvSpec:
+    """Return the spec of a path of the local filesystem; a slash at its end stays."""
+    slash = "/" if os.fspath(path).endswith("/") else ""
+    absolute = Path.cwd() / path
+    if ".." in absolute.parts:  # which no key may hold; links on the way are followed, as the system would
+        absolute = absolute.resolve()
+    return kv_spec({"driver": "file", "path": str(absolute).rstrip("/") + slash})
+
+
 def _from_text(json: Any) -> KvSpec | None:
     """Return the spec that `json` means if it is no live object."""
     if isinstance(json, KvSpec):
         return json.copy()
     if isinstance(json, str):
         return _from_url(json)
+    if isinstance(json, Path):
+        return path_spec(json)
     if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
         return _from_json(json)
     return None

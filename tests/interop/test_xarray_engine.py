@@ -69,7 +69,8 @@ def test_zarr_hierarchies(tmp_path, zarr_format, consolidated):
     write_zarr(tmp_path / "a.zarr", zarr_format, consolidated)
     for decode in (True, False):
         expected = xr.open_zarr(tmp_path / "a.zarr", chunks=None, consolidated=consolidated, decode_cf=decode)
-        for url in (f"file://{tmp_path}/a.zarr/", f"file://{tmp_path}/a.zarr/|zarr{zarr_format}:"):
+        path = tmp_path / "a.zarr"
+        for url in (f"file://{path}/", f"file://{path}/|zarr{zarr_format}:", path, str(path)):
             found = xr.open_dataset(url, engine="fsstore", decode_cf=decode)
             xr.testing.assert_identical(found.load(), expected.load())
             for name in expected.variables:

@@ -1,6 +1,7 @@
 """Root URLs that are chains of fsspec, other spellings of Azure's, and what errors of mistaken URLs advise."""
 
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ import fsstore as ts
 from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.chain_url import is_chain, join_chain, split_chain
 from fsstore.kvstore.retry import Attempts, Retry
+from fsstore.kvstore.spec_parse import kv_spec, place_spec
 
 CHAINS = [
     ("simplecache::s3://bucket/a/b", "simplecache::s3://bucket/", "a/b"),
@@ -95,3 +97,36 @@ def test_the_deadline_counts_from_the_first_try():
     attempts = Attempts(Retry(deadline_s=0.0))
     with pytest.raises(UnavailableError):
         attempts.pause_after(UnavailableError("gone"))
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("/", "/"),
+        ("a", "{}/a"),
+        ("a/", "{}/a/"),
+        ("./a", "{}/a"),
+        ("/a//", "/a/"),
+        ("../x/a", "{0.parent}/x/a"),
+    ],
+)
+def test_paths_are_places(tmp_path, monkeypatch, text, path):
+    """Doors for users who think of places take local paths, relative ones from the working directory."""
+    monkeypatch.chdir(tmp_path)
+    assert place_spec(text).to_json() == {"driver": "file", "path": path.format(tmp_path)}
+    if "//" not in text:
+        assert kv_spec(Path(text)).path.rstrip("/") == path.format(tmp_path).rstrip("/")
+
+
+def test_a_path_object_opens_an_array(tmp_path):
+    """A `Path` says that it is a local path; text is a URL, as in TensorStore."""
+    made = ts.open(
+        {"driver": "zarr3", "kvstore": tmp_path / "a"}, create=True, dtype="int8", shape=[2]
+    ).result()
+    made.write([1, 2]).result()
+    assert ts.open(tmp_path / "a").result().read().result().tolist() == [1, 2]
+    assert ts.KvStore.open(tmp_path / "a/").result().spec().to_json()["path"] == f"{tmp_path}/a"
+    assert [entry.shape for entry in ts.list_arrays(tmp_path)] == [(2,)]
+    assert "zarr.json" in ts.get_mapper(tmp_path / "a")
+    with pytest.raises(UrlError, match=r"for a local file or directory: file:///"):
+        ts.open(str(tmp_path / "a")).result()

@@ -6,9 +6,7 @@ set over a new table and leave the old one as it was; nothing is written until `
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +27,7 @@ from fsstore.kvstore.reference.table import INLINE, Rows, TableBuilder
 from fsstore.kvstore.reference.value import Located
 from fsstore.kvstore.reference.writer import Compression, encode
 
-__all__ = ["References", "Saving", "as_spec"]
+__all__ = ["References", "Saving"]
 
 Saving = Literal["json", "json.zst", "json.gz", "parquet"]
 _COMPRESSIONS: Mapping[str, Compression] = {"json": "", "json.zst": "zstd", "json.gz": "gzip"}
@@ -183,9 +181,9 @@ class References(Mapping[str, bytes | Located]):
         """
         from fsstore.context import Context
         from fsstore.kvstore.opened import open_kv
-        from fsstore.kvstore.spec_parse import kv_spec
+        from fsstore.kvstore.spec_parse import place_spec
 
-        spec = kv_spec(as_spec(url))
+        spec = place_spec(url)
         how = format or _format_of(spec.path)
 
         async def run() -> None:
@@ -220,14 +218,6 @@ class References(Mapping[str, bytes | Located]):
     def __repr__(self) -> str:
         """Return what the set is."""
         return f"<References: {self._described}>"
-
-
-def as_spec(url: Any) -> Any:
-    """Return a path as the spec of a local file; URLs and specs as they are."""
-    if isinstance(url, os.PathLike) or (isinstance(url, str) and "://" not in url):
-        path = str(Path(url).absolute())
-        return {"driver": "file", "path": path + "/" if str(url).endswith("/") else path}
-    return url
 
 
 def _format_of(path: str) -> Saving:
