@@ -93,3 +93,36 @@ def test_a_set_on_object_storage_reads_no_local_file(filesystem, tmp_path):
         ts.KvStore.open({"driver": "reference", "base": base}).result().read("x").result()
     store = ts.KvStore.open({"driver": "reference", "base": base, "allow": [str(tmp_path)]}).result()
     assert bytes(store.read("x").result().value) == b"x"
+
+
+@pytest.mark.parametrize("name", ["w.json", "w.parq"])
+def test_writing_to_a_set_in_a_bucket(filesystem, monkeypatch, moto_bucket, name):
+    """Two clients write to one set at once, under conditions of the store; all that they wrote is there."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    endpoint, bucket = moto_bucket
+    base = {
+        "driver": "s3",
+        "bucket": bucket,
+        "endpoint": endpoint,
+        "aws_region": "us-east-1",
+        "path": f"w/{name}",
+    }
+    stores = [
+        ts.KvStore.open({"driver": "reference", "base": {**base, "engine": engine}}).result()
+        for engine in ("fsspec", "obstore")
+    ]
+    schema = {"dtype": "uint8", "shape": [40], "chunk_layout": ts.ChunkLayout(chunk_shape=[2])}
+    arrays = [
+        ts.open({"driver": "zarr", "kvstore": store.spec() / "x/"}, open=True, create=True, **schema).result()
+        for store in stores
+    ]
+    begun = [arrays[n % 2][n : n + 1].write([n + 1]) for n in range(40)]
+    for one in begun:
+        one.result()
+    again = ts.KvStore.open({"driver": "reference", "base": base}).result()
+    assert ts.open(
+        {"driver": "zarr", "kvstore": again.spec() / "x/"}
+    ).result().read().result().tolist() == list(range(1, 41))
+    again.delete_range(ts.KvStore.KeyRange("x/", "x0")).result()
+    assert ts.KvStore.open({"driver": "reference", "base": base}).result().list().result() == []

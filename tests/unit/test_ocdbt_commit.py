@@ -7,12 +7,12 @@ import pytest
 from fsstore._runtime import call, drive
 from fsstore.cache_pool import CachePool
 from fsstore.errors import StoreError
+from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.ocdbt.kind import open_database
 from fsstore.kvstore.ocdbt.mutation import Request
-from fsstore.kvstore.ocdbt.queue import CommitQueue
 from fsstore.kvstore.ocdbt.verify import verify
 from fsstore.kvstore.store import KvStore
 from fsstore.kvstore.transaction import Transaction

@@ -16,7 +16,6 @@ from fsstore.errors import (
     OutOfRangeError,
     PermissionDeniedError,
     UnavailableError,
-    UnimplementedError,
 )
 from fsstore.kvstore.coalesce import Limits
 from fsstore.kvstore.contract import KvPrefix, Read, Write
@@ -325,17 +324,6 @@ def test_saving_refuses_what_is_there(tmp_path):
             refs.save(tmp_path / name)
         refs.save(tmp_path / name, overwrite=True)
         assert list(references.open(tmp_path / name)) == [".zgroup"]
-
-
-def test_a_parquet_set_is_not_written_through_the_store(tmp_path):
-    """A parquet directory refuses writes through the adapter instead of pretending."""
-    from fsstore import references
-
-    references.open({".zgroup": "{}"}).save(tmp_path / "r.parq")
-    driver = run(open_reference(KvPrefix(LocalDriver(), f"{tmp_path}/r.parq"), {}))
-    assert not driver.features.writable
-    with pytest.raises(UnimplementedError):
-        run(driver.write_many([Write("x", b"1")]))
 
 
 def test_targets_are_opened_in_the_context_of_the_store(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from fsstore._json import Json, quote
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
+from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import Buffer, Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.ocdbt.answer import Plan, entries_of, keys_of
@@ -24,7 +25,6 @@ from fsstore.kvstore.ocdbt.key_texts import keys_bytes
 from fsstore.kvstore.ocdbt.kind import KIND
 from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.options import format_time, format_version
-from fsstore.kvstore.ocdbt.queue import CommitQueue
 from fsstore.kvstore.ocdbt.source import Source, read_spans
 from fsstore.kvstore.ocdbt.tree import find, walk
 from fsstore.kvstore.ocdbt.version import Version
@@ -57,7 +57,7 @@ class OcdbtDriver:
         self._members = dict(members or {})
         self.committer = Committer(source, options)
         self._features = self._find_features()
-        self._queue = CommitQueue(self.committer.commit, waits=self._features.waits)
+        self._queue = CommitQueue(self.committer.commit, waits=self._features.waits, again=Request.forget)
         self._fixed: Version | None = None
 
     def _find_features(self) -> Features:

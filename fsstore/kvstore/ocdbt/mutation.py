@@ -46,6 +46,10 @@ class Request:
         """Return the keys whose generation decides anything."""
         return [*compress(self.keys, self.conditions), *self.unchanged]  # UNKNOWN is empty
 
+    def forget(self) -> None:
+        """Forget what a cancelled commit placed; it may not have been written."""
+        self.placed.clear()
+
     def stored(self, number: int, limit: int, place: Callable[[Buffer], Location]) -> Stored | None:
         """Return what a leaf holds of a value: itself up to `limit` bytes, otherwise where it is or gets its place."""
         value = self.values[number]

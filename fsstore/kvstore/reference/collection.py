@@ -18,6 +18,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.grid import Grid
 from fsstore.kvstore.reference.keys import check_key
+from fsstore.kvstore.reference.load import PARQUET_NAMES
 from fsstore.kvstore.reference.location import directory
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.parquet_write import save_parquet
@@ -221,7 +222,7 @@ class References(Mapping[str, bytes | Located]):
 
 
 def _format_of(path: str) -> Saving:
-    if path.endswith((".parq", ".parquet", "/")):
+    if path.endswith(PARQUET_NAMES):
         return "parquet"
     if path.endswith((".zst", ".zstd")):
         return "json.zst"

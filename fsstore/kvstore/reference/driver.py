@@ -1,9 +1,8 @@
 """The `reference` key-value store: an adapter that shows the keys of a reference set.
 
 The set is read when the store is opened and resolved in batches (`refset`); targets are fetched by `fetch`.  Writing is
-copy-on-write: new values stand inline in an overlay over the set, and every batch of writes is saved to the document,
-under the condition that nobody else changed it, before it is answered.  Only JSON documents are saved this way; a
-parquet directory is written as a whole (`writer`).
+copy-on-write: new values stand inline in the set, and every batch of writes is saved to its document or its parquet
+files, under the condition that nobody else changed them, before it is answered (`overlay`).
 """
 
 from __future__ import annotations

@@ -21,11 +21,13 @@ from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.reference.fetch import Fetcher
 from fsstore.kvstore.reference.load import Reading, load
 from fsstore.kvstore.reference.location import beside
-from fsstore.kvstore.reference.overlay import Document, Overlay, State
+from fsstore.kvstore.reference.overlay import Overlay, State
+from fsstore.kvstore.reference.parquet_document import ParquetDocument
+from fsstore.kvstore.reference.parquet_refs import ParquetSet
 from fsstore.kvstore.reference.policy import Policy, normalize, normalize_prefix
 from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.targets import OpenTarget, Targets, check_prefixes, open_in, open_with_spec
-from fsstore.kvstore.reference.writer import compression_of, encode
+from fsstore.kvstore.reference.writer import JsonDocument
 from fsstore.kvstore.secret import guard
 from fsstore.url import decode_path, encode_path, reject_query
 
@@ -157,17 +159,13 @@ async def open_reference(
     reading = Reading(members.get("target"), members.get("templates"), create)
     features = base.driver.features
 
-    async def reload() -> State:
+    async def stored() -> State:
         return await load(base, reading)
 
-    async def save(state: State) -> bytes:
-        data = await encode(state, compression=compression_of(base.path))
-        return (await base.write("", data, state.generation)).generation
-
-    state = await reload()
-    stored = isinstance(state.base, TableSet) and not base.path.endswith("/")
-    writable = stored and features.writable and features.conditional_write
-    overlay = Overlay(state, Document(reload, save) if writable else None, writable=writable)
+    state = await stored()
+    document = ParquetDocument(stored) if isinstance(state.base, ParquetSet) else JsonDocument(base, stored)
+    writable = features.writable and features.conditional_write
+    overlay = Overlay(state, document if writable else None, writable=writable)
     parent = await beside(base)
     return reference_driver(
         overlay,

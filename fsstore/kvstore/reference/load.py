@@ -1,8 +1,8 @@
 """Opening a stored set: which form it has, decompressing it, parsing it.
 
 The form is found by looking, not by the name: a value at the path is a JSON document, plain or compressed by gzip,
-zstd, bz2 or xz (told by their magic numbers); a `.zmetadata` below the path is a parquet directory.  Decompression is
-bounded.
+zstd, bz2 or xz (told by their magic numbers); a `.zmetadata` below the path is a parquet directory.  Only of a set that
+is yet to be made the name decides.  Decompression is bounded.
 
 A large document is read piece by piece from a local file, or decompressed so, while it is parsed: it never is in
 memory as a whole.
@@ -22,12 +22,18 @@ from fsstore.kvstore.contract import NO_VALUE, Buffer, KvPrefix, ReadResult
 from fsstore.kvstore.reference.json_refs import Pieces, from_json
 from fsstore.kvstore.reference.location import directory, name_of
 from fsstore.kvstore.reference.overlay import State
+from fsstore.kvstore.reference.parquet_files import PartitionFiles
+from fsstore.kvstore.reference.parquet_metadata import format_metadata
 from fsstore.kvstore.reference.parquet_refs import ParquetSet
 from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.table import Table
 
-__all__ = ["Reading", "decompress", "load"]
+__all__ = ["PARQUET_NAMES", "Reading", "decompress", "load"]
 
+PARQUET_NAMES = ("/", ".parq", ".parquet")
+"""How the names of parquet sets end."""
+RECORD_SIZE = 10_000
+"""References in a file of a new parquet set: every batch of writes makes the files it touches anew."""
 _PIECE = 4 * 2**20
 
 
@@ -43,19 +49,22 @@ class Reading:
 async def load(base: KvPrefix, reading: Reading) -> State:
     """Return the state of the set at `base`; raises `NotFoundError` where there is none and `create` is false."""
     name = name_of(base)
-    likely_directory = name.endswith(("/", ".parq", ".parquet"))
+    likely_directory = name.endswith(PARQUET_NAMES)
     document = None if likely_directory else await _document(base)
     if document is None or document.state != "value":
         inside = await directory(base)
         found = await _probe(inside, ".zmetadata")
         if found is not None and found.state == "value":
             try:
-                return State(ParquetSet(inside, found.value), {}, found.generation)
+                return State(ParquetSet(PartitionFiles(inside), found.value), {}, found.generation)
             except StoreError as error:
                 raise error.within(f"Error opening {inside.describe('.zmetadata')}") from error
         if likely_directory and not name.endswith("/"):
             document = await _document(base)
     if document is None or document.state != "value":
+        if reading.create and likely_directory:
+            empty = format_metadata({}, RECORD_SIZE)
+            return State(ParquetSet(PartitionFiles(await directory(base)), empty), {}, NO_VALUE)
         if reading.create:
             return State(TableSet(Table()), {}, NO_VALUE)
         raise NotFoundError(

@@ -1,27 +1,33 @@
-"""Copy-on-write over a reference set: new values, deletions, and saving them.
+"""Writing to a reference set: conditions, several writers, and what stands in memory until it is saved.
 
-The state is one immutable value (the set, what changed since, the generation of the document), replaced as a whole, so
-readers need no lock.  A batch of writes is checked, merged and saved under the condition that the document still has
-the generation known; when somebody else was faster, the document is loaded again and the batch tried again.
+The state is one immutable value (the set, what changed since, the generation of its document), replaced as a whole, so
+readers need no lock.  Batches that come while one is saved are saved together, for each costs a document or a file
+written anew.  They are judged and saved by rounds: what the document could not save, because another process was
+faster, is judged again by what is stored now.  How a set is saved is the business of its document: `writer` for JSON,
+`parquet_document` for parquet.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, Read, Stamp, Write, now
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.refset import ReferenceSet, Resolved
 from fsstore.kvstore.reference.table import ABSENT, INLINE, Row, Rows
 
-__all__ = ["Document", "Overlay", "State"]
+__all__ = ["Changes", "Document", "Overlay", "Saved", "State"]
 
 _TRIES = 50
+
+Changes = Mapping[str, bytes | None]
+"""New values by key; None deletes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class State:
     """A set, the values that replace its own (None deletes), and the generation of its document."""
 
     base: ReferenceSet
-    changes: Mapping[str, bytes | None] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
     generation: bytes = NO_VALUE
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
@@ -66,12 +72,51 @@ def _put(rows: Rows, position: int, value: bytes | None, inline: Any) -> None:
     inline.append(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """Where a set is stored: `load` reads its state, `save` writes one and answers the new generation, or `UNKNOWN`."""
+class Saved(NamedTuple):
+    """What a document answers: the state as it is now, and the changes it holds, as it holds them."""
 
-    load: Callable[[], Awaitable[State]]
-    save: Callable[[State], Awaitable[bytes]]
+    state: State
+    changes: Changes
+
+
+class Document(Protocol):
+    """Where a set is stored."""
+
+    async def basis(self, state: State, keys: Sequence[str]) -> Any:
+        """Return what changes of `keys` will be based on; it is taken before their conditions are judged."""
+        ...
+
+    async def save(self, state: State, changes: Changes, basis: Any) -> Saved:
+        """Save changes of a state where nobody changed the basis; the others are missing in the answer."""
+        ...
+
+    async def reload(self, state: State, keys: Sequence[str]) -> State | None:
+        """Return the state that is stored, or None if `keys` are as they were."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A batch of writes that waits, and its answer."""
+
+    writes: Sequence[Write]
+    driver: KvDriver
+    stamps: Mapping[str, Stamp] = field(default_factory=dict)
+    error: StoreError | None = None
+
+
+def _disjoint(requests: Sequence[_Request]) -> list[list[_Request]]:
+    """Return requests in order, in groups in which no key is written twice."""
+    groups: list[list[_Request]] = []
+    seen: set[str] = set()
+    for request in requests:
+        keys = {write.key for write in request.writes}
+        if not groups or keys & seen:
+            groups.append([])
+            seen = set()
+        groups[-1].append(request)
+        seen |= keys
+    return groups
 
 
 class Overlay:
@@ -83,6 +128,7 @@ class Overlay:
         self.conditional = writable
         self._document = document
         self._lock = threading.Lock()
+        self._queue: CommitQueue[_Request] | None = None
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`."""
@@ -94,20 +140,67 @@ class Overlay:
 
     async def write(self, writes: Sequence[Write], driver: KvDriver) -> list[Stamp]:
         """Apply a batch of writes and save it; conditions are checked against what is saved."""
+        self._check(writes, driver)
+        with self._lock:
+            if self._queue is None:
+                self._queue = CommitQueue(self._commit, waits=driver.features.waits)
+        request = _Request(writes, driver)
+        await self._queue.submit(request)
+        if request.error is not None:
+            raise request.error
+        return [request.stamps[write.key] for write in writes]
+
+    async def _commit(self, requests: Sequence[_Request]) -> None:
+        """Save requests, those of different keys together; where that fails, each by itself for its own error."""
+        for group in _disjoint(requests):
+            writes = [write for request in group for write in request.writes]
+            try:
+                stamps = await self._apply(writes, group[0].driver)
+            except StoreError as error:
+                if len(group) == 1:
+                    group[0].error = error
+                    continue
+                for request in group:
+                    await self._commit([request])
+                continue
+            for request in group:
+                request.stamps = stamps
+
+    async def _apply(self, writes: Sequence[Write], driver: KvDriver) -> dict[str, Stamp]:
+        stamps: dict[str, Stamp] = {}
+        waiting, tries = list(writes), 0
+        while waiting:
+            settled = await self._settle(waiting, driver)
+            stamps.update(settled)
+            waiting = [write for write in waiting if write.key not in stamps]
+            tries = 0 if settled else tries + 1
+            if tries == _TRIES:
+                raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
+        return stamps
+
+    def _check(self, writes: Sequence[Write], driver: KvDriver) -> None:
         if not self.writable:
             raise UnimplementedError(f"KeyValueStore does not support writing: {driver.describe_key('')}")
         for write in writes:
             why = check_key(write.key)
             if why is not None:
                 raise StoreError(f"Error writing {driver.describe_key(write.key)}: {why}")
-        for _ in range(_TRIES):
-            before = self.state
-            held = await self._held(writes, driver)
-            changes = {write.key: _bytes(write) for write, holds in zip(writes, held, strict=True) if holds}
-            after = State(before.base, {**before.changes, **changes}, before.generation)
-            if await self._commit(before, after if changes else before):
-                return [_stamp(write, holds=holds) for write, holds in zip(writes, held, strict=True)]
-        raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
+
+    async def _settle(self, writes: Sequence[Write], driver: KvDriver) -> dict[str, Stamp]:
+        """Return the stamps of the writes that could be decided by what is stored now."""
+        before, document = self.state, self._document
+        basis = await document.basis(before, [write.key for write in writes]) if document else None
+        held = await self._held(writes, driver)
+        refused = [write.key for write, holds in zip(writes, held, strict=True) if not holds]
+        if refused and document:
+            stored = await document.reload(before, refused)
+            if stored is not None:
+                self._swap(before, stored)
+                return {}
+        changes = {write.key: _bytes(write) for write, holds in zip(writes, held, strict=True) if holds}
+        kept = await self._save(before, changes, basis) if changes else {}
+        stamps = {key: Stamp(UNKNOWN, now()) for key in refused}
+        return stamps | {key: _stamp(value) for key, value in kept.items()}
 
     async def _held(self, writes: Sequence[Write], driver: KvDriver) -> list[bool]:
         """Return whether the condition of each write holds."""
@@ -118,15 +211,14 @@ class Overlay:
         current = {write.key: result.generation for write, result in zip(conditional, found, strict=True)}
         return [write.if_equal == UNKNOWN or write.if_equal == current[write.key] for write in writes]
 
-    async def _commit(self, before: State, after: State) -> bool:
-        if self._document is None or after is before:
-            return self._swap(before, after)
-        saved = await self._document.save(after)
-        if saved == UNKNOWN:
-            self._swap(before, await self._document.load())
-            return False
-        self._swap(before, State(after.base, after.changes, saved))
-        return True
+    async def _save(self, before: State, changes: Changes, basis: Any) -> Changes:
+        """Return those of the changes that are saved."""
+        if self._document is None:
+            after = State(before.base, {**before.changes, **changes}, before.generation)
+            return changes if self._swap(before, after) else {}
+        saved = await self._document.save(before, changes, basis)
+        self._swap(before, saved.state)
+        return saved.changes
 
     def _swap(self, before: State, after: State) -> bool:
         with self._lock:
@@ -140,12 +232,8 @@ def _bytes(write: Write) -> bytes | None:
     return None if write.value is None else bytes(write.value)
 
 
-def _stamp(write: Write, *, holds: bool) -> Stamp:
-    if not holds:
-        return Stamp(UNKNOWN, now())
-    if write.value is None:
-        return Stamp(NO_VALUE, now())
-    return Stamp(inline_generation(bytes(write.value)), now())
+def _stamp(value: bytes | None) -> Stamp:
+    return Stamp(NO_VALUE if value is None else inline_generation(value), now())
 
 
 def inline_generation(value: bytes) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,13 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.grid import Grid, grid_of
 from fsstore.kvstore.reference.keys import split
 from fsstore.kvstore.reference.overlay import State
+from fsstore.kvstore.reference.parquet_files import file_name
+from fsstore.kvstore.reference.parquet_metadata import format_metadata, is_document, is_object
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE, Rows
 
-__all__ = ["save_parquet"]
+__all__ = ["encode_partition", "save_parquet"]
 
-_DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 _DICTIONARY = 10
 _WRITES = 64
 
@@ -147,14 +148,14 @@ async def save_parquet(state: State, base: KvPrefix, *, record_size: int = 100_0
     writes: list[Write] = []
     for path, array in plan.arrays.items():
         for record, rows in array.files(record_size):
-            name = f"{path}/refs.{record}.parq" if path else f"refs.{record}.parq"
-            writes.append(Write(name, _file(rows, plan)))
+            name = file_name((path, record))
+            writes.append(Write(name, encode_partition(rows, plan.urls, plan.inline)))
             if len(writes) >= _WRITES:
                 await base.write_many(writes)
                 writes = []
     if writes:
         await base.write_many(writes)
-    await base.write(".zmetadata", _zmetadata(plan.metadata, record_size))
+    await base.write(".zmetadata", format_metadata(plan.metadata, record_size))
 
 
 async def _metadata(state: State) -> dict[str, bytes]:
@@ -163,10 +164,10 @@ async def _metadata(state: State) -> dict[str, bytes]:
     problems = []
     async for names, resolved in state.scan(KeyRange()):
         for position, name in enumerate(names):
-            if name.rpartition("/")[2] not in _DOCUMENTS:
+            if not is_document(name):
                 continue
             value = resolved.value(position)
-            if not isinstance(value, bytes) or not _is_object(value):
+            if not isinstance(value, bytes) or not is_object(value):
                 problems.append(f"The metadata {quote(name)} is not an inline JSON object")
             else:
                 found[name] = value
@@ -175,22 +176,8 @@ async def _metadata(state: State) -> dict[str, bytes]:
     return found
 
 
-def _is_object(value: bytes) -> bool:
-    try:
-        return isinstance(json.loads(value), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _zmetadata(metadata: dict[str, bytes], record_size: int) -> bytes:
-    """Return `.zmetadata`; the documents stand in it as they are."""
-    members = b",".join(
-        json.dumps(key).encode() + b":" + value.strip() for key, value in sorted(metadata.items())
-    )
-    return b'{"metadata":{' + members + b'},"record_size":%d}' % record_size
-
-
-def _file(rows: Rows, plan: _Plan) -> bytes:
+def encode_partition(rows: Rows, urls: Sequence[str], inline: Sequence[bytes | None]) -> bytes:
+    """Return the file of rows that point into `urls` and `inline`."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -202,13 +189,13 @@ def _file(rows: Rows, plan: _Plan) -> bytes:
     used, codes = np.unique(rows.url[target], return_inverse=True)
     all_codes = np.zeros(len(rows.url), np.int32)
     all_codes[target] = codes
-    urls = pa.array([plan.urls[number] for number in used.tolist()], pa.string())
-    path = pa.DictionaryArray.from_arrays(pa.array(all_codes, pa.int32(), mask=~target), urls)
+    names = pa.array([urls[number] for number in used.tolist()], pa.string())
+    path = pa.DictionaryArray.from_arrays(pa.array(all_codes, pa.int32(), mask=~target), names)
     many = int(target.sum()) > _DICTIONARY * len(used)
     numbers = [np.where(target & (rows.length != WHOLE), column, 0) for column in (rows.offset, rows.length)]
     raw: list[bytes | None] = [None] * len(rows.url)
     for position in np.flatnonzero(rows.url == INLINE).tolist():
-        raw[position] = plan.inline[int(rows.offset[position])]
+        raw[position] = inline[int(rows.offset[position])]
     fields = [
         pa.field("path", path.type if many else pa.string()),
         pa.field("offset", pa.int64(), nullable=False),

@@ -2,28 +2,57 @@
 
 Inline bytes are written as text when they are UTF-8 and do not begin with `base64:`, else in base64: reading gives the
 same bytes back, in this library and in every other.  No value is parsed or formatted again.  The document is produced
-in pieces (and compressed in a stream), never as one Python object; it is stored by one atomic write.
+in pieces (and compressed in a stream), never as one Python object; it is stored by one atomic write, under the
+condition that nobody else changed it.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any, Literal
 
 from fsstore.errors import JsonError, ResourceExhaustedError
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.overlay import State
+from fsstore.kvstore.reference.overlay import Changes, Saved, State
 from fsstore.kvstore.reference.refset import Resolved, TableSet
 from fsstore.kvstore.reference.table import ABSENT, WHOLE
 from fsstore.kvstore.reference.value import encode_text
 
-__all__ = ["Compression", "compression_of", "encode"]
+__all__ = ["Compression", "JsonDocument", "compression_of", "encode"]
 
 Compression = Literal["", "zstd", "gzip"]
 MAX_EXPANDED = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDocument:
+    """The document at `base`; `load` reads its state."""
+
+    base: KvPrefix
+    load: Callable[[], Awaitable[State]]
+
+    async def basis(self, state: State, keys: Sequence[str]) -> None:
+        """Return nothing: changes are based on the state."""
+
+    async def save(self, state: State, changes: Changes, basis: None) -> Saved:
+        """Write the document again."""
+        after = State(state.base, {**state.changes, **changes}, state.generation)
+        data = await encode(after, compression=compression_of(self.base.path))
+        stamp = await self.base.write("", data, state.generation)
+        if stamp.generation == UNKNOWN:
+            return Saved(await self.load(), {})
+        return Saved(State(after.base, after.changes, stamp.generation), changes)
+
+    async def reload(self, state: State, keys: Sequence[str]) -> State | None:
+        """Return the state that is stored, or None if the document is the one that is known."""
+        read = Read(self.base.path, if_not_equal=state.generation)
+        found = (await self.base.driver.read_many([read]))[0]
+        return None if found.generation == state.generation else await self.load()
 
 
 def compression_of(path: str) -> Compression:

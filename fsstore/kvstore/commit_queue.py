@@ -11,16 +11,17 @@ import asyncio
 import copy
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-
-from fsstore.kvstore.ocdbt.mutation import Request
+from typing import Generic, TypeVar
 
 __all__ = ["CommitQueue"]
 
+R = TypeVar("R")
 
-class _Ticket:
+
+class _Ticket(Generic[R]):
     """A request in the queue and the means to wake its caller."""
 
-    def __init__(self, request: Request, *, waits: bool) -> None:
+    def __init__(self, request: R, *, waits: bool) -> None:
         self.request = request
         self.chosen = False
         self.error: BaseException | None = None
@@ -47,17 +48,27 @@ class _Ticket:
             self._future.set_result(None)
 
 
-class CommitQueue:
-    """Runs `commit` over batches of requests, one batch at a time."""
+class CommitQueue(Generic[R]):
+    """Runs `commit` over batches of requests, one batch at a time.
 
-    def __init__(self, commit: Callable[[Sequence[Request]], Awaitable[None]], *, waits: bool) -> None:
+    `again` is told of requests that go into another batch, because theirs was cancelled.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Sequence[R]], Awaitable[None]],
+        *,
+        waits: bool,
+        again: Callable[[R], None] = lambda _: None,
+    ) -> None:
         self._commit = commit
+        self._again = again
         self._waits = waits
         self._lock = threading.Lock()
-        self._waiting: list[_Ticket] = []
+        self._waiting: list[_Ticket[R]] = []
         self._busy = False
 
-    async def submit(self, request: Request) -> None:
+    async def submit(self, request: R) -> None:
         """Return when a commit has answered `request`; raise what the commit raised."""
         ticket = _Ticket(request, waits=self._waits)
         with self._lock:
@@ -71,7 +82,7 @@ class CommitQueue:
         if ticket.error is not None:
             raise ticket.error
 
-    async def _wait(self, ticket: _Ticket) -> None:
+    async def _wait(self, ticket: _Ticket[R]) -> None:
         try:
             await ticket.wait()
         except BaseException:
@@ -82,7 +93,7 @@ class CommitQueue:
                 self._pass_on()
             raise
 
-    async def _lead(self, ticket: _Ticket) -> None:
+    async def _lead(self, ticket: _Ticket[R]) -> None:
         with self._lock:
             batch, self._waiting = self._waiting, []
         others = [one for one in batch if one is not ticket]
@@ -95,7 +106,7 @@ class CommitQueue:
         except BaseException:
             # the leader was cancelled, the others were not: they try again
             for one in others:
-                one.request.placed.clear()  # those values may not have been written
+                self._again(one.request)
             with self._lock:
                 self._waiting[:0] = others
             others = []
