@@ -12,7 +12,7 @@ import numpy as np
 from fsstore._json import Json
 from fsstore.codec.configuration import Members, Options, read_options
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
-from fsstore.codec.size import too_short
+from fsstore.codec.size import too_long, too_short
 from fsstore.errors import DataLossError, StoreError
 
 __all__ = ["BoundCrc32c", "Crc32cCodec", "checksum"]
@@ -45,13 +45,9 @@ class BoundCrc32c:
         return b"".join((data, checksum(data).to_bytes(4, "little")))
 
     def decode(self, data: Any) -> memoryview:
-        """Return a view of `data` without its checksum, which must be right.
-
-        Bytes after the checksum are ignored when the size of the data is known, as TensorStore ignores them.
-        """
+        """Return a view of `data` without its checksum, which must be right."""
         view = memoryview(data)
-        if self.size is None or len(view) != self.size + 4:
-            data = view = self._cut(view)
+        self._check_length(len(view))
         if checksum(data) != _RESIDUE:
             stored, computed = int.from_bytes(view[-4:], "little"), checksum(view[:-4])
             raise DataLossError(
@@ -59,18 +55,17 @@ class BoundCrc32c:
             )
         return view[:-4]
 
-    def _cut(self, view: memoryview) -> memoryview:
-        """Return the data and their checksum, or raise when they are not all there."""
-        length = len(view)
+    def _check_length(self, length: int) -> None:
+        """Raise unless the data and their checksum are there, and no more."""
         if self.size is None:
             if length < 4:
                 raise DataLossError(f"Input size of {length} is less than digest size of 4")
-            return view
-        if length < self.size:
+        elif length < self.size:
             raise too_short(self.size, length)
-        if length < self.size + 4:
+        elif length < self.size + 4:
             raise DataLossError(f"Unexpected end of input; at byte {self.size}")
-        return view[: self.size + 4]
+        elif length > self.size + 4:
+            raise too_long(self.size + 4, length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,16 @@ class BoundDeflate:
             return False
         decode, failures = self._fast
         try:
-            return len(decode(data, out=out)) == len(out)
+            return len(decode(data, out=out)) == len(out) and self._ends_with_checksum(data, out)
         except failures:
             return False
+
+    def _ends_with_checksum(self, data: Any, out: Array) -> bool:
+        """Return whether nothing follows the stream: libdeflate checks it, but does not say where it ends."""
+        if self.framing == "gzip":
+            tail = _library().crc32(out) | (len(out) & 0xFFFFFFFF) << 32
+            return bool(data[-8:] == tail.to_bytes(8, "little"))
+        return self.framing == "raw" or bool(data[-4:] == _library().adler32(out).to_bytes(4, "big"))
 
 
 @dataclass(frozen=True, slots=True)

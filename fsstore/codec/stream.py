@@ -1,7 +1,7 @@
 """Decompression in bounded steps, for every library that offers incremental objects (zlib, bz2, lzma).
 
-A stream may consist of several members; the next is begun only while bytes are missing, so what follows a complete
-stream is ignored, as TensorStore ignores it.  No more than one byte beyond the expected size is ever produced.
+A stream may consist of several members, and nothing else may follow the last.  No more than one byte beyond the
+expected size is ever produced.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> byte
     rest: bytes = data if isinstance(data, bytes) else bytes(data)
     parts: list[bytes] = []
     total, bound = 0, limit if size is None else size
-    while not parts or (rest and (size is None or total < size)):
+    while not parts or rest:
         try:
             part, rest = _member(rest, inflater, bound - total + 1)
         except inflater.failures as error:
-            if parts and size is None:
-                break
+            if parts and (size is None or total == size):
+                raise too_long(total, total + len(rest)) from None
             raise _failure(error, inflater, len(data), total) from None
         parts.append(part)
         total += len(part)

@@ -2,7 +2,7 @@
 
 A decompressor costs more to make than a small frame costs to decode (10 against 0.8 µs), so every thread keeps one.
 The size in the frame header is compared with the size expected before anything is allocated.  A frame that is
-shorter than expected is continued by the next one; what follows the last needed byte is ignored.
+shorter than expected is continued by the next one; nothing but frames without content may follow the last.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BoundZstd:
         size = self._size
         try:
             if size and _SIZE(data) in (size, -1):
-                out = _local.decompressor.decompress(data, max_output_size=size)
+                out = _local.decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
                 if len(out) == size:
                     return out
         except _DAMAGED:
@@ -116,15 +116,15 @@ class BoundZstd:
 
 
 def _decode_frames(data: bytes, size: int | None, limit: int) -> bytes:
-    """Decode frame after frame until `size` bytes are there, or to the end, never past the limit."""
+    """Decode frame after frame to the end, never past the limit."""
     parts: list[bytes] = []
     total, bound, rest = 0, limit if size is None else size, data
-    while not parts or (rest and (size is None or total < size)):
+    while not parts or rest:
         try:
             part, rest = _frame(rest, bound - total, too_large(limit) if size is None else too_long(bound))
         except _DAMAGED as error:
-            if parts and size is None:
-                break
+            if parts and (size is None or total == size):
+                raise too_long(total, total + len(rest)) from None
             raise _damaged(error, rest, len(data) - len(rest)) from None
         parts.append(part)
         total += len(part)
