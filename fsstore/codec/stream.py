@@ -45,7 +45,7 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> byte
     while not parts or rest:
         try:
             part, rest = _member(rest, inflater, bound - total + 1)
-        except inflater.failures as error:
+        except (*inflater.failures, FailedPreconditionError) as error:
             if parts and (size is None or total == size):
                 raise too_long(total, total + len(rest)) from None
             raise _failure(error, inflater, len(data), total) from None
@@ -76,6 +76,8 @@ def _member(data: bytes, inflater: Inflater, room: int) -> tuple[bytes, bytes]:
 
 
 def _failure(error: BaseException, inflater: Inflater, length: int, total: int) -> FailedPreconditionError:
+    if isinstance(error, FailedPreconditionError):
+        return error
     if isinstance(error, EOFError):
         return FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {length}")
     reason = str(error).rpartition(": ")[2] or type(error).__name__

@@ -113,7 +113,9 @@ def test_bytes_after_the_stream_are_refused(chain, shape, junk):
     codec = bound(*chain, shape=shape)
     data = np.arange(shape[0], dtype="i4")
     for out in (None, np.zeros(shape, "i4")):
-        with pytest.raises(FailedPreconditionError, match=f"End of data expected; remaining length: {len(junk)}"):
+        with pytest.raises(
+            FailedPreconditionError, match=f"End of data expected; remaining length: {len(junk)}"
+        ):
             codec.decode(bytes(codec.encode(data)) + junk, out)
 
 
@@ -122,12 +124,18 @@ def test_bytes_after_the_stream_are_refused(chain, shape, junk):
 def test_bytes_after_a_compressor_of_zarr2_are_refused(name, size):
     """The same for the compressors of zarr v2; empty members and frames may follow."""
     compressor = numcodecs.get_codec({"id": name})
-    spec = {"driver": "zarr", "kvstore": "memory://", "metadata": {"chunks": [size], "compressor": {"id": name}}}
+    spec = {
+        "driver": "zarr",
+        "kvstore": "memory://",
+        "metadata": {"chunks": [size], "compressor": {"id": name}},
+    }
     store = fsstore.open(spec, create=True, dtype="int32", shape=[size]).result()
     data = np.arange(size, dtype="i4")
     encoded = bytes(compressor.encode(data))
     store.kvstore["0"] = encoded + b"junk"
-    with pytest.raises(FailedPreconditionError, match='Error reading "0": End of data expected; remaining length: 4'):
+    with pytest.raises(
+        FailedPreconditionError, match='Error reading "0": End of data expected; remaining length: 4'
+    ):
         store.read().result()
     if name != "zlib":
         store.kvstore["0"] = encoded + bytes(compressor.encode(b""))
