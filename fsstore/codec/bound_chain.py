@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from fsstore._json import quote
 from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
 from fsstore.codec.scratch import scratch
 from fsstore.errors import StoreError
@@ -57,6 +58,7 @@ def _reversed_decoders(stages: Sequence[BoundCodec]) -> tuple[Callable[[Any], An
 class BoundChain:
     """Encodes and decodes the chunks that `chunk` describes.
 
+    `names` are those of `pack` and the stages, for errors.
     `encoded_size` is the size of every encoded chunk when it is fixed, else None.  `order` is the permutation that
     the array codecs amount to (encoded dimension i is dimension `order[i]` of the chunk), None when they do more than
     transpose.  `shard` is the layout of the encoding when the chunk is a shard whose parts can be reached one by one,
@@ -72,6 +74,7 @@ class BoundChain:
         "_decode_joined",
         "_decode_span",
         "_from_array",
+        "_names",
         "_size",
         "_stored",
         "_to_bytes",
@@ -88,9 +91,14 @@ class BoundChain:
     )
 
     def __init__(
-        self, chunk: ChunkSpec, arrays: Sequence[BoundCodec], pack: BoundCodec, stages: Sequence[BoundCodec]
+        self,
+        chunk: ChunkSpec,
+        arrays: Sequence[BoundCodec],
+        pack: BoundCodec,
+        stages: Sequence[BoundCodec],
+        names: Sequence[str] = (),
     ) -> None:
-        self.chunk = chunk
+        self.chunk, self._names = chunk, tuple(names)
         self._arrays = tuple(stage.encode for stage in arrays)
         self._bytes = tuple(stage.encode for stage in stages)
         self._undo_arrays = _reversed_decoders(arrays)
@@ -135,13 +143,29 @@ class BoundChain:
         contents are undefined.  Without `out` the result may be a read-only view of `data`.
         Raises `DataLossError` or `FailedPreconditionError` when the bytes are damaged.
         """
-        if out is None:
-            return self._decode_new(data)
-        if self._decode_array is not None:
-            return self._decode_placed(data, out)
-        if self._decode_into is None or not self._decode_direct(data, out):
-            np.copyto(out, self.borrow(data), casting="equiv")
+        try:
+            if out is None:
+                return self._decode_new(data)
+            if self._decode_array is not None:
+                return self._decode_placed(data, out)
+            if self._decode_into is None or not self._decode_direct(data, out):
+                np.copyto(out, self._borrow(data), casting="equiv")
+        except StoreError as error:
+            self._blame(error, data)
+            raise
         return out
+
+    def _blame(self, error: StoreError, data: Any) -> None:
+        """Note which codec cannot decode `data`: the first, backwards, that fails again."""
+        name = next(iter(self._names), None)
+        for stage, undo in zip(self._names[:0:-1], self._undo_bytes, strict=False):
+            try:
+                data = undo(data)
+            except StoreError:
+                name = stage
+                break
+        if name is not None:
+            error.add_note(f"in codec {quote(name)}")
 
     def _decode_new(self, data: Any) -> Array:
         for undo in self._undo_bytes:
@@ -191,6 +215,13 @@ class BoundChain:
 
         With a `span`, only the elements `[first, stop)` of the encoding are set, if the chain `decodes_spans`.
         """
+        try:
+            return self._borrow(data, span)
+        except StoreError as error:
+            self._blame(error, data)
+            raise
+
+    def _borrow(self, data: Any, span: Span | None = None) -> Array:
         array = None
         if self._decode_into is not None:
             array = self._shaped(scratch(self._size), ())

@@ -137,11 +137,12 @@ class V2Pipeline:
             transpose = TransposeCodec("F").bind(chunk)
             arrays, seen = [transpose], transpose.encoded
         pack = self._pack(seen, reverse=bool(arrays))
+        names = ["filters" if self.filters else "bytes"]
         if self.compressor is None:
-            return BoundChain(chunk, arrays, pack, [])
+            return BoundChain(chunk, arrays, pack, [], names)
         whole = FlatSpec(seen.dtype, math.prod(seen.shape), seen.shape)
         flat = _flat(pack.encoded) if self.filters else whole
-        return BoundChain(chunk, arrays, pack, [self.compressor.bind(flat)])
+        return BoundChain(chunk, arrays, pack, [self.compressor.bind(flat)], [*names, self.compressor.id])
 
     def _pack(self, chunk: ChunkSpec, *, reverse: bool) -> BoundBytes | BoundFilters:
         if self.filters:

@@ -74,9 +74,33 @@ def test_truncated_chunk(name, keep):
     assert store.read().result().tolist() == VALUES.tolist(), "a whole chunk repairs"
 
 
-@pytest.mark.parametrize("name", ["bytes", "blosc", "numcodecs.lz4", "shard"])
+@pytest.mark.parametrize("name", [name for name in CHAINS if "shard" not in name])
+def test_damage_names_the_codec(name):
+    """A note says which codec of the chain cannot decode the chunk, whether all or one element is read."""
+    store = array(CHAINS[name])
+    damage(store, lambda data: data[:-6])
+    for wanted in (store, store[1]):
+        with pytest.raises(StoreError) as found:
+            wanted.read().result()
+        assert f'in codec "{name}"' in found.value.__notes__
+
+
+@pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "blosc", "zstd", "lz4", "lzma", None])
+def test_damage_names_the_compressor(name):
+    """The same for zarr v2."""
+    metadata = {"chunks": [40000], "compressor": None if name is None else {"id": name}}
+    spec = {"driver": "zarr", "kvstore": {"driver": "memory"}, "metadata": metadata}
+    store = ts.open(spec, create=True, dtype="int32", shape=[40000]).result()
+    store.write(np.arange(40000, dtype="int32")).result()
+    damage(store, lambda data: data[:-6], key="0")
+    with pytest.raises(StoreError, match='Error reading "0": ') as found:
+        store.read().result()
+    assert found.value.__notes__ == [f'in codec "{name or "bytes"}"']
+
+
+@pytest.mark.parametrize("name", [name for name in CHAINS if "start" not in name])
 def test_trailing_bytes(name):
-    """Bytes after a chunk whose encoding ends by itself or has a fixed size are an error."""
+    """Bytes after a chunk are an error; a shard that begins with its index may have gaps, also at its end."""
     store = array(CHAINS[name])
     damage(store, lambda data: data + b"x")
     with pytest.raises(StoreError, match=r'Error reading .*"c/0"'):

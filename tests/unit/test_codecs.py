@@ -90,7 +90,7 @@ def test_decode_many_names_the_position_of_an_error():
     assert outs.tolist() == [[1, 2, 3]] * 3
     with pytest.raises(FailedPreconditionError) as caught:
         bound.decode_many([good, b"bad", good], outs)
-    assert caught.value.__notes__ == ["in chunk 1 of the batch"]
+    assert caught.value.__notes__ == ['in codec "zstd"', "in chunk 1 of the batch"]
 
 
 def test_narrow_types_store_high_bits_as_zero():

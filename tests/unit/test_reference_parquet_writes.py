@@ -135,7 +135,10 @@ def test_a_file_that_loses_its_last_reference_is_removed(stored):
 
 def test_metadata_keeps_its_bytes(stored):
     """Documents are stored as the text they are, numbers and order included, and white space around them is lost."""
-    texts = [b'{"b":1.50,"a":1e400,"c":NaN,"u":"\\u00e9\xc3\xa9","z":{"/":[]}}', b'{"zarr_format":3,"node_type":"group"}']
+    texts = [
+        b'{"b":1.50,"a":1e400,"c":NaN,"u":"\\u00e9\xc3\xa9","z":{"/":[]}}',
+        b'{"zarr_format":3,"node_type":"group"}',
+    ]
     store = opened(stored)
     stamps = put(store, {"x/.zattrs": texts[0], "g/zarr.json": b" " + texts[1] + b"\n"})
     for one in (store, opened(stored)):
