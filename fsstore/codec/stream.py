@@ -41,11 +41,12 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> byte
     """Return the bytes that `data` holds: exactly `size` if that is known, else at most `limit`."""
     rest: bytes = data if isinstance(data, bytes) else bytes(data)
     parts: list[bytes] = []
+    failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
     total, bound = 0, limit if size is None else size
     while not parts or rest:
         try:
             part, rest = _member(rest, inflater, bound - total + 1)
-        except (*inflater.failures, FailedPreconditionError) as error:
+        except failures as error:
             if parts and (size is None or total == size):
                 raise too_long(total, total + len(rest)) from None
             raise _failure(error, inflater, len(data), total) from None
