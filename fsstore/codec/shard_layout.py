@@ -72,7 +72,8 @@ class ShardLayout:
     def decode_index(self, data: Buffer, shard_size: int | None = None) -> Entries:
         """Return the rows of an encoded index, one per sub-chunk in grid order, all of them valid.
 
-        Rows are checked against the size of the shard where it is known.  Raises `DataLossError`.
+        Where the size of the shard is known, rows are checked against it and against each other.  Raises
+        `DataLossError`.
         """
         entries = self._unpacked(data)
         self._check(entries, range(self.count), shard_size)
@@ -101,13 +102,16 @@ class ShardLayout:
             raise DataLossError(
                 f"Invalid shard index entry {numbers[row]} with offset={offset[row]}, length={length[row]}"
             )
-        outside = ~missing & (end > shard_size) if shard_size is not None else bad
+        if shard_size is None:
+            return
+        outside = ~missing & (end > shard_size)
         if outside.any():
             row = int(np.argmax(outside))
             raise DataLossError(
                 f"Shard index entry {numbers[row]} with byte range [{offset[row]}, {end[row]}) is invalid "
                 f"for shard of size {shard_size}"
             )
+        _check_apart(entries[~missing & (length > 0)])
 
     def present(self, entries: Entries) -> npt.NDArray[np.bool_]:
         """Return which sub-chunks the rows say are there."""
@@ -216,3 +220,16 @@ class ShardLayout:
         elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
         np.copyto(blocks, elements.reshape(blocks.shape), casting="equiv")
         return True
+
+
+def _check_apart(entries: Entries) -> None:
+    """Refuse rows that share some of their bytes; equal sub-chunks may share all of them."""
+    order = np.argsort(entries[:, 0], kind="stable")
+    start, stop = entries[order, 0], entries[order].sum(axis=1)
+    clash = (start[1:] < stop[:-1]) & ((start[1:] != start[:-1]) | (stop[1:] != stop[:-1]))
+    if clash.any():
+        one = int(np.argmax(clash))
+        raise DataLossError(
+            f"Shard index entries with byte ranges [{start[one]}, {stop[one]}) and "
+            f"[{start[one + 1]}, {stop[one + 1]}) overlap"
+        )

@@ -156,11 +156,22 @@ def test_bad_rows_of_shard_index(rows, message):
         assert '"c/0"' in str(found.value)
 
 
-def test_overlapping_entries_are_read():
-    """Entries that share bytes are allowed: each is read where the index says."""
+def test_equal_entries_are_read():
+    """Entries that share all their bytes are allowed: equal sub-chunks may be stored once."""
     store = array([{"name": "sharding_indexed", "configuration": UNCHECKED}])
     damage(store, shard_with([(0, 8), (0, 8)]))
     assert store[0:4].read().result().tolist() == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("rows", [[(0, 8), (4, 8)], [(4, 8), (0, 8)], [(0, 16), (8, 8)]], ids=str)
+def test_overlapping_entries(rows):
+    """Entries that share some of their bytes are damage (deliberate: TensorStore reads both), also for writes."""
+    store = array([{"name": "sharding_indexed", "configuration": UNCHECKED}])
+    damage(store, shard_with(rows))
+    with pytest.raises(StoreError, match=r'Error reading .*"c/0".*Shard index entries .* overlap'):
+        store[0:4].read().result()
+    with pytest.raises(StoreError, match=r'Error writing .*"c/0".*Shard index entries .* overlap'):
+        store[0].write(5).result()
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "blosc"])
