@@ -20,7 +20,8 @@ class Detection:
     `name` is its URL scheme and what messages call it.  `role` says what is opened: the `array` driver of that
     name, the `store` adapter of that name, or `foreign` for formats known by name only, which `tool` reads.
 
-    A directory is of the format when all of `files` are in it.  A file is when it has one of the `signatures` (pairs
+    A directory is of the format when all of `files` are in it; with `read_whole` opening it begins with reading them,
+    so detection asks for no less and hands over what it got.  A file is when it has one of the `signatures` (pairs
     of an offset and the bytes there, all of one tuple together), or when `matches(head, tail)` says so, given its
     first `head` and last `tail` bytes; a file shorter than that is given whole, twice.  `at_least` is its smallest
     size.  With `confirm` that only makes it likely, and the first `confirm_head` bytes decide; a format that is certain
@@ -31,6 +32,7 @@ class Detection:
     name: str
     role: Literal["array", "store", "foreign"]
     files: tuple[str, ...] = ()
+    read_whole: bool = False
     signatures: tuple[tuple[tuple[int, bytes], ...], ...] = ()
     matches: Callable[[bytes, bytes], bool] | None = None
     head: int = 0

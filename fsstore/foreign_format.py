@@ -44,7 +44,12 @@ IMAGES: tuple[Detection, ...] = (
 
 FOREIGN: tuple[Detection, ...] = (
     Detection(
-        "n5", "array", files=("attributes.json",), title="N5", tool="tensorstore or zarr-python 2 read it"
+        "n5",
+        "array",
+        files=("attributes.json",),
+        read_whole=True,
+        title="N5",
+        tool="tensorstore or zarr-python 2 read it",
     ),
     Detection(
         "neuroglancer-precomputed",

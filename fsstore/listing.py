@@ -84,11 +84,11 @@ async def _nodes(url: Any, storage_options: Mapping[str, Any]) -> dict[str, Node
     context = Context()
     base = await open_target(Target(url, None, dict(storage_options)), context)
     opened, found = await enter(base, context)
-    if found is not None and found.is_file:
+    if found.is_file:
         raise StoreError(f"{opened.prefix.describe()} is {found.title}: a single array without a listing")
     path = opened.path
     directory = opened.at(path if not path or path.endswith("/") else path + "/")
-    return await hierarchy(directory.prefix)
+    return await hierarchy(directory.prefix, known=found.answers)
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:

@@ -24,7 +24,7 @@ import pytest
 
 
 class ObjectServer:
-    """Objects by URL path, a log of requests `(method, path, range)`, and scripted faults."""
+    """Objects by URL path, a log of requests `(method, path, range)`, the bytes of bodies taken from it, and scripted faults."""
 
     def __init__(self):
         self.objects = {}
@@ -34,6 +34,7 @@ class ObjectServer:
         self.faults = []
         self.headers_seen = []
         self.etags = self.heeds_conditions = True
+        self.bytes_sent = 0
         self.lock = threading.Lock()
         self.released = threading.Event()
         self._http = _Quiet(("127.0.0.1", 0), _handler(self))
@@ -73,6 +74,7 @@ class ObjectServer:
         self.faults.clear()
         self.headers_seen.clear()
         self.etags = self.heeds_conditions = True
+        self.bytes_sent = 0
 
     def close(self):
         """Stop serving."""
@@ -119,6 +121,8 @@ def _handler(server):
             self.end_headers()
             if send_body:
                 self.wfile.write(body)
+                with server.lock:
+                    server.bytes_sent += len(body)
 
         def handle_any(self):
             split = urlsplit(self.path)

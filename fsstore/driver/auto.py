@@ -17,9 +17,11 @@ from fsstore import _runtime, registry
 from fsstore._json import Fields, loads, quote
 from fsstore.context import Context, bind_resource, parse_resource
 from fsstore.context_resources import KINDS
+from fsstore.detection import Detection
 from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.kvstore.contract import now
 from fsstore.kvstore.hierarchy import arrays_below
 from fsstore.kvstore.opened import OpenKv, open_adapter
 from fsstore.kvstore.probe import Found, find, looked_for
@@ -88,9 +90,9 @@ async def _open(opening: Opening) -> OpenArray:
     assert opening.kvstore is not None
     may_wait = not _runtime.must_not_wait()
     kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction, may_wait=may_wait)
-    if found is None:
-        raise FailedPreconditionError(await _no_array(kvstore))
-    kind = _array_kind(found, kvstore)
+    if found.detection is None:
+        raise FailedPreconditionError(await _no_array(kvstore, found))
+    kind = _array_kind(found.detection, found.title, kvstore)
     path = kind.kvstore_path(found.place(kvstore))
     resources = {
         name: bind_resource(name, None, context) for name in kind.resources if "metadata" not in name
@@ -101,24 +103,26 @@ async def _open(opening: Opening) -> OpenArray:
         for name, value in opening.members.items()
         if name in RECHECK and kind.defaults.get(name, value) != value
     }
-    inner = replace(opening, members=members, resources=resources, context=context, kvstore=at)
+    inner = replace(
+        opening, members=members, resources=resources, context=context, kvstore=at, documents=found.answers
+    )
     try:
         return await kind.open(inner)
     except StoreError as error:
-        raise await _about_group(error, at) from error
+        raise await _about_group(error, at, found) from error
 
 
 async def enter(
     kvstore: OpenKv, context: Context, *, transaction: Any = None, may_wait: bool = True
-) -> tuple[OpenKv, Found | None]:
-    """Return the store inside all adapters that detection finds, and the format of the array in it.
+) -> tuple[OpenKv, Found]:
+    """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
-    None stands for a directory without an array after at least one adapter, or for a group.
     An adapter may lead anywhere, even from local files to a far store: unless it `may_wait`, raises `MayWait` at one.
     """
+    began = now()
     for _ in range(_DEPTH):
-        found = await find(kvstore)
-        if found is None or found.detection.role != "store":
+        found = await find(kvstore, began)
+        if found.detection is None or found.detection.role != "store":
             return kvstore, found
         if not may_wait:
             raise _runtime.MayWait
@@ -140,40 +144,39 @@ async def enter(
     )
 
 
-def _array_kind(found: Found, kvstore: OpenKv) -> DriverKind:
-    detection = found.detection
+def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind:
     kind: DriverKind | None = None
     if detection.role == "array":
         kind = registry.drivers.get(detection.name)
     if kind is None:
         what = kvstore.prefix.describe()
-        raise UnimplementedError(f"{what} is {found.title}, which has no driver here; {detection.tool}")
+        raise UnimplementedError(f"{what} is {title}, which has no driver here; {detection.tool}")
     return kind
 
 
-async def _no_array(kvstore: OpenKv) -> str:
+async def _no_array(kvstore: OpenKv, found: Found) -> str:
     """Return the message for a place without an array: the arrays below it, or what was looked for."""
     directory = kvstore.at(
         kvstore.path + "/" if kvstore.path and not kvstore.path.endswith("/") else kvstore.path
     )
-    listed = await _listed(directory)
+    listed = "" if found.bare else await _listed(directory, found)
     if listed:
         return f"Failed to detect format for {kvstore.prefix.describe()}; {listed}"
     return f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
 
 
-async def _about_group(error: StoreError, kvstore: OpenKv) -> StoreError:
+async def _about_group(error: StoreError, kvstore: OpenKv, found: Found) -> StoreError:
     """Return the error of a driver; if it met a zarr v3 group, with the arrays in it."""
     if not isinstance(error, FailedPreconditionError | JsonError):
         return error
-    answer = await kvstore.prefix.read("zarr.json")
+    answer = found.answers.get("zarr.json")
     try:
-        document = loads(answer.value, lenient=True) if answer.state == "value" else None
+        document = loads(answer.value, lenient=True) if answer is not None else None
     except StoreError:
         return error
     if not isinstance(document, dict) or document.get("node_type") != "group":
         return error
-    listed = await _listed(kvstore) or "there are no arrays in it"
+    listed = await _listed(kvstore, found) or "there are no arrays in it"
     head, colon, _ = error.message.partition(" Error parsing object member")
     where = head if colon else f"{error.message}:"
     return FailedPreconditionError(
@@ -181,10 +184,10 @@ async def _about_group(error: StoreError, kvstore: OpenKv) -> StoreError:
     )
 
 
-async def _listed(kvstore: OpenKv) -> str:
+async def _listed(kvstore: OpenKv, found: Found) -> str:
     """Return which arrays are below a group, as a sentence, or nothing."""
     try:
-        names = await arrays_below(kvstore.prefix, limit=50)
+        names = await arrays_below(kvstore.prefix, limit=50, known=found.answers)
     except StoreError:
         return ""
     if not names:

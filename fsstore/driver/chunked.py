@@ -220,7 +220,7 @@ async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) ->
         await entry.store.delete_range(KeyRange())
         entry.forget()
     elif mode.open:
-        found = await entry.read(fresh_after=options.metadata_fresh_after())
+        found = await entry.read(fresh_after=options.metadata_fresh_after(), documents=job.opening.documents)
         if found is not None:
             job.check(found)
             return found

@@ -20,6 +20,7 @@ from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
+from fsstore.kvstore.contract import ReadResult
 from fsstore.kvstore.opened import OpenKv
 from fsstore.schema import Schema
 
@@ -68,6 +69,7 @@ class Opening:
     """Everything a kind needs to open an array.
 
     `members` is what `DriverKind.members` returned; `kvstore` is opened; `base` is the opened array of an adapter;
+    `documents` are answers to reads of keys in `kvstore` that were made for this opening, and need not be made again;
     `layers` are the specs of the layers of a composite, to be opened when they are needed.
     """
 
@@ -83,6 +85,7 @@ class Opening:
     transaction: Any = None
     writable: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
+    documents: Mapping[str, ReadResult] = field(default_factory=dict)
 
     def view_of(self, driver: ArrayDriver, view: IndexTransform | None = None) -> OpenArray:
         """Return an opened driver, or a view of it, through the transform of the spec."""

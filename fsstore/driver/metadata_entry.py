@@ -18,6 +18,8 @@ from fsstore.kvstore.opened import OpenKv
 
 __all__ = ["MetadataEntry", "store_identity"]
 
+_NONE: Mapping[str, ReadResult] = {}
+
 
 def store_identity(kvstore: OpenKv) -> str:
     """Return a text that is equal for key-value stores that hold the same data."""
@@ -63,16 +65,21 @@ class MetadataEntry:
         """Return how messages call the document."""
         return self.store.describe(self.key)
 
-    async def read(self, *, fresh_after: float) -> ChunkedArray | None:
-        """Return the metadata, read again unless known at `fresh_after` or later; None if there is no document."""
+    async def read(
+        self, *, fresh_after: float, documents: Mapping[str, ReadResult] = _NONE
+    ) -> ChunkedArray | None:
+        """Return the metadata, read again unless known at `fresh_after` or later; None if there is no document.
+
+        `documents` are answers that are fresh enough, by key.
+        """
         if self.array is not None and self.time >= fresh_after:
             return self.array
         known = self.generation if self.array is not None else UNKNOWN
-        answer, attributes = await self._read_documents(known)
+        answer, attributes = await self._read_documents(known, documents)
         if answer.state == "missing":
             self.forget()
             return None
-        if answer.state == "value":
+        if answer.state == "value" and (known == UNKNOWN or answer.generation != known):
             try:
                 self.array = self.format.decode(bytes(answer.value), self._options)
             except UnimplementedError:
@@ -84,19 +91,26 @@ class MetadataEntry:
         self.generation, self.time = answer.generation, answer.time
         return self.array
 
-    async def _read_documents(self, known: bytes) -> tuple[ReadResult, bytes | None]:
+    async def _read_documents(
+        self, known: bytes, documents: Mapping[str, ReadResult]
+    ) -> tuple[ReadResult, bytes | None]:
         """Return the answer for the metadata document, unless it is the known one, and the attributes beside it."""
-        path, beside = self.store.path, self.format.attributes
-        document = Read(path + self.key, 0, None, known)
-        if beside is None:
-            return (await self.store.driver.read_many([document]))[0], None
+        beside = self.format.attributes
+        keys = [key for key in (self.key, beside) if key is not None and key not in documents]
+        reads = [Read(key, if_not_equal=known if key == self.key else UNKNOWN) for key in keys]
         try:
-            answer, found = await self.store.driver.read_many([document, Read(path + beside)])
+            found = await self.store.read_many(reads) if reads else []
         except (
             PermissionDeniedError
         ):  # what object stores answer for a key that is not there and may not be listed
-            return (await self.store.driver.read_many([document]))[0], None
-        return answer, bytes(found.value) if found.state == "value" else None
+            if keys[-1] != beside:
+                raise
+            found = await self.store.read_many(reads[:-1]) if reads[:-1] else []
+        answers = {**documents, **dict(zip(keys, found, strict=False))}
+        attributes = None if beside is None else answers.get(beside)
+        if attributes is None or attributes.state != "value":
+            return answers[self.key], None
+        return answers[self.key], bytes(attributes.value)
 
     async def reread(self, *, fresh_after: float) -> ChunkedArray:
         """Return the metadata of an array that is open; it must still be there and be the same array."""

@@ -120,10 +120,10 @@ class KvReading(KvPlace):
         return True
 
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        found = await self._run(self._listed(path))
+        found = await self._run(self._listed(path, sized=detail))
         return found if detail else [entry["name"] for entry in found]
 
-    async def _listed(self, path: str) -> list[dict[str, Any]]:
+    async def _listed(self, path: str, *, sized: bool) -> list[dict[str, Any]]:
         place = await self._locate(path)
         listing = Listing(place.store)
         found = await children(listing, place.key)
@@ -132,6 +132,8 @@ class KvReading(KvPlace):
             if alone is None:
                 raise FileNotFoundError(path)
             found = [alone] if alone["type"] == "file" else []
+        if sized:
+            found = await listing.sized(found)
         # zarr-python asks a store without a path for "/a", and cuts "/a/" off the names it gets
         lead = place.lead or ("/" if path.startswith("/") else "")
         return [{**entry, "name": lead + entry["name"]} for entry in found]
@@ -141,12 +143,16 @@ class KvReading(KvPlace):
     ) -> Any:
         if maxdepth is not None or withdirs:
             return await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, **kwargs)
-        found = await self._run(self._all(path))
-        return found if kwargs.get("detail") else sorted(found)
+        detail = bool(kwargs.get("detail"))
+        found = await self._run(self._all(path, sized=detail))
+        return found if detail else sorted(found)
 
-    async def _all(self, path: str) -> dict[str, dict[str, Any]]:
+    async def _all(self, path: str, *, sized: bool) -> dict[str, dict[str, Any]]:
         place = await self._locate(path)
-        entries = await Listing(place.store).below(place.key)
+        listing = Listing(place.store)
+        entries = await listing.below(place.key)
+        if sized:
+            entries = await listing.sized(entries)
         return {
             place.lead + entry["name"]: {**entry, "name": place.lead + entry["name"]} for entry in entries
         }

@@ -1,11 +1,16 @@
-"""Directories of a store that has only keys."""
+"""Directories of a store that has only keys.
+
+Sizes come from listings, and for single keys from the answer to an empty read; neither costs a request a key.  What a
+listing does not know (a store of compressed values) is None in it, unless asking waits for nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
-from fsstore.errors import StoreError
+from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.kvstore.contract import Entry, KvPrefix
 from fsstore.kvstore.key_range import KeyRange, key_bytes, prefix_end
 
@@ -27,22 +32,22 @@ class Listing:
         self.store = store
 
     async def info(self, key: str) -> dict[str, Any] | None:
-        """Return the description of a key or directory, or None; a size is found out by reading where it must be."""
+        """Return the description of a key or directory, or None; a value is read if nothing else tells its size."""
         if key:
             answer = await self.store.read(key, 0, 0)
             if answer.state != "missing":
-                return _file(key, await self._size(key))
+                return _file(key, await self._size(key) if answer.size is None else answer.size)
         if await self.is_directory(key):
             return _directory(key)
         return None
 
     async def _size(self, key: str) -> int:
-        if self.store.driver.features.listable:
-            async for batch in self.store.scan(KeyRange(key, key_bytes(key) + b"\0")):
-                sizes = [entry.size for entry in batch if entry.key == key and entry.size is not None]
-                if sizes:
-                    return sizes[0]
-        return len((await self.store.read(key)).value)
+        """Return the size of a value that is there: its first byte may come with it, where asking for none did not."""
+        try:
+            answer = await self.store.read(key, 0, 1)
+        except OutOfRangeError:
+            return 0
+        return len((await self.store.read(key)).value) if answer.size is None else answer.size
 
     async def is_directory(self, key: str) -> bool:
         """Return whether there are keys below; the root is a directory always."""
@@ -77,6 +82,16 @@ class Listing:
             alone = await self.info(key)
             return [alone] if alone is not None and alone["type"] == "file" else []
         return listed
+
+    async def sized(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the files with sizes that the listing did not know, where asking does not wait; others stay None."""
+        if self.store.driver.features.waits:
+            return files
+        for each in files:
+            if each["size"] is None:
+                with suppress(StoreError):  # what may not be read is listed all the same
+                    each["size"] = (await self.store.read(each["name"], 0, 0)).size
+        return files
 
 
 async def children(listing: Listing, key: str) -> list[dict[str, Any]]:

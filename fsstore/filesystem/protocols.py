@@ -44,7 +44,7 @@ class AutoFileSystem(KvFileSystem):
             opened, found = await enter(base, self._context)
         except StoreError:
             return _as_directory(base)  # a file of a format without an adapter stands in its directory
-        return opened if found is not None and found.is_file else _as_directory(opened)
+        return opened if found.is_file else _as_directory(opened)
 
 
 class Zarr3FileSystem(KvFileSystem):

@@ -92,7 +92,7 @@ def _fill(value: Any, dtype: Any) -> Json:
     return fill_to_v2(fill_from_v2(value, native), native)
 
 
-DETECT = Detection("zarr2", "array", files=(".zarray",))
+DETECT = Detection("zarr2", "array", files=(".zarray",), read_whole=True)
 """How an array is recognised."""
 
 

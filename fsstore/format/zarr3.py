@@ -34,7 +34,7 @@ from fsstore.schema import Schema
 __all__ = ["DETECT", "Zarr3"]
 
 
-DETECT = Detection("zarr3", "array", files=("zarr.json",))
+DETECT = Detection("zarr3", "array", files=("zarr.json",), read_whole=True)
 """How an array is recognised."""
 
 _MAX_LISTED = 1 << 22

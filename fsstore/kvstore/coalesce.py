@@ -158,7 +158,7 @@ def _cut(
     """Put the answer of each member into `results`: a slice of its span."""
     views = [memoryview(result.value) for result in fetched]
     for place, span, low in zip(members, spans.where.tolist(), spans.offset.tolist(), strict=True):
-        state, whole, generation, time = fetched[span]
+        state, whole, generation, time, size = fetched[span]
         if state != "value":
             results[place] = fetched[span]
             continue
@@ -166,5 +166,5 @@ def _cut(
         length = (stop or 0) - start
         view = views[span]
         results[place] = ReadResult(
-            state, whole if length == len(view) else view[low : low + length], generation, time
+            state, whole if length == len(view) else view[low : low + length], generation, time, size
         )

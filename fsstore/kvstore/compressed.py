@@ -90,7 +90,7 @@ class CompressedDriver:
         for (key, size), answer in zip(sizes.items(), found, strict=True):
             head = beginning(self.method, answer.value, size) if size else b""
             if answer.state != "value" or len(head) == size:
-                heads[key] = answer._replace(value=head)
+                heads[key] = answer._replace(value=head, size=None)
         return heads
 
     async def _wholes(self, wanted: Wanted) -> dict[str, ReadResult]:
@@ -118,7 +118,7 @@ class CompressedDriver:
             value = expand(self.method, answer.value, limit)
         except StoreError as error:
             raise self._located(error, key) from error
-        answer = answer._replace(value=value)
+        answer = answer._replace(value=value, size=len(value))
         if answer.generation != UNKNOWN:
             self._cache.put((self, key), answer, len(value))
         return key, answer

@@ -10,6 +10,8 @@ What every driver promises (`fsstore.testing` checks it over each):
   key through `describe_key`: never "missing", or the reader would see fill values in place of data.
 * A byte range that reaches outside the value raises `OutOfRangeError`; a short read is an error.
 * `if_not_equal` equal to the current generation answers `state="unspecified"` without the value.
+* A driver that can tell how large a value is without reading it says so in the answer to an empty range, `[0, 0)`:
+  that is how to ask whether a key exists, how large its value is, and of which generation.
 * A write whose `if_equal` does not hold changes nothing and answers the generation `UNKNOWN`.
   `if_equal=NO_VALUE` writes only if the key is missing.  A driver that cannot promise this atomically
   declares so in `features` and raises `UnimplementedError`: it never pretends.
@@ -76,12 +78,16 @@ class Read(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """The answer to a `Read`: `value` is empty unless `state` is "value"."""
+    """The answer to a `Read`: `value` is empty unless `state` is "value".
+
+    `size` is that of the whole value where the answer came with it; None says nothing.
+    """
 
     state: State
     value: Buffer = b""
     generation: bytes = UNKNOWN
     time: float = -math.inf
+    size: int | None = None
 
 
 class Write(NamedTuple):

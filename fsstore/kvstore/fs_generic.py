@@ -79,7 +79,7 @@ def reading(read: Read, traits: tuple[str, ...]) -> Steps[ReadResult]:
                 return ReadResult("unspecified", b"", generation, now())
             start, stop = resolve_range(start, stop, size) if size is not None else (start, stop)
             if start == stop:
-                return ReadResult("value", b"", generation, now())
+                return ReadResult("value", b"", generation, now(), size)
         body = yield ("cat_file", read.key) if whole else ("cat_file", read.key, start, stop)
         if stop is not None and len(body) != stop - start:
             size = size if size is not None else (yield "info", read.key).get("size")
@@ -90,7 +90,7 @@ def reading(read: Read, traits: tuple[str, ...]) -> Steps[ReadResult]:
         if is_missing(error):
             return ReadResult("missing", b"", NO_VALUE, now())
         raise
-    return ReadResult("value", body, generation, now())
+    return ReadResult("value", body, generation, now(), size)
 
 
 def writing(write: Write, traits: tuple[str, ...], protocol: str) -> Steps[Stamp]:

@@ -21,7 +21,7 @@ from fsstore.kvstore.engine import Turns, each, located
 from fsstore.kvstore.fault import from_status
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.http_wire import Wire
-from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
+from fsstore.kvstore.piece import Piece, entity_tag, fit, is_empty, range_header, range_of_header
 from fsstore.kvstore.retry import Retry, persist
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
@@ -62,7 +62,8 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: bytes) -> R
     if status in (404, 410):
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
-        return _known(read, fit(Piece(body, 0, len(body), generation), read))
+        total = len(body) if not is_empty(read) else _announced(headers)
+        return _known(read, fit(Piece(body, 0, total, generation), read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(Piece(b"", 0, span[2], generation), read))
@@ -74,6 +75,12 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: bytes) -> R
         received = headers.get("Content-Range", "no Content-Range")
         raise UnavailableError(f"the server sent {len(body)} bytes as {received!r} for {range_header(read)}")
     return _known(read, fit(Piece(body, span[0], span[2], generation), read))
+
+
+def _announced(headers: Mapping[str, str]) -> int | None:
+    size = headers.get("Content-Length") or ""
+    coded = headers.get("Content-Encoding", "identity") != "identity"
+    return int(size) if size.isascii() and size.isdecimal() and not coded else None
 
 
 def _known(read: Read, result: ReadResult) -> ReadResult:
@@ -127,7 +134,9 @@ class HttpEngine:
         extra = {**({"Range": span} if span else {}), **validator(read.if_not_equal)}
         try:
             url = encode_url(read.key) + self.query
-            reply = await wire.get(url, extra, limit_of(read)) if wire.able else None
+            reply = None
+            if wire.able:
+                reply = await wire.get(url, extra, limit_of(read), head_only=is_empty(read))
             if reply is not None:
                 return judge(read, *reply)
         except Exception as error:  # the boundary: every foreign error is translated here
@@ -154,7 +163,9 @@ class HttpEngine:
             async with session.get(url, headers=sent, **common) as response:
                 if response.status == 200:
                     check_announced(response.content_length, limit_of(read))
-                return judge(read, response.status, response.headers, await response.read())
+                unwanted = response.status == 200 and is_empty(read)  # the server knows no ranges
+                body = b"" if unwanted else await response.read()
+                return judge(read, response.status, response.headers, body)
         except Exception as error:  # the boundary: every foreign error is translated here
             raise located(error, "reading", read.key) from error
 

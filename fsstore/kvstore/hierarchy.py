@@ -8,18 +8,19 @@ every thousand chunks.  Documents are read together.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fsstore._json import loads
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import Entry, KvPrefix, Read
+from fsstore.kvstore.contract import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.key_range import KeyRange, prefix_end
 
 __all__ = ["Node", "arrays_below", "hierarchy"]
 
 _CHUNK = re.compile(r"((?:.*/)?)c/\d+(?:/\d+)*\Z")
+_NOTHING: Mapping[str, ReadResult] = {}
 _NAMES = (".zarray", ".zgroup", ".zattrs", "zarr.json")
 
 
@@ -39,31 +40,39 @@ class Node:
         return f"{self.path}/" if self.path else ""
 
 
-async def arrays_below(place: KvPrefix, *, limit: int | None = None) -> list[str]:
+async def arrays_below(
+    place: KvPrefix, *, limit: int | None = None, known: Mapping[str, ReadResult] = _NOTHING
+) -> list[str]:
     """Return the paths of the arrays below a place, at most `limit` of them."""
-    names = [node.path for node in (await hierarchy(place)).values() if node.kind == "array" and node.path]
-    return names[:limit]
+    nodes = (await hierarchy(place, known=known)).values()
+    return [node.path for node in nodes if node.kind == "array" and node.path][:limit]
 
 
-async def hierarchy(place: KvPrefix, *, consolidated: bool = True) -> dict[str, Node]:
+async def hierarchy(
+    place: KvPrefix, *, consolidated: bool = True, known: Mapping[str, ReadResult] = _NOTHING
+) -> dict[str, Node]:
     """Return the nodes below a place by path, in order of their paths.
 
-    With `consolidated` the metadata that a writer collected in one document are believed.
+    With `consolidated` the metadata that a writer collected in one document are believed.  `known` are answers to
+    reads of whole documents that were made just now.
     """
     if consolidated:
-        nodes = await _consolidated(place)
+        nodes = await _consolidated(place, known)
         if nodes is not None:
             return nodes
     keys = await _document_keys(place)
-    return dict(sorted(_nodes(await _read(place, keys)).items()))
+    return dict(sorted(_nodes(await _read(place, keys, known)).items()))
 
 
-async def _read(place: KvPrefix, keys: Iterable[str]) -> dict[str, Any]:
+async def _read(
+    place: KvPrefix, keys: Collection[str], known: Mapping[str, ReadResult] = _NOTHING
+) -> dict[str, Any]:
     """Return the documents at keys as JSON; what is missing or no JSON is left out."""
-    names = list(keys)
+    names = [key for key in keys if key not in known]
     answers = await place.read_many([Read(name) for name in names]) if names else []
     found = {}
-    for name, answer in zip(names, answers, strict=True):
+    answered = {**{key: known[key] for key in keys if key in known}, **dict(zip(names, answers, strict=True))}
+    for name, answer in answered.items():
         if answer.state == "value":
             try:
                 found[name] = loads(answer.value, lenient=True)
@@ -72,9 +81,11 @@ async def _read(place: KvPrefix, keys: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-async def _consolidated(place: KvPrefix) -> dict[str, Node] | None:
+async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> dict[str, Node] | None:
     """Return the nodes of consolidated metadata, or of a single array; None if there is neither."""
-    found = await _read(place, (".zmetadata", "zarr.json", ".zarray"))
+    names = ("zarr.json", ".zarray")
+    settled = any(name in known and known[name].state == "value" for name in names)
+    found = await _read(place, names if settled else (*names, ".zmetadata"), known)
     root = found.get("zarr.json")
     if isinstance(root, dict):
         collected = root.get("consolidated_metadata")

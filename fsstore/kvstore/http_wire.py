@@ -65,6 +65,7 @@ class _Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._missing = 0
         self._limit: int | None = None
+        self._head_only = False
         self.silent = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,15 +73,16 @@ class _Connection(asyncio.Protocol):
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
-    async def ask(self, request: bytes, limit: int | None) -> Reply | None:
+    async def ask(self, request: bytes, limit: int | None, *, head_only: bool) -> Reply | None:
         """Return the response to a request, or None if it is not a plain one.
 
-        A value that announces more than `limit` bytes is not received: `ResourceExhaustedError`.
+        A value that announces more than `limit` bytes is not received: `ResourceExhaustedError`.  With `head_only`
+        the body of a whole value is not waited for.
         """
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._begin()
-        self._limit = limit
+        self._limit, self._head_only = limit, head_only
         self.last_active = self._loop.time()
         self._waiter = self._loop.create_future()
         self._transport.write(request)
@@ -144,6 +146,9 @@ class _Connection(asyncio.Protocol):
         if size is not None:
             self._head, self._parts = head, [bytes(memoryview(self._buffer)[end + 4 :])]
             self._missing = size - len(self._parts[0])
+            if self._head_only and head is not None and head[0] == 200 and self._missing > 0:
+                self.close()
+                self._parts, self._missing = [b""], 0
             return
         self.close()
         if self._waiter is not None:
@@ -211,7 +216,9 @@ class Wire:
         self._kept: dict[str, list[_Connection]] = {}
         self._tls: ssl.SSLContext | None = None
 
-    async def get(self, url: str, extra: Mapping[str, str], limit: int | None = None) -> Reply | None:
+    async def get(
+        self, url: str, extra: Mapping[str, str], limit: int | None = None, *, head_only: bool = False
+    ) -> Reply | None:
         """Return the response for an encoded URL, of at most `limit` bytes, or None if the full client has to ask."""
         scheme, _, rest = url.partition("://")
         host, slash, target = rest.partition("/")
@@ -225,16 +232,16 @@ class Wire:
         connection = self._idle(origin)
         if connection is not None:
             try:
-                return await self._ask(origin, connection, request, limit)
+                return await self._ask(origin, connection, request, limit, head_only)
             except ConnectionError:
                 if not connection.silent:
                     raise
-        return await self._ask(origin, await self._connect(scheme, host), request, limit)
+        return await self._ask(origin, await self._connect(scheme, host), request, limit, head_only)
 
     async def _ask(
-        self, origin: str, connection: _Connection, request: bytes, limit: int | None
+        self, origin: str, connection: _Connection, request: bytes, limit: int | None, head_only: bool
     ) -> Reply | None:
-        reply = await connection.ask(request, limit)
+        reply = await connection.ask(request, limit, head_only=head_only)
         if connection.open:
             self._kept.setdefault(origin, []).append(connection)
         return reply

@@ -135,7 +135,7 @@ class MappingDriver:
             start, stop = resolve_range(read.start, read.stop, len(value))
         except StoreError as error:
             raise error.within(f"Error reading {self.describe_key(read.key)}") from None
-        return ReadResult("value", bytes(value[start:stop]), generation, now())
+        return ReadResult("value", bytes(value[start:stop]), generation, now(), len(value))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes, one after the other."""
@@ -209,6 +209,11 @@ class ZarrStoreDriver:
         from zarr.abc.store import RangeByteRequest
         from zarr.core.buffer import default_buffer_prototype
 
+        if read.start == read.stop == 0:
+            try:
+                return ReadResult("value", b"", UNKNOWN, now(), await self.store.getsize(read.key))
+            except FileNotFoundError:
+                return ReadResult("missing", b"", NO_VALUE, now())
         bounded = read.stop is not None and read.start < read.stop
         wish = RangeByteRequest(read.start, read.stop) if bounded and read.start >= 0 else None
         found = await self.store.get(read.key, default_buffer_prototype(), wish)
@@ -217,7 +222,7 @@ class ZarrStoreDriver:
         value = memoryview(found.as_numpy_array()).cast("B") if len(found) else memoryview(b"")
         if wish is None:
             start, stop = resolve_range(read.start, read.stop, len(value))
-            return ReadResult("value", value[start:stop], UNKNOWN, now())
+            return ReadResult("value", value[start:stop], UNKNOWN, now(), len(value))
         if len(value) != wish.end - wish.start:
             resolve_range(wish.start, wish.end, await self.store.getsize(read.key))
             raise StoreError(f"the store sent {len(value)} bytes for bytes [{wish.start}, {wish.end})")

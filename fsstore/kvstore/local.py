@@ -117,11 +117,20 @@ def _retries(value: Any) -> Any:
     return value if count else {}
 
 
+_REFUSED = "{} is not supported for local files"
+
+
+def _of_context(opening: KvOpening, name: str) -> Any:
+    """Return the value of a resource that the context of the store says, or its default."""
+    return None if opening.context is None else opening.context[name].value
+
+
 class LocalKind:
     """The static side of the `file` driver.
 
-    The members `file_io_mode` and `file_io_retries` of newer TensorStore releases are read: the first may ask for
-    `file_io_memmap`.  Opening refuses direct input and output, and retries, of which there are none.
+    The resources `file_io_mode` and `file_io_retries` of newer TensorStore releases are read, as members and from the
+    context: the first may ask for `file_io_memmap`.  Opening refuses direct input and output, and retries, of which
+    there are none.  They are no resources of the kind, because what they ask for is printed in the older form.
     """
 
     id: str = "file"
@@ -165,13 +174,14 @@ class LocalKind:
 
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the driver that the resources ask for."""
-        values, members = opening.resources, opening.members
-        for name, wish in (
-            ("file_io_mode", "direct input and output"),
-            ("file_io_retries", "repeating calls"),
-        ):
-            if name in members:
-                raise UnimplementedError(f"{name}: {wish} is not supported for local files")
+        values, members = opening.resources, dict(opening.members)
+        mode = _of_context(opening, "file_io_mode")
+        if "file_io_mode" in members or mode == "direct":
+            raise UnimplementedError(_REFUSED.format("file_io_mode: direct input and output"))
+        if "file_io_retries" in members or _of_context(opening, "file_io_retries"):
+            raise UnimplementedError(_REFUSED.format("file_io_retries: repeating calls"))
+        if mode == "memmap":
+            members["file_io_memmap"] = True
         locking = values.get("file_io_locking")
         limit = getattr(values.get("file_io_concurrency"), "limit", None)
         protocol = Protocol(

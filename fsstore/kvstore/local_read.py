@@ -79,12 +79,12 @@ def _read_one(read: Read, time: float, mapped: bool) -> ReadResult:
         generation = _GENERATION.pack(status.st_dev, status.st_ino, status.st_mtime_ns)
         if generation == if_not_equal:
             return ReadResult("unspecified", b"", generation, time)
-        low, high = 0, status.st_size
+        low, high = 0, (size := status.st_size)
         if start or stop is not None:
-            low, high = resolve_range(start, stop, high)
+            low, high = resolve_range(start, stop, size)
         if mapped and high - low >= _MAP_FROM:
-            return ReadResult("value", _map(fd, low, high), generation, time)
-        return ReadResult("value", _pread(fd, low, high), generation, time)
+            return ReadResult("value", _map(fd, low, high), generation, time, size)
+        return ReadResult("value", _pread(fd, low, high), generation, time, size)
     except StoreError as error:
         raise error.within(f"Error reading {describe(key)}") from None
     except OSError as error:
@@ -185,9 +185,8 @@ def _read_ranges(key: str, reads: Sequence[Read], time: float, mapped: bool) -> 
             else _merged(fd, wanted, size, mapped)
         )
         # thousands of ranges are usual, so tuples are made from tuples: a constructor takes three times as long
-        found = map(
-            _tuple, repeat(ReadResult), zip(repeat("value"), values, repeat(generation), repeat(time))
-        )
+        rows = zip(repeat("value"), values, repeat(generation), repeat(time), repeat(size))
+        found = map(_tuple, repeat(ReadResult), rows)
         if len(wanted) == len(reads):
             return list(found)
         same = ReadResult("unspecified", b"", generation, time)

@@ -202,13 +202,13 @@ def _answer(read: Read, value: bytes, generation: bytes, time: float) -> ReadRes
     if generation == read.if_not_equal:
         return ReadResult("unspecified", b"", generation, time)
     if not read.start and read.stop is None:
-        return tuple.__new__(ReadResult, ("value", value, generation, time))
+        return tuple.__new__(ReadResult, ("value", value, generation, time, len(value)))
     try:
         low, high = resolve_range(read.start, read.stop, len(value))
     except StoreError as error:
         raise error.within(f"Error reading {quote(read.key)}") from None
     part: Buffer = value[low:high] if high - low <= _COPY_UP_TO else memoryview(value)[low:high]
-    return ReadResult("value", part, generation, time)
+    return ReadResult("value", part, generation, time, len(value))
 
 
 class MemoryKind(RootKind):

@@ -18,7 +18,7 @@ from fsstore.errors import OutOfRangeError, UnavailableError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import Buffer, Read, ReadResult, now
 
-__all__ = ["Piece", "entity_tag", "fit", "range_header", "range_of_header"]
+__all__ = ["Piece", "entity_tag", "fit", "is_empty", "range_header", "range_of_header"]
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
@@ -57,6 +57,11 @@ def range_header(read: Read) -> str | None:
     return f"bytes={read.start}-{read.stop - 1}"
 
 
+def is_empty(read: Read) -> bool:
+    """Return whether a read asks for no byte: only whether there is a value, how large, and of which generation."""
+    return read.start == read.stop
+
+
 def range_of_header(value: str | None) -> tuple[int, int, int | None] | None:
     """Return `(start, stop, total)` of a `Content-Range` header; `(0, 0, total)` if it says unsatisfiable.
 
@@ -88,4 +93,4 @@ def fit(piece: Piece, read: Read) -> ReadResult:
     body = piece.body
     if stop - start != len(body):
         body = memoryview(body)[start - piece.start : stop - piece.start] if start < stop else b""
-    return ReadResult("value", body, piece.generation, now())
+    return ReadResult("value", body, piece.generation, now(), piece.total)

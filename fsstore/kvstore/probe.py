@@ -2,14 +2,19 @@
 
 A path that may be a file is asked for its first and last bytes together; a file shorter than that is read whole.
 Only a file that looks like a reference set is asked for more.  A file that exists hides a directory of the same name,
-unless it is empty.  A directory is asked for the names that TensorStore looks for, and where none is there, for those
-of groups, parquet reference sets and repositories.  No file is ever read whole that is not small.
+unless it is empty.  A directory is asked for the names that TensorStore looks for; where none is there, for the marks
+of what TensorStore does not know, unless the store lists nothing there.  No file is ever read whole that is not small,
+but for the metadata of an array: they are what opening it begins with, so they are handed over and not read twice.
+
+What was found out in one detection is good enough for the rest of it: adapters on the way are not asked again whether
+they have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 from fsstore import registry
@@ -25,21 +30,32 @@ from fsstore.kvstore.reference.detect import is_parquet_index
 
 __all__ = ["Found", "detections", "find", "looked_for"]
 
+_INDEX = ".zmetadata"
 _LATER = ("repo", "refs/branch.main/ref.json")
-_GROUPS = (".zgroup", ".zmetadata")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The format of a place, and whether the place is a file."""
+    """The format of a place, or None for a directory that is of none, or a group.
 
-    detection: Detection
+    `answers` say by key what the directory has and has not: whole values of metadata, and what is missing.  A directory
+    is `bare` if its store lists nothing in it.
+    """
+
+    detection: Detection | None
     is_file: bool
+    answers: Mapping[str, ReadResult] = field(default_factory=dict)
+    bare: bool = False
+
+    @property
+    def name(self) -> str | None:
+        """The name of the format, if it is of one."""
+        return None if self.detection is None else self.detection.name
 
     @property
     def title(self) -> str:
         """What messages call the format."""
-        return self.detection.title or self.detection.name
+        return "of no format" if self.detection is None else self.detection.title or self.detection.name
 
     def place(self, kvstore: OpenKv) -> str:
         """Return the path in the form the format wants: that of a directory ends with a slash."""
@@ -54,7 +70,7 @@ class _Known:
     formats: tuple[Detection, ...]
     head: int
     tail: int
-    names: tuple[str, ...]
+    reads: tuple[Read, ...]
 
 
 def detections() -> tuple[Detection, ...]:
@@ -70,7 +86,9 @@ def _all_known() -> _Known:
 def _known(names: tuple[str, ...]) -> _Known:
     formats = (*IMAGES, *FOREIGN, *COMPRESSED, *filter(None, map(registry.detections.get, names)))
     files = dict.fromkeys(name for each in formats for name in each.files if name not in _LATER)
-    return _Known(formats, *sizes(formats), tuple(files))
+    whole = {name for each in formats if each.read_whole for name in each.files}
+    reads = [Read(name) if name in whole else Read(name, 0, 0) for name in files]
+    return _Known(formats, *sizes(formats), tuple(reads))
 
 
 def looked_for() -> str:
@@ -99,8 +117,8 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
     return isinstance(url, str) and not url.partition("?")[0].endswith("/")
 
 
-async def find(kvstore: OpenKv) -> Found | None:
-    """Return the format of a place; None where no format fits a directory that has no file of one, or is a group.
+async def find(kvstore: OpenKv, since: float = math.inf) -> Found:
+    """Return the format of a place; what is known of its store `since` then need not be asked again.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
@@ -113,9 +131,8 @@ async def find(kvstore: OpenKv) -> Found | None:
                     f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
                 )
             return Found(_single(matched, kvstore), is_file=True)
-    place = Found(REFERENCE, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
-    matched = await _directory(kvstore.at(place).prefix, known)
-    return Found(_single(matched, kvstore), is_file=False) if matched else None
+    place = Found(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
+    return await _directory(kvstore.at(place), known, since)
 
 
 def _single(matched: Sequence[Detection], kvstore: OpenKv) -> Detection:
@@ -174,42 +191,72 @@ async def _beginning(place: KvPrefix, size: int) -> bytes:
         return bytes((await place.read()).value)
 
 
-async def _directory(place: KvPrefix, known: _Known) -> list[Detection]:
-    """Return the formats that a directory can be of."""
-    present = await _present(place, known.names)
-    matched = match_files(known.formats, present)
+async def _directory(kvstore: OpenKv, known: _Known, since: float) -> Found:
+    """Return what a directory is."""
+    place = kvstore.prefix
+    answers = await _ask(place, known.reads, since)
+    matched = match_files(known.formats, _present(answers))
     if matched:
-        return matched
-    present = await _present(place, [*_GROUPS, *_LATER])
-    if ".zmetadata" in present and await _is_parquet_set(place):
-        return [REFERENCE]
-    if ".zgroup" in present:
-        return []
-    return match_files(known.formats, present)
+        return Found(_single(matched, kvstore), is_file=False, answers=_whole(answers, known.reads))
+    if kvstore.spec.base is None and await _is_bare(place):
+        return Found(None, is_file=False, bare=True)
+    reads = [*known.reads, Read(_INDEX), *(Read(name, 0, 0) for name in _LATER)]
+    answers |= await _ask(place, reads[len(known.reads) :], since)
+    is_set = _is_parquet_set(answers.get(_INDEX))
+    matched = [REFERENCE] if is_set else match_files(known.formats, _present(answers))
+    detection = _single(matched, kvstore) if matched else None
+    return Found(detection, is_file=False, answers=_whole(answers, reads))
 
 
-async def _is_parquet_set(place: KvPrefix) -> bool:
-    answer = await place.read(".zmetadata")
+def _present(answers: Mapping[str, ReadResult]) -> set[str]:
+    return {name for name, answer in answers.items() if answer.state != "missing"}
+
+
+def _whole(answers: dict[str, ReadResult], reads: Sequence[Read]) -> dict[str, ReadResult]:
+    """Return the answers without those of which no byte was asked for."""
+    asked = {read.key for read in reads if read.stop is None}
+    return {key: answer for key, answer in answers.items() if key in asked or answer.state == "missing"}
+
+
+def _is_parquet_set(index: ReadResult | None) -> bool:
     try:
-        return answer.state == "value" and is_parquet_index(loads(answer.value, lenient=True))
+        return (
+            index is not None
+            and index.state == "value"
+            and is_parquet_index(loads(index.value, lenient=True))
+        )
     except StoreError:
         return False
 
 
-async def _present(place: KvPrefix, names: Sequence[str]) -> set[str]:
-    """Return which of the keys exist, asked in one batch; one that cannot be read does not spoil the others."""
+async def _is_bare(place: KvPrefix) -> bool:
+    """Return whether a store lists nothing at a place, where that is cheaper than asking for one key after another."""
+    features = place.driver.features
+    if not (features.waits and features.listable):
+        return False
     try:
-        answers: Sequence[ReadResult] = await place.read_many([Read(name, 0, 0) for name in names])
-        return {name for name, answer in zip(names, answers, strict=True) if answer.state != "missing"}
+        async for batch in place.scan():
+            if batch:
+                return False
+    except StoreError:  # it may not be listed
+        return False
+    return True
+
+
+async def _ask(place: KvPrefix, reads: Sequence[Read], since: float) -> dict[str, ReadResult]:
+    """Return the answers by key, asked in one batch; of keys that cannot be read there are none."""
+    asked = [read._replace(staleness_bound=since) for read in reads]
+    try:
+        found = await place.read_many(asked)
+        return {read.key: answer for read, answer in zip(reads, found, strict=True)}
     except StoreError as error:
         failure = error
-    present = set()
-    for name in names:
+    answers = {}
+    for read in asked:  # one that cannot be read does not spoil the others
         try:
-            if (await place.read(name, 0, 0)).state != "missing":
-                present.add(name)
+            answers[read.key] = (await place.read_many([read]))[0]
         except StoreError as error:
             failure = error
-    if not present:
+    if not _present(answers):
         raise failure.within(f"Format auto-detection failed: Error reading {place.describe()}") from failure
-    return present
+    return answers

@@ -73,7 +73,7 @@ class ReadResult:
     def of(cls, answer: contract.ReadResult) -> ReadResult:
         """Return a driver's answer in this form; the value becomes `bytes`."""
         self, stamp = object.__new__(cls), object.__new__(TimestampedStorageGeneration)
-        self.state, value, stamp.generation, stamp.time = answer
+        self.state, value, stamp.generation, stamp.time, _ = answer
         self.value = bytes(value)
         self.stamp = stamp
         return self

@@ -129,7 +129,7 @@ class SingleWriterDriver:
         doubtful = [
             place
             for place, read in enumerate(reads)
-            if found[place][::2] == ("value", UNKNOWN) and (_is_whole(read) or read.if_not_equal != UNKNOWN)
+            if found[place][:3:2] == ("value", UNKNOWN) and (_is_whole(read) or read.if_not_equal != UNKNOWN)
         ]
         whole = {place: found[place] for place in doubtful if _is_whole(reads[place])}
         asked = [place for place in doubtful if place not in whole]
@@ -206,4 +206,5 @@ def _stamped(read: Read, result: ReadResult) -> ReadResult:
     if generation == read.if_not_equal:
         return ReadResult("unspecified", b"", generation, result.time)
     start, stop = resolve_range(read.start, read.stop, len(result.value))
-    return ReadResult("value", memoryview(result.value)[start:stop], generation, result.time)
+    part = memoryview(result.value)[start:stop]
+    return ReadResult("value", part, generation, result.time, len(result.value))

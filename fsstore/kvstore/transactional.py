@@ -86,7 +86,7 @@ class TransactionalDriver:
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe_key(read.key)}") from None
         part = value if high - low == len(value) else memoryview(value)[low:high]
-        return ReadResult("value", part, change.generation, math.inf)
+        return ReadResult("value", part, change.generation, math.inf, len(value))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Remember `writes`; their values are copied unless they are `bytes`."""

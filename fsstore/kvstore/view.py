@@ -93,14 +93,14 @@ async def open_view(
 ) -> OpenKv:
     """Return the store of zarr `zarr_format` that shows what `base` holds, after entering the adapters found in it."""
     kvstore, found = await enter(base, context)
-    name = None if found is None else found.detection.name
-    if not (found is not None and found.is_file):
+    name = found.name
+    if not found.is_file:
         path = kvstore.path
         kvstore = kvstore.at(path if not path or path.endswith("/") else path + "/")
     if name == f"zarr{zarr_format}" and not explode_shards:
         return kvstore
     if name in (None, "zarr2", "zarr3"):
-        nodes = await hierarchy(kvstore.prefix)
+        nodes = await hierarchy(kvstore.prefix, known=found.answers)
         same = all(node.zarr_format == zarr_format for node in nodes.values())
         if same and not (explode_shards and any(_is_sharded(node) for node in nodes.values())):
             return kvstore
@@ -135,10 +135,10 @@ class ViewDriver:
         """What the store can do."""
         return Features(waits=self.waits, writable=False, sorted_scan=True)
 
-    async def load(self, nodes: Mapping[str, Node], found: Found | None, context: Context) -> None:
+    async def load(self, nodes: Mapping[str, Node], found: Found, context: Context) -> None:
         """Open every array and translate its metadata."""
-        if not nodes and found is not None:
-            self.arrays[""] = _shown(self.base, "", found.detection.name, {}, context)
+        if not nodes and found.name is not None:
+            self.arrays[""] = _shown(self.base, "", found.name, {}, context)
         for path, node in nodes.items():
             if node.kind == "array":
                 self.arrays[path] = _shown(
@@ -191,7 +191,7 @@ class ViewDriver:
         if found is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         if read.start == 0 and read.stop == 0:
-            return ReadResult("value", b"", UNKNOWN, now())
+            return ReadResult("value", b"", UNKNOWN, now(), found[0].presentation.chunk_size)
         return _Job(read, *found)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
@@ -277,7 +277,7 @@ class ViewDriver:
 
 def _cut(read: Read, value: bytes) -> ReadResult:
     start, stop = resolve_range(read.start, read.stop, len(value))
-    return ReadResult("value", value[start:stop], UNKNOWN, now())
+    return ReadResult("value", value[start:stop], UNKNOWN, now(), len(value))
 
 
 def _shown(base: OpenKv, path: str, name: str, attributes: Mapping[str, Any], context: Context) -> _Shown:

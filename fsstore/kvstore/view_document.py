@@ -87,11 +87,15 @@ class Presented:
         inside = all(number < count for number, count in zip(numbers, self.grid, strict=True))
         return numbers if inside else None
 
+    @property
+    def chunk_size(self) -> int | None:
+        """How many bytes each chunk has as it is shown, if that is the same for all."""
+        same = self.codec is None and not self.verbatim
+        return math.prod(self.chunk) * self.native.itemsize if same else None
+
     def entries(self, prefix: str, keys: KeyRange) -> Iterator[Entry]:
         """Yield the keys of all chunks that lie in a range, in byte order."""
-        size = (
-            None if self.codec is not None or self.verbatim else math.prod(self.chunk) * self.native.itemsize
-        )
+        size = self.chunk_size
         if not self.shape:
             key = prefix + ("c" if self.zarr_format == 3 else "0")
             if keys.contains(key):

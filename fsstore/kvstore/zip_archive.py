@@ -108,7 +108,7 @@ class ZipDriver:
             values = self._unpack_all(jobs)
         stamped = now()
         for job, value in zip(jobs, values, strict=True):
-            results[job.place] = ReadResult("value", value, archive.generation, stamped)
+            results[job.place] = ReadResult("value", value, archive.generation, stamped, job.member.size)
         return results
 
     def _settled(self, archive: Archive, read: Read) -> ReadResult | None:
@@ -128,7 +128,7 @@ class ZipDriver:
         except StoreError as error:
             raise self._located(error, read.key) from None
         if start == stop and not (start == 0 and stop == member.size and member.packed):
-            results[place] = ReadResult("value", b"", archive.generation, now())
+            results[place] = ReadResult("value", b"", archive.generation, now(), member.size)
             return None
         return _Job(place, member, start, stop)
 

@@ -73,6 +73,17 @@ def byte_ranges(make: Factory) -> None:
         assert result.state == "value"
 
 
+def size_of_value(make: Factory) -> None:
+    """An answer that says how large the whole value is says the truth, whatever part of it was asked for."""
+    store = make(_SAMPLE)
+    for key, data in _SAMPLE.items():
+        parts = [(0, 0), (0, None)] + ([(0, 1), (len(data) - 1, len(data)), (-1, None)] if data else [])
+        for start, stop in parts:
+            size = read(store, Read(key, start, stop))[0].size
+            assert size in (None, len(data)), (key, start, stop, size)
+    assert read(store, Read("nothing", 0, 0))[0].size is None
+
+
 def range_outside(make: Factory) -> None:
     """A byte range that reaches outside the value raises `OutOfRangeError`."""
     store = make(_SAMPLE)
@@ -218,6 +229,7 @@ READING: Mapping[str, Check] = {
         single_read,
         empty_value,
         byte_ranges,
+        size_of_value,
         range_outside,
         many_ranges_of_one_key,
         unchanged_value,

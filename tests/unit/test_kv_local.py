@@ -11,6 +11,7 @@ import pytest
 
 from fsstore._json import Fields
 from fsstore._runtime import drive
+from fsstore.context import Context
 from fsstore.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -28,6 +29,7 @@ from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.local import KIND, LocalDriver
 from fsstore.kvstore.local_lock import hold, release
 from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.store import KvStore
 
 FAST = LocalDriver(Protocol(sync=False))
 INVALID = [
@@ -494,6 +496,22 @@ def test_newer_members_are_understood():
     driver = drive(KIND.open(KvOpening({"file_io_memmap": True})))
     assert driver.mapped
     assert driver.spec() == {"file_io_memmap": True}
+
+
+def test_newer_resources_of_a_context_are_heard(tmp_path):
+    """What `file_io_mode` and `file_io_retries` ask for in the context holds for the stores opened with it."""
+    url = f"file://{tmp_path}/"
+    mapped = KvStore.open(url, context=Context({"file_io_mode": {"mode": "memmap"}})).result()
+    assert mapped.prefix.driver.mapped
+    assert KvStore.open(mapped.spec()).result().prefix.driver.mapped
+    assert (
+        not KvStore.open(url, context=Context({"file_io_mode": {}, "file_io_retries": {}}))
+        .result()
+        .prefix.driver.mapped
+    )
+    for asked in ({"file_io_mode": {"mode": "direct"}}, {"file_io_retries": {"max_retries": 1}}):
+        with pytest.raises(UnimplementedError, match="is not supported for local files"):
+            KvStore.open(url, context=Context(asked)).result()
 
 
 def test_query_is_refused_with_its_place():

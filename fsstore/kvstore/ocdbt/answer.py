@@ -48,9 +48,9 @@ class Plan:
             if read.start or read.stop is not None:
                 low, high = self._range(read, length)
             if value is not None:
-                self.results[index] = ReadResult("value", value[low:high], generation, time)
+                self.results[index] = ReadResult("value", value[low:high], generation, time, length)
             elif low == high:
-                self.results[index] = ReadResult("value", b"", generation, time)
+                self.results[index] = ReadResult("value", b"", generation, time, length)
             else:
                 self.places.append(Location(files[file_id], offset + low, high - low))
                 self._pending.append((index, generation))

@@ -73,7 +73,7 @@ class ReferenceDriver:
         if read.if_not_equal == stamp:
             return ReadResult("unspecified", b"", stamp, time)
         start, stop = _within(read, len(value), self.describe_key)
-        return ReadResult("value", value[start:stop], stamp, time)
+        return ReadResult("value", value[start:stop], stamp, time, len(value))
 
     async def _read_targets(
         self, reads: Sequence[Read], resolved: Resolved, wanted: Any, results: list[ReadResult]
@@ -82,10 +82,13 @@ class ReferenceDriver:
         empty = asks.stop == asks.start
         if empty.any():
             for position in wanted[empty].tolist():
-                results[position] = ReadResult("value", b"", b"empty", now())
+                length = int(resolved.rows.length[position])
+                size = None if length == WHOLE else length
+                results[position] = ReadResult("value", b"", b"empty", now(), size)
             kept = np.flatnonzero(~empty)
             keys = [asks.keys[position] for position in kept.tolist()]
-            asks, wanted = Asks(keys, asks.url[kept], asks.start[kept], asks.stop[kept]), wanted[kept]
+            columns = (asks.url[kept], asks.start[kept], asks.stop[kept], asks.whole[kept])
+            asks, wanted = Asks(keys, *columns), wanted[kept]
         large = (resolved.rows.length[wanted] == WHOLE) | (resolved.rows.length[wanted] > FREE)
         most = None
         if large.any():
@@ -190,4 +193,4 @@ def _asks(reads: Sequence[Read], resolved: Resolved, wanted: Any, describe: Any)
         else:
             first, last = _within(read, int(rows.length[number]), describe)
             start[number], stop[number] = rows.offset[number] + first, rows.offset[number] + last
-    return Asks([read.key for read in asked], rows.url, start, stop)
+    return Asks([read.key for read in asked], rows.url, start, stop, rows.length == WHOLE)

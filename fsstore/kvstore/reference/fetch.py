@@ -30,13 +30,15 @@ REST = -(2**63)
 class Asks(NamedTuple):
     """What to read: for each request its key, the number of its URL, and the range in the target.
 
-    `stop` is `REST` for "to the end", and `start` may then be negative: the last bytes.
+    `stop` is `REST` for "to the end", and `start` may then be negative: the last bytes.  `whole`: the value that the
+    range is of is all of the target.
     """
 
     keys: Sequence[str]
     url: np.ndarray[Any, np.dtype[np.int32]]
     start: np.ndarray[Any, np.dtype[np.int64]]
     stop: np.ndarray[Any, np.dtype[np.int64]]
+    whole: np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +117,11 @@ class Fetcher:
 
     def _cut(self, span: _Span, answer: ReadResult, asks: Asks, results: list[Any]) -> None:
         """Put the answers to the members of a span into `results`, each with the generation of its range."""
-        _, value, base, time = answer
+        _, value, base, time, size = answer
         if len(span.members) == 1:
             member = span.members[0]
             stamp = _generation(base, int(asks.start[member]), int(asks.stop[member]))
-            results[member] = ReadResult("value", value, stamp, time)
+            results[member] = ReadResult("value", value, stamp, time, size if asks.whole[member] else None)
             return
         view = memoryview(value)
         starts, stops = asks.start[span.members].tolist(), asks.stop[span.members].tolist()
