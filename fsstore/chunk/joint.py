@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fsstore import _runtime
 from fsstore import future as futures
-from fsstore.chunk.plan import Cell
+from fsstore.chunk.plan import AnyCell
 from fsstore.chunk.read import INLINE_BYTES, ReadPart, ReadRequest, Window, locate_error, read_here
 from fsstore.chunk.source import ByteRange, Source
 from fsstore.errors import StoreError
@@ -29,7 +29,7 @@ _QUEUE_LIMIT = 4096
 _LARGE_CHUNK = 256 * 1024  # worth a worker each
 _SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
 
-Users = list[tuple[int, ReadPart, Cell]]
+Users = list[tuple[int, ReadPart, AnyCell]]
 
 
 class ReadQueue:

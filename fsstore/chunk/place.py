@@ -9,17 +9,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan import Cell, Plan, Points
+from fsstore.chunk.plan import Box, Cell, Plan, Points, chunk_numbers
 from fsstore.codec.shard_layout import blocks_of
 
-__all__ = ["Placement", "span_of"]
+__all__ = ["BoxPlacement", "Placement", "Placing"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Index: TypeAlias = tuple[Any, ...]
+
+
+class Placing(Protocol):
+    """What reading needs of a placement; a cell is one of those that it places."""
+
+    def target(self, cell: Any) -> Array | None:
+        """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
+        ...
+
+    def blocks(self, cells: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
+        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part."""
+        ...
+
+    def numbers(self, cell: Any) -> Sequence[int]:
+        """Return the numbers of a cell's chunk."""
+        ...
+
+    def span(self, cell: Any, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+
+        None where positions are listed.
+        """
+        ...
+
+    def copy_out(self, cell: Any, chunk: Array) -> None:
+        """Copy the selected elements of the chunk to the array."""
+        ...
+
+    def fill(self, cell: Any, value: Any) -> None:
+        """Set the elements of the array to one value."""
+        ...
 
 
 class Placement:
@@ -61,6 +92,19 @@ class Placement:
         if part.size != len(cells) * math.prod(shape):  # the box around the cells has others in it
             return None
         return blocks_of(part, shape)
+
+    def numbers(self, cell: Cell) -> Sequence[int]:
+        """Return the numbers of a cell's chunk."""
+        return chunk_numbers(self.plan, cell)
+
+    def span(self, cell: Cell, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+
+        None where positions are listed.
+        """
+        if not self.plan.separable:
+            return None
+        return _span([segment.inside for segment in cell.segments], shape, order)
 
     def copy_out(self, cell: Cell, chunk: Array) -> None:
         """Copy the selected elements of the chunk to the array."""
@@ -141,21 +185,51 @@ class Placement:
         return tuple(inside), tuple(outside)
 
 
-def span_of(cell: Cell, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
-    """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+class BoxPlacement:
+    """The array of a request that is one box within a chunk; does what `Placement` does for others."""
 
-    None where positions are listed.
-    """
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def target(self, box: Box) -> Array | None:
+        """Return the array if the box is its chunk."""
+        return self._array if box.covers else None
+
+    def blocks(self, boxes: Sequence[Box], shape: tuple[int, ...]) -> None:
+        """Return None: one box does not come with others."""
+
+    def numbers(self, box: Box) -> Sequence[int]:
+        """Return the numbers of the chunk."""
+        return box.numbers
+
+    def span(self, box: Box, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie."""
+        return _span(box.inside, shape, order)
+
+    def copy_out(self, box: Box, chunk: Array) -> None:
+        """Copy the selected elements of the chunk to the array."""
+        self._array[...] = chunk[box.inside]
+
+    def fill(self, box: Box, value: Any) -> None:
+        """Set the elements of the array to one value."""
+        self._array[...] = value
+
+
+def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+    """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie."""
     first = last = 0
     for axis in order:
-        inside = cell.segments[axis].inside
-        if isinstance(inside, slice):
-            end = inside.start + (cell.segments[axis].length - 1) * (inside.step or 1)
-            low, high = (inside.start, end) if inside.start <= end else (end, inside.start)
-        elif isinstance(inside, int):
-            low = high = inside
-        else:
+        chosen = inside[axis]
+        if isinstance(chosen, int):
+            low = high = chosen
+        elif not isinstance(chosen, slice):
             return None
+        elif chosen.step is None or chosen.step > 0:
+            low, high = chosen.start, chosen.stop - 1
+        else:
+            low, high = 0 if chosen.stop is None else chosen.stop + 1, chosen.start
         first, last = first * shape[axis] + low, last * shape[axis] + high
     return first, last + 1
 

@@ -22,6 +22,8 @@ from fsstore.chunk.grid import Axis, IntArray, Segment, array_segments, point_se
 
 __all__ = [
     "Affine",
+    "AnyCell",
+    "Box",
     "Cell",
     "Component",
     "Constant",
@@ -83,6 +85,20 @@ class Cell(NamedTuple):
 
     segments: tuple[Any, ...]
     covers: bool
+
+
+class Box(NamedTuple):
+    """A cell that is a request by itself: the numbers of its chunk, and the index of the elements there.
+
+    `covers`: they are the whole chunk, in its shape.
+    """
+
+    numbers: tuple[int, ...]
+    inside: tuple[Any, ...]
+    covers: bool
+
+
+AnyCell: TypeAlias = Cell | Box
 
 
 @dataclass(frozen=True, slots=True)

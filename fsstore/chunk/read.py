@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +22,8 @@ from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.place import Placement, span_of
-from fsstore.chunk.plan import Cell, OutputMap, Plan, chunk_numbers, plan
+from fsstore.chunk.place import BoxPlacement, Placement, Placing
+from fsstore.chunk.plan import AnyCell, Box, OutputMap, Plan, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import ByteRange, KvSource, Source
 from fsstore.codec.bound_chain import Array, BoundChain, Span
@@ -39,9 +38,7 @@ __all__ = ["INLINE_BYTES", "ReadPart", "ReadRequest", "Window", "locate_error", 
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
-_NEAR_BYTES = (
-    1024 * 1024
-)  # of stores that never wait: what is fetched should still be in the cache when it is decoded
+_NEAR_BYTES = 1024 * 1024  # of stores that never wait: still in the processor's cache when it is decoded
 _TURN_S = 0.005
 INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
 _JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
@@ -50,32 +47,31 @@ _WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner 
 _WINDOW_COST = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(NamedTuple):
     """A read: the array's layout, where its chunks are, what is wanted and where it goes.
 
-    `maps` and the shape of `out` are those of `plan.plan`.  `threads` limits the workers.
+    `wanted` is a box within one chunk, or with the shape of `out` the request of `plan.plan`.  `threads` limits the
+    workers.
     """
 
     model: ChunkModel
     store: KvPrefix
-    maps: Sequence[OutputMap]
+    wanted: Box | Sequence[OutputMap]
     out: Array
     fill_missing: bool = True
     threads: int | None = None
     cache: ChunkCache | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPart:
+class ReadPart(NamedTuple):
     """One way in which cells of a request are found and decoded: as stored chunks, or as entries of shards."""
 
     request: ReadRequest
-    placement: Placement
+    placement: Placing
     source: Source
     entries: ShardEntries | None = None
 
-    def decode(self, cell: Cell, identity: Any, answer: ReadResult) -> None:
+    def decode(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
         """Put the selected elements of one chunk in their place."""
         if answer.state != "value":
             self._fill(cell, identity)
@@ -86,23 +82,23 @@ class ReadPart:
         else:
             self.placement.copy_out(cell, self.borrow(cell, answer))
 
-    def borrow(self, cell: Cell, answer: ReadResult) -> Array:
+    def borrow(self, cell: AnyCell, answer: ReadResult) -> Array:
         """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
         return self._view(self.chain(cell).borrow(answer.value, self.span(cell)))
 
-    def borrow_all(self, cell: Cell, answer: ReadResult) -> Array:
+    def borrow_all(self, cell: AnyCell, answer: ReadResult) -> Array:
         """Return all of the decoded chunk, good until this thread decodes the next one."""
         return self._view(self.chain(cell).borrow(answer.value))
 
-    def span(self, cell: Cell) -> Span | None:
+    def span(self, cell: AnyCell) -> Span | None:
         """Return which elements of the encoding have to be decoded, None for all."""
         chain = self.chain(cell)
-        if not (chain.decodes_spans and self.placement.plan.separable) or chain.order is None:
+        if not chain.decodes_spans or chain.order is None:
             return None
-        span = span_of(cell, chain.chunk.shape, chain.order)
+        span = self.placement.span(cell, chain.chunk.shape, chain.order)
         return None if span is None or 2 * (span[1] - span[0]) > math.prod(chain.chunk.shape) else span
 
-    def decode_together(self, cells: Sequence[Cell], identities: Sequence[Any], answers: Any) -> bool:
+    def decode_together(self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Any) -> bool:
         """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
         if self.request.model.bind is not None or len(cells) < 2:
             return False
@@ -121,10 +117,9 @@ class ReadPart:
                 self._fill(cell, identity)
         return True
 
-    def _place(self, cells: Sequence[Cell], run: Array, *, gaps: bool) -> None:
-        boxed = (
-            self._seen_as_decoded and not gaps
-        )  # where chunks are missing, as many others may be in the box
+    def _place(self, cells: Sequence[AnyCell], run: Array, *, gaps: bool) -> None:
+        # where chunks are missing, as many others may be in the box
+        boxed = self._seen_as_decoded and not gaps
         blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
         if blocks is not None:  # one copy for all
             np.copyto(blocks, run.reshape(blocks.shape), casting="equiv")
@@ -132,16 +127,16 @@ class ReadPart:
         for cell, chunk in zip(cells, run, strict=True):
             self.placement.copy_out(cell, self._view(chunk))
 
-    def decode_new(self, cell: Cell, answer: ReadResult) -> Array:
+    def decode_new(self, cell: AnyCell, answer: ReadResult) -> Array:
         """Return the decoded chunk."""
         return self._view(self.chain(cell).decode(answer.value))
 
-    def chain(self, cell: Cell) -> BoundChain:
+    def chain(self, cell: AnyCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
         if self.entries is not None:
             return self.entries.layout.inner
         model = self.request.model
-        return model.chain if model.bind is None else model.chain_of(chunk_numbers(self.placement.plan, cell))
+        return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
 
     @property
     def _seen_as_decoded(self) -> bool:
@@ -151,13 +146,18 @@ class ReadPart:
         """Return a decoded chunk as the array sees it."""
         return self.request.model.view(chunk if self.entries is None else self.entries.in_array_order(chunk))
 
-    def _fill(self, cell: Cell, identity: Any) -> None:
+    def _fill(self, cell: AnyCell, identity: Any) -> None:
         if not self.request.fill_missing:
-            numbers = ", ".join(map(str, chunk_numbers(self.placement.plan, cell)))
+            numbers = ", ".join(map(str, self.placement.numbers(cell)))
             raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
-        self.placement.fill(cell, self.request.model.fill)
+        fill = self.request.model.fill
+        if not (isinstance(fill, np.ndarray) and fill.ndim):
+            self.placement.fill(cell, fill)
+            return
+        chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
+        self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
 
-    def decode_cached(self, cell: Cell, identity: Any, answer: ReadResult) -> None:
+    def decode_cached(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
         """Do the same through the cache: decode the whole chunk and keep it."""
         cache = self.request.cache
         if cache is None:
@@ -184,7 +184,7 @@ class Window(NamedTuple):
     """Cells fetched together: how, which, and what they are called; `answers` when they are fetched already."""
 
     part: ReadPart
-    cells: list[Cell]
+    cells: Sequence[AnyCell]
     identities: list[Any]
     answers: list[ReadResult] | None = None
 
@@ -196,6 +196,17 @@ def _bytes_touched(model: ChunkModel, outline: Plan, entries: ShardEntries | Non
     return outline.cell_count * _size_of(model.chain)
 
 
+def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
+    """Return how many bytes of the chunks that windows touch are decoded."""
+    if not windows[0].part.request.model.chain.decodes_spans:
+        return touched
+    total = 0
+    for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
+        chain, span = part.chain(cell), part.span(cell)
+        total += _size_of(chain) if span is None else (span[1] - span[0]) * chain.chunk.dtype.itemsize
+    return total
+
+
 def _size_of(chain: BoundChain) -> int:
     return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
 
@@ -205,17 +216,17 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
 
     Small reads over stores that never wait go to `queue`, to be made with others.
     """
+    if isinstance(request.wanted, Box):
+        return _read_box(request, request.wanted, queue)
     model = request.model
     if not request.fill_missing and model.shard is not model.chain.shard:
         told = "Finding missing parts of shards is not supported in a grid of varying chunks"
         return futures.failed(UnimplementedError(told))
-    outline = plan(request.maps, request.out.shape, model.axes)
+    outline = plan(request.wanted, request.out.shape, model.axes)
     cells = outline.cell_count
     if not cells:
         return futures.ready(request.out)
-    entries = None
-    if model.shard is not None:
-        entries = ShardEntries(request.maps, request.out.shape, model)
+    entries = None if model.shard is None else ShardEntries(request.wanted, request.out.shape, model)
     waits = request.store.driver.features.waits
     touched = _bytes_touched(model, outline, entries)
     small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
@@ -232,13 +243,27 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     if waits:
         done = _runtime.start(_read_waiting(windows, threads))
     elif joint and queue is not None and request.cache is None:
-        return queue.add(list(windows), touched)
+        return queue.add(made := list(windows), _bytes_decoded(made, touched))
     elif small:
         done = _runtime.start(read_here(windows), waits=False)
     else:
         if few:
             windows = _fetched(windows, threads)
         done = _runtime.spread(_taking_turns(), windows, workers=threads)
+    return futures.mapped(done, request.out)
+
+
+def _read_box(request: ReadRequest, box: Box, queue: ReadQueue | None) -> Future[Any]:
+    """Begin to read a part of one chunk."""
+    model = request.model
+    part = ReadPart(request, BoxPlacement(request.out), KvSource(request.store))
+    window = Window(part, [box], [model.key(box.numbers)])
+    if request.store.driver.features.waits:
+        done = _runtime.start(_read_waiting(iter([window]), 1))
+    elif queue is not None and request.cache is None:
+        return queue.add([window], _bytes_decoded([window], _size_of(model.chain)))
+    else:
+        done = _runtime.start(read_here([window]), waits=False)
     return futures.mapped(done, request.out)
 
 

@@ -103,8 +103,10 @@ class ShardEntries:
         return self._restore is None
 
     def in_array_order(self, chunk: Array) -> Array:
-        """Return a view of a sub-chunk with the dimensions in the array's order."""
-        return chunk if self._restore is None else chunk.transpose(self._restore)
+        """Return a view of a sub-chunk with the dimensions in the array's order; others may follow them."""
+        if self._restore is None:
+            return chunk
+        return chunk.transpose(*self._restore, *range(len(self._restore), chunk.ndim))
 
 
 def _levels(chain: BoundChain) -> list[tuple[ShardLayout, tuple[int, ...]]]:

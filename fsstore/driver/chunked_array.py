@@ -11,9 +11,10 @@ from fsstore import future as futures
 from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.joint import ReadQueue
+from fsstore.chunk.plan import Box, OutputMap
 from fsstore.chunk.read import ReadRequest
 from fsstore.chunk.read import read as read_chunks
-from fsstore.chunk.request import plan_maps
+from fsstore.chunk.request import box_in_chunk, plan_maps
 from fsstore.chunk.write import WriteRequest
 from fsstore.chunk.write import write as write_chunks
 from fsstore.codec_spec import CodecSpec
@@ -144,16 +145,21 @@ class ChunkedDriver(ArrayDriver):
 
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
         array = self._current()
+        model = array.model
         try:
-            located = self._located(transform, array)
-            maps = plan_maps(located, array.shape)
-            out = new_array(located.domain.shape, array.model.dtype, order)
+            wanted: Box | list[OutputMap] | None = None
+            if model.chain.shard is None:
+                wanted = box_in_chunk(transform, array.shape, model.axes)
+            if wanted is None:
+                transform = self._located(transform, array)
+                wanted = plan_maps(transform, array.shape)
+            out = new_array(transform.domain.shape, model.dtype, order)
         except StoreError as error:
             return futures.failed(error)
         request = ReadRequest(
-            array.model,
+            model,
             self.entry.store,
-            maps,
+            wanted,
             out,
             self.options.fill_missing_data_reads,
             self.options.threads,

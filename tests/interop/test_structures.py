@@ -36,6 +36,7 @@ V2 = {
     "C": {"dtype": FIELDS, "compressor": None},
     "F": {"dtype": FIELDS, "order": "F", "compressor": {"id": "zlib", "level": 1}},
     "fill": {"dtype": FIELDS[:2], "fill_value": "AQEC"},
+    "fill of parts": {"dtype": FIELDS, "fill_value": "AQECAACAPwAAAEA="},
 }
 ARRAYS = [("zarr3", name, {"chunk_grid": GRID, **each}) for name, each in V3.items()]
 ARRAYS += [("zarr", name, {"chunks": [4, 3], **each}) for name, each in V2.items()]
@@ -170,6 +171,14 @@ def test_missing_elements(driver, metadata):
         mine, theirs = (both.open(module, field=name) for module in (ts, tensorstore))
         assert mine.read().result().tolist() == theirs.read().result().tolist()
         assert np.asarray(mine.fill_value).tolist() == np.asarray(theirs.fill_value).tolist()
+        for part in (
+            np.s_[2:5],
+            np.s_[1, 2:5],
+            np.s_[1:2, 1],
+            np.s_[3, 3],
+            np.s_[..., -1 + (mine.shape[-1]) :],
+        ):
+            assert mine[part].read().result().tolist() == theirs[part].read().result().tolist()
     mine, theirs = (both.open(module, open_as_void=True) for module in (ts, tensorstore))
     values, other = mine.read().result(), theirs.read().result()
     assert values.tobytes() == ctypes.string_at(other.ctypes.data, values.size)

@@ -1,0 +1,113 @@
+"""Boxes within one chunk: planned the short way they select what NumPy selects, and what the long way would."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from fsstore.chunk.grid import RegularAxis, VariableAxis
+from fsstore.chunk.place import BoxPlacement
+from fsstore.chunk.plan import plan
+from fsstore.chunk.request import box_in_chunk, plan_maps
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.transform import identity
+
+
+def random_view(rng):
+    """Return the shape and axes of an array, a view of it, and the array that the view shows."""
+    shape = [rng.randint(1, 12) for _ in range(rng.randint(0, 3))]
+    axes = [
+        RegularAxis(rng.randint(1, 6)) if rng.random() < 0.7 else VariableAxis([rng.randint(1, 5)] * 12)
+        for _ in shape
+    ]
+    array = np.arange(1, 1 + int(np.prod(shape))).reshape(shape)
+    implicit = [rng.random() < 0.1 for _ in shape]
+    view = identity(IndexDomain(shape=shape, implicit_upper_bounds=implicit))
+    shown = array
+    for _ in range(rng.randint(0, 2)):
+        if not view.ndim:
+            break
+        terms = []
+        for size in shown.shape:
+            low = rng.randrange(size)
+            stop = rng.randint(low + 1, min(size, low + 3))
+            terms.append(
+                rng.choice([low, slice(low, stop), slice(low, stop), slice(low, stop, 2), slice(None)])
+            )
+        view = view[tuple(terms)]
+        if view.ndim:
+            view = view.translate_to[0]
+        shown = shown[tuple(terms)]
+        if rng.random() < 0.2:
+            view, shown = view.T, shown.T
+        if rng.random() < 0.2 and view.ndim < 3:
+            view, shown = view[None], shown[None]
+        if rng.random() < 0.2 and shown.ndim:
+            view, shown = view.oindex[list(range(len(shown)))[::-1]], shown[::-1]
+    return array, axes, view, shown
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_boxes_agree_with_numpy(seed):
+    """A box is the elements that the view shows, in one chunk, and covers it exactly when it is all of it."""
+    rng = random.Random(seed)
+    found = 0
+    for _ in range(100):
+        array, axes, view, shown = random_view(rng)
+        box = box_in_chunk(view, array.shape, axes)
+        if box is None:
+            continue
+        found += 1
+        sizes = [axis.size(number) for axis, number in zip(axes, box.numbers, strict=True)]
+        starts = [axis.start(number) for axis, number in zip(axes, box.numbers, strict=True)]
+        chunk = np.zeros(sizes, array.dtype)
+        part = array[tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))]
+        chunk[tuple(map(slice, part.shape))] = part
+        out = np.zeros(view.shape, array.dtype)
+        placement = BoxPlacement(out)
+        target = placement.target(box)
+        assert (target is not None) == (shown.shape == chunk.shape and shown.size == chunk.size)
+        if target is not None:
+            target[...] = chunk
+        else:
+            placement.copy_out(box, chunk)
+        np.testing.assert_array_equal(out, shown)
+        first, stop = placement.span(box, chunk.shape, range(chunk.ndim))
+        wanted = np.flatnonzero(np.isin(chunk, shown))
+        assert (first, stop) == (wanted[0], wanted[-1] + 1)
+    assert found > 20
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_such_box_is_recognised(seed):
+    """What the long way finds to be one cell of slices and points, in order, is a box; nothing else is."""
+    rng = random.Random(100 + seed)
+    for _ in range(100):
+        array, axes, view, _ = random_view(rng)
+        if any(view.implicit_upper_bounds):
+            assert box_in_chunk(view, array.shape, axes) is None
+            continue
+        request = plan(plan_maps(view, array.shape), view.shape, axes)
+        in_order = request.axes == tuple(range(view.ndim)) and not request.unused
+        listed = any(output.index_array is not None for output in view.maps)
+        steps = [output.stride for output in view.maps if output.stride]
+        one = (
+            request.cell_count == 1
+            and request.basic
+            and in_order
+            and not listed
+            and min(steps, default=1) > 0
+        )
+        assert (box_in_chunk(view, array.shape, axes) is not None) == one
+
+
+def test_what_lies_outside_is_no_box():
+    """Bounds are left to those who say what is wrong with them."""
+    axes = [RegularAxis(8)]
+    for low, stop in ((-1, 1), (3, 5), (4, 5), (2, 2)):
+        view = IndexTransform(input_inclusive_min=[low], input_exclusive_max=[stop])
+        assert box_in_chunk(view, (4,), axes) is None
+    assert box_in_chunk(IndexTransform(1)[3:4], (4,), axes) is not None
+    assert box_in_chunk(IndexTransform(1)[4], (4,), axes) is None
