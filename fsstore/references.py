@@ -64,16 +64,17 @@ async def _base(url: Any) -> KvPrefix:
     return (await open_kv(place_spec(url), Context())).prefix
 
 
-async def _open(source: Any, reading: Reading) -> tuple[State, KvPrefix | None]:
-    """Return the state of a set, and the place of its document."""
+async def _open(source: Any, reading: Reading) -> References:
     if isinstance(source, References):
-        return source.state, None
+        return source
     if isinstance(source, Mapping) and "driver" not in source:
-        return State(from_mapping(source, target=reading.target, overrides=reading.templates)), None
+        state = State(from_mapping(source, target=reading.target, overrides=reading.templates))
+        return References(state, "in memory")
     if is_live_set(source):
-        return await live_state(source, reading)
+        state, place = await live_state(source, reading)
+        return References(state, "in memory" if place is None else place.describe(), place=place)
     base = await _base(source)
-    return await load(base, reading), base
+    return References(await load(base, reading), base.describe(), place=await beside(base))
 
 
 def open(  # noqa: A001  # the door is a module: references.open
@@ -94,8 +95,8 @@ def open(  # noqa: A001  # the door is a module: references.open
     >>> refs["x/1"]
     b'inline'
     """
-    state, base = _runtime.call(_open(source, Reading(target, templates, create)))
-    return References(state, "in memory" if base is None else base.describe())
+    opened: References = _runtime.call(_open(source, Reading(target, templates, create)))
+    return opened
 
 
 def store(
@@ -108,17 +109,21 @@ def store(
 ) -> KvStore:
     """Return the key-value store of a set in memory: a mapping, `References`, or a live `ReferenceFileSystem`.
 
-    Relative URLs are relative to the working directory.  Writes change this store only.
+    Relative URLs start from where the set lies, those of a mapping from the working directory.  Writes change this
+    store only.
     """
     from fsstore.kvstore.opened import OpenKv
     from fsstore.kvstore.spec import KvSpec
     from fsstore.kvstore.spec_parse import kv_kind
 
-    state, base = _runtime.call(_open(source, Reading(target)))
+    refs = _runtime.call(_open(source, Reading(target)))
     members = _members(targets=targets, rewrite=rewrite, allow=allow)
     members["targets"] = {**live_targets(source), **members.get("targets", {})}
     driver = reference_driver(
-        Overlay(state, None, writable=True), members, base=base, described="reference set in memory"
+        Overlay(refs.state, None, writable=True),
+        members,
+        base=refs.place,
+        described="reference set in memory",
     )
     kind = kv_kind("memory")
     if kind is None:
@@ -176,12 +181,11 @@ def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification
 
 
 async def _verify(source: Any, members: Mapping[str, Any]) -> Verification:
-    state, base = await _open(source, Reading())
-    parent = None if base is None else await beside(base)
+    refs = await _open(source, Reading())
     prefixes = check_prefixes(members.get("targets") or {})
     rewrite = members.get("rewrite") or {}
-    targets = Targets(open_with_spec, policy_of(parent, members), parent, prefixes, rewrite)
-    return await verify_state(state, targets)
+    targets = Targets(open_with_spec, policy_of(refs.place, members), refs.place, prefixes, rewrite)
+    return await verify_state(refs.state, targets)
 
 
 def _undecodable(source: Any, members: Mapping[str, Any]) -> Iterator[Problem]:

@@ -19,10 +19,11 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.grid import Grid
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.load import PARQUET_NAMES
-from fsstore.kvstore.reference.location import directory
+from fsstore.kvstore.reference.location import beside, directory
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.parquet_write import save_parquet
 from fsstore.kvstore.reference.refset import Resolved, TableSet
+from fsstore.kvstore.reference.relocation import moved, moving
 from fsstore.kvstore.reference.report import Grids, Report, grids_of, inspect_state
 from fsstore.kvstore.reference.table import INLINE, Rows, TableBuilder
 from fsstore.kvstore.reference.value import Located
@@ -41,14 +42,22 @@ class References(Mapping[str, bytes | Located]):
     then array by array.
     """
 
-    def __init__(self, state: State, described: str = "reference set") -> None:
+    def __init__(
+        self, state: State, described: str = "reference set", *, place: KvPrefix | None = None
+    ) -> None:
         self._state = state
         self._described = described
+        self._place = place
 
     @property
     def state(self) -> State:
         """The set as the driver sees it."""
         return self._state
+
+    @property
+    def place(self) -> KvPrefix | None:
+        """The directory that relative URLs start from; None for a set made in memory."""
+        return self._place
 
     def __getitem__(self, key: str) -> bytes | Located:
         """Return the reference of a key."""
@@ -114,11 +123,20 @@ class References(Mapping[str, bytes | Located]):
         return report
 
     def merge(self, *others: References) -> References:
-        """Return the set of all keys; of equal keys the last set's wins."""
+        """Return the set of all keys; of equal keys the last set's wins.
+
+        Relative URLs of the others are made relative to where the first set lies.
+        """
         builder = TableBuilder()
+        places = [one._place for one in (self, *others) if one._place is not None]
+        place = places[0] if places else None
         for one in (self, *others):
-            one._copy_to(builder)
-        return References(State(TableSet(builder.finish())))
+            state = moved(one._state, moving(one._place, place))
+            References(state)._copy_to(builder)
+        return self._made(builder, place)
+
+    def _made(self, builder: TableBuilder, place: KvPrefix | None) -> References:
+        return References(State(TableSet(builder.finish())), place=place)
 
     def rename(self, old: str, new: str) -> References:
         """Return the set with keys that start with `old` starting with `new` instead."""
@@ -127,7 +145,7 @@ class References(Mapping[str, bytes | Located]):
             raise StoreError(f"Cannot rename {quote(old)} to {quote(new)}: {why}")
         builder = TableBuilder()
         self._copy_to(builder, key=lambda name: new + name[len(old) :] if name.startswith(old) else name)
-        return References(State(TableSet(builder.finish())))
+        return self._made(builder, self._place)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
         """Return the set with the longest prefix of each URL that `changes` names replaced."""
@@ -138,13 +156,13 @@ class References(Mapping[str, bytes | Located]):
 
         builder = TableBuilder()
         self._copy_to(builder, url=changed)
-        return References(State(TableSet(builder.finish())))
+        return self._made(builder, self._place)
 
     def expand(self) -> References:
         """Return the set with every generated reference written out."""
         builder = TableBuilder()
         self._copy_to(builder)
-        return References(State(TableSet(builder.finish())))
+        return self._made(builder, self._place)
 
     def _copy_to(
         self,
@@ -174,11 +192,16 @@ class References(Mapping[str, bytes | Located]):
         version: Literal[0, 1] = 1,
         record_size: int = 100_000,
         overwrite: bool = False,
+        relative: str | None = None,
     ) -> None:
-        """Write the set to a URL or kvstore spec, atomically and byte-exact.
+        """Write the set to a URL or kvstore spec, byte-exact; a JSON document atomically.
 
         Without `format` the name decides: `.zst`, `.zstd` and `.gz` compress JSON, `.parq`, `.parquet` and a slash at
         the end mean parquet.  An existing set is replaced only with `overwrite`.
+
+        Relative URLs are written so that they name from the new place what they named from the old one.  `relative` is
+        put before them instead: the empty text keeps them, for a set whose targets move with it.  A set made in memory
+        keeps them as well.
         """
         from fsstore.context import Context
         from fsstore.kvstore.opened import open_kv
@@ -188,7 +211,9 @@ class References(Mapping[str, bytes | Located]):
         how = format or _format_of(spec.path)
 
         async def run() -> None:
-            await self._save((await open_kv(spec, Context())).prefix, how, version, (record_size, overwrite))
+            base = (await open_kv(spec, Context())).prefix
+            home = References(moved(self._state, moving(self._place, await beside(base), relative)))
+            await home._save(base, how, version, (record_size, overwrite))
 
         _runtime.call(run())
 
