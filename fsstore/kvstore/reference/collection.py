@@ -39,25 +39,15 @@ class References(Mapping[str, bytes | Located]):
     """A reference set: a read-only mapping of keys to inline bytes or `Located(url, offset, length)`.
 
     `length` is -1 for a reference to all of a target.  Iteration is in the order of the stored form: metadata first,
-    then array by array.
+    then array by array.  `place` is the directory that relative URLs start from, None for a set made in memory.
     """
 
     def __init__(
         self, state: State, described: str = "reference set", *, place: KvPrefix | None = None
     ) -> None:
-        self._state = state
+        self.state = state
         self._described = described
-        self._place = place
-
-    @property
-    def state(self) -> State:
-        """The set as the driver sees it."""
-        return self._state
-
-    @property
-    def place(self) -> KvPrefix | None:
-        """The directory that relative URLs start from; None for a set made in memory."""
-        return self._place
+        self.place = place
 
     def __getitem__(self, key: str) -> bytes | Located:
         """Return the reference of a key."""
@@ -69,7 +59,7 @@ class References(Mapping[str, bytes | Located]):
     def get_many(self, keys: Iterable[str]) -> list[bytes | Located | None]:
         """Return the references of `keys`, in order, None where there is none."""
         names = list(keys)
-        found = self._run(self._state.resolve(names))
+        found = self._run(self.state.resolve(names))
         return [found.value(position) for position in range(len(names))]
 
     def __iter__(self) -> Iterator[str]:
@@ -91,7 +81,7 @@ class References(Mapping[str, bytes | Located]):
 
     def batches(self, prefix: str = "") -> Iterator[tuple[list[str], Resolved]]:
         """Yield the keys that start with `prefix`, and their references as columns, in batches."""
-        pages = self._state.scan(KeyRange.prefix(prefix))
+        pages = self.state.scan(KeyRange.prefix(prefix))
 
         async def following() -> tuple[list[str], Resolved] | None:
             return await anext(pages, None)
@@ -100,12 +90,12 @@ class References(Mapping[str, bytes | Located]):
             yield page
 
     def _run(self, coroutine: Any) -> Any:
-        return _runtime.call(coroutine, waits=self._state.base.waits)
+        return _runtime.call(coroutine, waits=self.state.base.waits)
 
     @property
     def arrays(self) -> dict[str, Grid]:
         """The chunk grids of the arrays, by path."""
-        grids: Grids = self._run(grids_of(self._state))
+        grids: Grids = self._run(grids_of(self.state))
         return grids.arrays
 
     @property
@@ -119,7 +109,7 @@ class References(Mapping[str, bytes | Located]):
 
     def inspect(self) -> Report:
         """Return what reading the set would touch; nothing is fetched."""
-        report: Report = self._run(inspect_state(self._state))
+        report: Report = self._run(inspect_state(self.state))
         return report
 
     def merge(self, *others: References) -> References:
@@ -128,15 +118,12 @@ class References(Mapping[str, bytes | Located]):
         Relative URLs of the others are made relative to where the first set lies.
         """
         builder = TableBuilder()
-        places = [one._place for one in (self, *others) if one._place is not None]
+        places = [one.place for one in (self, *others) if one.place is not None]
         place = places[0] if places else None
         for one in (self, *others):
-            state = moved(one._state, moving(one._place, place))
+            state = moved(one.state, moving(one.place, place))
             References(state)._copy_to(builder)
-        return self._made(builder, place)
-
-    def _made(self, builder: TableBuilder, place: KvPrefix | None) -> References:
-        return References(State(TableSet(builder.finish())), place=place)
+        return _made(builder, place)
 
     def rename(self, old: str, new: str) -> References:
         """Return the set with keys that start with `old` starting with `new` instead."""
@@ -145,7 +132,7 @@ class References(Mapping[str, bytes | Located]):
             raise StoreError(f"Cannot rename {quote(old)} to {quote(new)}: {why}")
         builder = TableBuilder()
         self._copy_to(builder, key=lambda name: new + name[len(old) :] if name.startswith(old) else name)
-        return self._made(builder, self._place)
+        return _made(builder, self.place)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
         """Return the set with the longest prefix of each URL that `changes` names replaced."""
@@ -156,13 +143,13 @@ class References(Mapping[str, bytes | Located]):
 
         builder = TableBuilder()
         self._copy_to(builder, url=changed)
-        return self._made(builder, self._place)
+        return _made(builder, self.place)
 
     def expand(self) -> References:
         """Return the set with every generated reference written out."""
         builder = TableBuilder()
         self._copy_to(builder)
-        return self._made(builder, self._place)
+        return _made(builder, self.place)
 
     def _copy_to(
         self,
@@ -212,7 +199,7 @@ class References(Mapping[str, bytes | Located]):
 
         async def run() -> None:
             base = (await open_kv(spec, Context())).prefix
-            home = References(moved(self._state, moving(self._place, await beside(base), relative)))
+            home = References(moved(self.state, moving(self.place, await beside(base), relative)))
             await home._save(base, how, version, (record_size, overwrite))
 
         _runtime.call(run())
@@ -227,9 +214,9 @@ class References(Mapping[str, bytes | Located]):
                 raise AlreadyExistsError(
                     f"There is a reference set at {base.describe()}; pass overwrite=True"
                 )
-            await save_parquet(self._state, base, record_size=record_size)
+            await save_parquet(self.state, base, record_size=record_size)
             return
-        data = await encode(self._state, version=version, compression=_COMPRESSIONS[how])
+        data = await encode(self.state, version=version, compression=_COMPRESSIONS[how])
         features = base.driver.features
         if overwrite:
             await base.write("", data)
@@ -244,6 +231,10 @@ class References(Mapping[str, bytes | Located]):
     def __repr__(self) -> str:
         """Return what the set is."""
         return f"<References: {self._described}>"
+
+
+def _made(builder: TableBuilder, place: KvPrefix | None) -> References:
+    return References(State(TableSet(builder.finish())), place=place)
 
 
 def _format_of(path: str) -> Saving:
