@@ -88,8 +88,7 @@ async def _open(opening: Opening) -> OpenArray:
     if own:
         context = Context(own, context)
     assert opening.kvstore is not None
-    may_wait = not _runtime.must_not_wait()
-    kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction, may_wait=may_wait)
+    kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction)
     if found.detection is None:
         raise FailedPreconditionError(await _no_array(kvstore, found))
     kind = _array_kind(found.detection, found.title, kvstore)
@@ -112,19 +111,17 @@ async def _open(opening: Opening) -> OpenArray:
         raise await _about_group(error, at, found) from error
 
 
-async def enter(
-    kvstore: OpenKv, context: Context, *, transaction: Any = None, may_wait: bool = True
-) -> tuple[OpenKv, Found]:
+async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -> tuple[OpenKv, Found]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
-    An adapter may lead anywhere, even from local files to a far store: unless it `may_wait`, raises `MayWait` at one.
+    An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one.
     """
     began = now()
     for _ in range(_DEPTH):
         found = await find(kvstore, began)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
-        if not may_wait:
+        if _runtime.must_not_wait():
             raise _runtime.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:

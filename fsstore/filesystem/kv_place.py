@@ -14,12 +14,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, TypeVar
-
-from fsspec.asyn import AsyncFileSystem
 
 from fsstore import _runtime
 from fsstore.context import Context
+from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.place import Target, open_target
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.opened import OpenKv
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     lead: str = ""
 
 
-class KvPlace(AsyncFileSystem):  # type: ignore[misc]  # fsspec is untyped
+class KvPlace(BlockingFileSystem):
     """A filesystem that knows its store.
 
     `fo` is a pipeline URL, kvstore spec, `KvStore` or live object; in a chain (`ocdbt::s3://bucket/db`) fsspec gives
@@ -103,10 +103,17 @@ class KvPlace(AsyncFileSystem):  # type: ignore[misc]  # fsspec is untyped
 
     async def _run(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation where stores run, and wait for it on this event loop."""
+        if self._ready is None and self._target.is_local:
+            self._open_here()
         if self._ready is None or self._ready.driver.features.waits:
             return await _runtime.start(operation)
         slow = bool(self._recent) and min(self._recent) > _HOP_S
         return await _runtime.offload(self._drive, operation) if slow else self._drive(operation)
+
+    def _open_here(self) -> None:
+        """Open a place on this machine at once, unless that leads to others or takes long: a hop costs 0.3 ms."""
+        with suppress(_runtime.MayWait):
+            self._ready = _runtime.drive(self._make())
 
     def _drive(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation of a store that never waits, and note how long that took."""

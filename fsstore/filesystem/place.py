@@ -29,6 +29,11 @@ class Target:
     protocol: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the place is a path of this machine, which nobody has to wait for."""
+        return self.protocol in ("file", "local") and not self.options
+
 
 def live_kv(prefix: KvPrefix) -> OpenKv:
     """Return an open store for a driver that exists only in this process."""
@@ -49,7 +54,7 @@ async def open_target(target: Target, context: Context) -> OpenKv:
             return await _of_filesystem(place, None, target.options)
         return await open_kv(place_spec(place), context)
     path = str(place)
-    if target.protocol in ("file", "local") and not target.options:
+    if target.is_local:
         local = path.removeprefix("local://").removeprefix("file://")
         return await open_kv(path_spec(local), context)
     return await _of_filesystem(path, target.protocol, target.options)

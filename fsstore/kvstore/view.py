@@ -99,6 +99,8 @@ async def open_view(
         kvstore = kvstore.at(path if not path or path.endswith("/") else path + "/")
     if name == f"zarr{zarr_format}" and not explode_shards:
         return kvstore
+    if _runtime.must_not_wait():
+        raise _runtime.MayWait  # there may be thousands of arrays
     if name in (None, "zarr2", "zarr3"):
         nodes = await hierarchy(kvstore.prefix, known=found.answers)
         same = all(node.zarr_format == zarr_format for node in nodes.values())

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import fsspec
 import pytest
+from fsspec.spec import AbstractFileSystem
 
+import fsstore as ts
 from fsstore import _runtime
 from fsstore.filesystem import kv_place
+from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract import KvPrefix, Write
@@ -51,6 +55,42 @@ def test_quick_operations_run_where_they_are_awaited():
     driver = Threads(MemoryDriver())
     here = _run(_filesystem(driver), 5)
     assert driver.threads[1:] == [here] * 4
+
+
+def test_local_places_are_opened_where_they_are_awaited(tmp_path, monkeypatch):
+    """A store of local files needs no other thread to be opened, unless it has to be presented or entered."""
+    ts.open(f"file://{tmp_path}/a|zarr3:", create=True, dtype="int8", shape=[4]).result()
+    ts.open(f"file://{tmp_path}/db|ocdbt:|zarr3:", create=True, dtype="int8", shape=[4]).result()
+    started, begin = [], _runtime.start
+    monkeypatch.setattr(
+        _runtime, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
+    )
+    for protocol, name, hops in (("zarr3", "a", 0), ("auto", "a", 0), ("zarr2", "a", 1), ("auto", "db", 1)):
+        fs = fsspec.filesystem(protocol, fo=f"{tmp_path}/{name}", target_protocol="file", asynchronous=True)
+
+        async def main(fs=fs, key="zarr.json" if protocol != "zarr2" else ".zarray"):
+            return await fs._cat_file(key)
+
+        assert b"shape" in asyncio.run(main())
+        assert len(started) == hops, (protocol, name)
+        started.clear()
+
+
+def test_blocking_methods_are_those_fsspec_would_make():
+    """Every method that fsspec gives the instances of an asynchronous filesystem is there, but `walk`, its own."""
+
+    class Mirrored(KvFileSystem):
+        mirror_sync_methods = True
+
+    for name in set(vars(BlockingFileSystem)) - {"mirror_sync_methods"}:
+        setattr(Mirrored, name, getattr(AbstractFileSystem, name, None))
+    made = {
+        name
+        for name, value in vars(Mirrored("memory://", skip_instance_cache=True)).items()
+        if callable(value)
+    }
+    mine = {name for name in vars(BlockingFileSystem) if not name.startswith("_")} - {"mirror_sync_methods"}
+    assert {name for name in made if not name.startswith("_")} - {"walk"} == mine
 
 
 def test_slow_operations_go_to_threads(monkeypatch):
