@@ -133,7 +133,7 @@ class TensorStore(Indexable):
         return future
 
     def _copy_from(self, source: TensorStore) -> WriteFutures:
-        from fsstore.write_source import copy_between
+        from fsstore.copying import copy_between
 
         commit = copy_between(source, self)
         return WriteFutures(commit, commit)
@@ -347,7 +347,9 @@ class TensorStore(Indexable):
             return self._transform == other._transform
         return isinstance(other, TensorStore) and self._bound_spec() == other._bound_spec()
 
-    __hash__: ClassVar[None]  # type: ignore[assignment]  # compared by value
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash((self.dtype.name, self.origin, self.shape))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the spec with its resources; unpickling assumes the metadata and reads nothing."""

@@ -50,19 +50,20 @@ class BoundVlen:
         flat = np.array(data, object, order="C").reshape(-1)
         wanted = _TYPES[self.name]
         # the missing element of an array without a fill value is 0, which stands for the empty string
-        items = [item if isinstance(item, wanted) else self._empty(item) for item in flat.tolist()]
+        items = [item if type(item) is wanted else self._plain(item) for item in flat.tolist()]
         for position, item in enumerate(items):
             flat[position] = item
         try:
             return _library(self.name, self.dtype).encode(flat)
         except UnicodeEncodeError as error:
-            raise StoreError(
-                f'"vlen-utf8" codec cannot encode {quote(str(error.object))}: {error.reason}'
-            ) from None
+            raise StoreError(f'"vlen-utf8" codec cannot encode {error.object!a}: {error.reason}') from None
         except (TypeError, ValueError) as error:
             raise StoreError(f"{quote(self.name)} codec cannot encode: {error}") from None
 
-    def _empty(self, item: Any) -> Any:
+    def _plain(self, item: Any) -> Any:
+        """Return an element of a derived type, such as `numpy.str_`, or a missing one as the library wants it."""
+        if isinstance(item, str | bytes) and isinstance(item, _TYPES[self.name]):
+            return _TYPES[self.name](item)
         if item is None or (isinstance(item, int) and item == 0):
             return np.zeros(0, self.dtype) if self.dtype else _TYPES[self.name]()
         wanted, found = _TYPES[self.name].__name__, type(item).__name__

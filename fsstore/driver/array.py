@@ -140,7 +140,8 @@ class InMemoryDriver(ArrayDriver):
         """Return a copy of a view."""
         try:
             shape, index = self._index(transform)
-            values = broadcast(self._array[tuple(index)] if index else self._array, shape)
+            # the ellipsis makes an array even of one Python object
+            values = broadcast(self._array[(*index, ...)] if index else self._array, shape)
             out = new_array(shape, self._array.dtype, order)
         except StoreError as error:
             return futures.failed(error)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from fsstore._json import dumps
@@ -13,7 +13,7 @@ from fsstore.driver.contract import Array
 from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
 
-__all__ = ["Conversion", "conversion"]
+__all__ = ["Conversion", "conversion", "is_lossless"]
 
 Conversion = Callable[[Array], Array]
 _TEXT = ("string", "ustring")
@@ -32,8 +32,12 @@ def conversion(source: dtype, target: dtype) -> Conversion | None:
         return None
     if target.name == "json":
         return _each(_to_json)
-    if source.name == "json":
-        return _each(_from_json(target), target)
+    if "json" in names:
+        return None if target.numpy_dtype.kind == "c" else _each(_from_json(target), target)
+    if source.numpy_dtype.kind == "c" and target.name == "bool":
+        return None
+    if source.name == "bool" and target.name in _TEXT:
+        return None
     if source.name in _TEXT:
         return _between_text(source, target) if target.name in _TEXT else None
     if target.name in _TEXT:
@@ -42,13 +46,58 @@ def conversion(source: dtype, target: dtype) -> Conversion | None:
     return lambda array: _numeric(array, target.numpy_dtype)
 
 
+def is_lossless(source: dtype, target: dtype) -> bool:
+    """Return whether `target` has every value of `source`, so that stores convert to it unasked."""
+    if source == target or target.name == "json":
+        return source.name != "string" or target.name == "string"
+    if source.name == "ustring":
+        return target.name == "string"
+    if source.name in ("string", "json", *_OPAQUE) or target.name in (*_TEXT, *_OPAQUE):
+        return False
+    one, other = source.numpy_dtype, target.numpy_dtype
+    if other.kind == "b" or (one.kind == "c" and other.kind != "c"):
+        return False
+    return one.kind == "b" or _holds(_limits(other), _limits(one))
+
+
+def _limits(native: np.dtype[Any]) -> _Limits:
+    """Return the limits of a number type; those of its parts for a complex one."""
+    try:
+        integers = ml_dtypes.iinfo(native)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
+    except ValueError:
+        part = native.type(0).real.dtype
+        floats = ml_dtypes.finfo(part)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
+        return _Limits(
+            float(floats.min), float(floats.max), floats.nmant + 1, float(floats.smallest_subnormal)
+        )
+    return _Limits(integers.min, integers.max, integers.bits - (integers.min < 0), 1)
+
+
+class _Limits(NamedTuple):
+    """The least and the largest number, how many binary digits are exact, and the smallest step."""
+
+    least: float
+    largest: float
+    digits: int
+    step: float
+
+
+def _holds(outer: _Limits, inner: _Limits) -> bool:
+    return (
+        outer.least <= inner.least
+        and outer.largest >= inner.largest
+        and outer.digits >= inner.digits
+        and outer.step <= inner.step
+    )
+
+
 def _numeric(array: Array, native: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
         if array.dtype.kind == "c" and native.kind != "c":
             array = array.real
         if native.kind == "b":
             return np.not_equal(array, 0)
-        if native.kind == "V" and array.dtype.kind in "iub":
+        if native.kind == "V" and (array.dtype.kind in "iub" or array.dtype.name in ("int2", "int4")):
             # the small integers of ml_dtypes keep the low bits
             return array.astype(np.int64).astype(native)
         return array.astype(native, casting="unsafe")
@@ -67,15 +116,15 @@ def _each(function: Callable[[Any], Any], target: dtype | None = None) -> Conver
 
 def _text(value: Any) -> str:
     item = value.item() if isinstance(value, np.generic) else value
-    if isinstance(item, bool):
-        return "true" if item else "false"
-    if isinstance(item, float):
-        return str(int(item)) if item.is_integer() and abs(item) < 1e15 else repr(item)
-    return str(item)
+    if isinstance(item, complex):
+        return f"({item.real:g},{item.imag:g})"
+    return str(item) if isinstance(item, int) else f"{float(item):g}"
 
 
 def _to_json(value: Any) -> Any:
     item = value.item() if isinstance(value, np.generic) else value
+    if isinstance(item, complex):
+        return [item.real, item.imag]
     return item.decode() if isinstance(item, bytes) else item
 
 
@@ -84,8 +133,9 @@ def _from_json(target: dtype) -> Callable[[Any], Any]:
 
     def convert(value: Any) -> Any:
         if target.name in _TEXT:
-            text = value if isinstance(value, str) else json.dumps(value)
-            return text.encode() if target.name == "string" else text
+            if not isinstance(value, str):
+                raise StoreError(f"Expected string, but received: {dumps(value)}")
+            return value.encode() if target.name == "string" else value
         if native.kind == "b":
             if not isinstance(value, bool):
                 raise StoreError(f"Expected boolean, but received: {dumps(value)}")

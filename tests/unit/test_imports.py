@@ -35,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "chunk",
         "format",
         "driver write_source virtual",
-        "spec picture opening store bound_spec layered wrapped",
+        "spec picture opening store copying bound_spec layered wrapped",
         "kvstore.view",  # shows arrays as keys: a store to those above it, a user of drivers below
         "filesystem references ocdbt listing mapper",
         "",  # the package itself: the door of users
@@ -51,7 +51,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("driver.stack", "opening"): "layers may be specs, which are opened when they are first needed",
     ("driver.stack", "store"): "layers may be open stores, whose transactions and views they are asked for",
     ("virtual", "store"): "the door to the driver; its parameter classes are the driver's",
-    ("write_source", "store"): "for the type checker only: what is written may be an opened array",
     (
         "context_resources",
         "kvstore.memory",
