@@ -23,7 +23,7 @@ from fsstore import future as futures
 from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import BoxPlacement, Placement, Placing
-from fsstore.chunk.plan import AnyCell, Box, OutputMap, Plan, chunk_numbers, plan
+from fsstore.chunk.plan import AnyCell, Box, OutputMap, Plan, box_in_chunk, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import ByteRange, KvSource, Source
 from fsstore.codec.bound_chain import Array, BoundChain, Span
@@ -50,13 +50,12 @@ _WINDOW_COST = 256 * 1024
 class ReadRequest(NamedTuple):
     """A read: the array's layout, where its chunks are, what is wanted and where it goes.
 
-    `wanted` is a box within one chunk, or with the shape of `out` the request of `plan.plan`.  `threads` limits the
-    workers.
+    `maps` and the shape of `out` are those of `plan.plan`.  `threads` limits the workers.
     """
 
     model: ChunkModel
     store: KvPrefix
-    wanted: Box | Sequence[OutputMap]
+    maps: Sequence[OutputMap]
     out: Array
     fill_missing: bool = True
     threads: int | None = None
@@ -216,17 +215,18 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
 
     Small reads over stores that never wait go to `queue`, to be made with others.
     """
-    if isinstance(request.wanted, Box):
-        return _read_box(request, request.wanted, queue)
     model = request.model
+    box = None if model.chain.shard is not None else box_in_chunk(request.maps, request.out.shape, model.axes)
+    if box is not None:
+        return _read_box(request, box, queue)
     if not request.fill_missing and model.shard is not model.chain.shard:
         told = "Finding missing parts of shards is not supported in a grid of varying chunks"
         return futures.failed(UnimplementedError(told))
-    outline = plan(request.wanted, request.out.shape, model.axes)
+    outline = plan(request.maps, request.out.shape, model.axes)
     cells = outline.cell_count
     if not cells:
         return futures.ready(request.out)
-    entries = None if model.shard is None else ShardEntries(request.wanted, request.out.shape, model)
+    entries = None if model.shard is None else ShardEntries(request.maps, request.out.shape, model)
     waits = request.store.driver.features.waits
     touched = _bytes_touched(model, outline, entries)
     small = touched <= INLINE_BYTES or (cells == 1 and entries is None)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from fsstore.chunk.grid import Axis, IntArray
-from fsstore.chunk.plan import Affine, Box, Constant, Indexed, OutputMap
+from fsstore.chunk.grid import IntArray
+from fsstore.chunk.plan import Affine, Constant, Indexed, OutputMap
 from fsstore.errors import OutOfRangeError
 from fsstore.index import IndexTransform
 from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE
 
-__all__ = ["box_in_chunk", "plan_maps"]
+__all__ = ["maps_within", "plan_maps"]
 
 
 def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap]:
@@ -36,37 +35,30 @@ def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap
     return maps
 
 
-def box_in_chunk(transform: IndexTransform, shape: Sequence[int], axes: Sequence[Axis]) -> Box | None:
-    """Return what a transform selects of an array, if it is a box within one chunk with its dimensions in order.
+def maps_within(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap] | None:
+    """Return the maps of a transform if it says by itself where in the array all positions lie, else None.
 
-    Small reads are such boxes nearly always, and planning them with a few integers takes a third of the time.  None
-    for everything else: also for what lies outside the array and for bounds that follow those of the array.
+    Most do: their bounds are explicit and their positions affine.  Composing them with the bounds of the array would
+    change nothing, and takes as long as a small read from memory.
     """
     domain = transform.domain
-    low, high = domain.inclusive_min, domain.exclusive_max
     if True in domain.implicit_lower_bounds or True in domain.implicit_upper_bounds:
         return None
-    numbers: list[int] = []
-    inside: list[Any] = []
-    covers, rank = True, 0
-    for (method, offset, stride, source, _, _), extent, axis in zip(transform.maps, shape, axes, strict=True):
+    low, high = domain.inclusive_min, domain.exclusive_max
+    maps: list[OutputMap] = []
+    for (method, offset, stride, source, _, _), extent in zip(transform.maps, shape, strict=True):
         first = last = offset
         if method == SINGLE:
-            if source != rank or stride < 1:
+            first += stride * low[source]
+            last += stride * (high[source] - 1)
+            if low[source] >= high[source]:
                 return None
-            first += stride * low[rank]
-            last += stride * (high[rank] - 1)
-            rank += 1
-        if not (0 <= first <= last < extent) or method == ARRAY:
+            maps.append(Affine(first, stride, source))
+        else:
+            maps.append(Constant(offset))
+        if method == ARRAY or not (0 <= first < extent and 0 <= last < extent):
             return None
-        number = axis.chunk_of(first)
-        start, size = axis.start(number), axis.size(number)
-        if last >= start + size:
-            return None
-        numbers.append(number)
-        inside.append(slice(first - start, last - start + 1, stride) if method == SINGLE else first - start)
-        covers = covers and method == SINGLE and last - first == size - 1 and (stride == 1 or size == 1)
-    return Box(tuple(numbers), (*inside, ...), covers) if rank == len(low) else None
+    return maps
 
 
 def _check(positions: IntArray, dimension: int, extent: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,15 +42,11 @@ class ShardEntries:
     __slots__ = ("_groups", "_restore", "layout", "layouts", "plan")
 
     def __init__(self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel) -> None:
-        levels = _levels(model.chain)
-        self.layouts = [layout for layout, _ in levels]
-        self.layout, order = levels[-1]
-        place = np.argsort(order)  # dimension d of the array is dimension place[d] of the encoded array
-        self._restore = tuple(place.tolist()) if tuple(order) != tuple(range(len(order))) else None
-        sizes = [self.layout.sub_shape[at] for at in place]
-        inside = model.axes[len(sizes) :]  # dimensions inside the elements, which are never cut
-        self.plan = plan(maps, shape, [*map(RegularAxis, sizes), *inside])
-        numbering = [_Numbering.of(layout, order, sizes, len(inside)) for layout, order in levels]
+        rank = len(model.chain.chunk.shape)
+        inside = model.axes[rank:]  # dimensions inside the elements, which are never cut
+        self.layouts, self._restore, axes, numbering = _grid(model.chain, len(inside))
+        self.layout = self.layouts[-1]
+        self.plan = plan(maps, shape, [*axes, *inside])
         self._groups = [
             _group(component.outputs, component.segments, numbering) for component in self.plan.components
         ]
@@ -71,7 +68,7 @@ class ShardEntries:
         numbers: list[Any] = []
         for chosen in product(*groups):
             segments = tuple([segment for segment, _ in chosen])
-            cells.append(Cell(segments, all(segment.covers for segment in segments)))
+            cells.append(Cell.of(segments))
             if single:
                 numbers.append(sum([number for _, number in chosen]))
             else:
@@ -107,6 +104,29 @@ class ShardEntries:
         if self._restore is None:
             return chunk
         return chunk.transpose(*self._restore, *range(len(self._restore), chunk.ndim))
+
+
+class _Grid(NamedTuple):
+    """What is the same for every request: the layouts of shards within shards, how an encoded sub-chunk is transposed
+    to the array's order (None: not at all), its extent along each dimension, and its numbers at every level.
+    """
+
+    layouts: list[ShardLayout]
+    restore: tuple[int, ...] | None
+    axes: list[RegularAxis]
+    numbering: list[_Numbering]
+
+
+@lru_cache(maxsize=64)
+def _grid(chain: BoundChain, inside: int) -> _Grid:
+    """Return the grid of sub-chunks of a chain, in an array with a number of dimensions inside its elements."""
+    levels = _levels(chain)
+    layout, order = levels[-1]
+    place = np.argsort(order).tolist()  # dimension d of the array is dimension place[d] of the encoded array
+    restore = tuple(place) if place != sorted(place) else None
+    sizes = [layout.sub_shape[at] for at in place]
+    numbering = [_Numbering.of(each, order, sizes, inside) for each, order in levels]
+    return _Grid([each for each, _ in levels], restore, list(map(RegularAxis, sizes)), numbering)
 
 
 def _levels(chain: BoundChain) -> list[tuple[ShardLayout, tuple[int, ...]]]:
@@ -148,6 +168,12 @@ def _group(
     """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
     groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
     outer, single = levels[0], len(levels) == 1
+    if single and isinstance(segments, list):  # one dimension, as nearly always
+        size, stride = outer.shard[outputs[0]], outer.stride[outputs[0]]
+        for segment in segments:
+            shard, place = divmod(segment.chunk, size)
+            groups.setdefault((shard,), []).append((segment, place * stride))
+        return groups
     for segment in segments:
         chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
         pairs = list(zip(outputs, chunk, strict=True))

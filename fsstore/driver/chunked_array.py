@@ -11,10 +11,10 @@ from fsstore import future as futures
 from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.joint import ReadQueue
-from fsstore.chunk.plan import Box, OutputMap
+from fsstore.chunk.plan import OutputMap
 from fsstore.chunk.read import ReadRequest
 from fsstore.chunk.read import read as read_chunks
-from fsstore.chunk.request import box_in_chunk, plan_maps
+from fsstore.chunk.request import maps_within, plan_maps
 from fsstore.chunk.write import WriteRequest
 from fsstore.chunk.write import write as write_chunks
 from fsstore.codec_spec import CodecSpec
@@ -108,9 +108,16 @@ class ChunkedDriver(ArrayDriver):
 
     # --- input and output
 
-    def _located(self, transform: IndexTransform, array: ChunkedArray) -> IndexTransform:
+    def _located(
+        self, transform: IndexTransform, array: ChunkedArray
+    ) -> tuple[tuple[int, ...], list[OutputMap]]:
+        """Return the shape of a view, and where in the array its positions lie."""
+        maps = maps_within(transform, array.shape)
+        if maps is not None:
+            return transform.domain.shape, maps
         bounds = self._bounded if array is self.array else _bounds(array, explicit=True)
-        return compose(transform, bounds)
+        located = compose(transform, bounds)
+        return located.domain.shape, plan_maps(located, array.shape)
 
     def _cache(self) -> ChunkCache | None:
         pool = self.options.pool
@@ -145,21 +152,15 @@ class ChunkedDriver(ArrayDriver):
 
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
         array = self._current()
-        model = array.model
         try:
-            wanted: Box | list[OutputMap] | None = None
-            if model.chain.shard is None:
-                wanted = box_in_chunk(transform, array.shape, model.axes)
-            if wanted is None:
-                transform = self._located(transform, array)
-                wanted = plan_maps(transform, array.shape)
-            out = new_array(transform.domain.shape, model.dtype, order)
+            shape, maps = self._located(transform, array)
+            out = new_array(shape, array.model.dtype, order)
         except StoreError as error:
             return futures.failed(error)
         request = ReadRequest(
-            model,
+            array.model,
             self.entry.store,
-            wanted,
+            maps,
             out,
             self.options.fill_missing_data_reads,
             self.options.threads,
@@ -177,13 +178,12 @@ class ChunkedDriver(ArrayDriver):
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
         array = self._current()
         try:
-            located = self._located(transform, array)
-            shape = located.domain.shape
+            shape, maps = self._located(transform, array)
             spread = broadcast(values.astype(array.model.dtype, copy=False), shape)
             request = WriteRequest(
                 array.model,
                 self.entry.store,
-                plan_maps(located, array.shape),
+                maps,
                 spread,
                 not self.options.store_data_equal_to_fill_value,
                 self.options.threads,
@@ -225,10 +225,8 @@ class ChunkedDriver(ArrayDriver):
     ) -> Statistics:
         """Return how much of a view is stored."""
         array = self._current()
-        located = self._located(transform, array)
-        none, every = await stored_share(
-            array.model, self.entry.store, plan_maps(located, array.shape), located.domain.shape
-        )
+        shape, maps = self._located(transform, array)
+        none, every = await stored_share(array.model, self.entry.store, maps, shape)
         return Statistics(none if not_stored else None, every if fully_stored else None)
 
 

@@ -58,10 +58,11 @@ def _sliced(row: Row, term: slice, domain: IndexDomain, dim: int) -> tuple[Row, 
     if term.step is None:
         if start is None and stop is None:
             return row, 0, 1
-        if start is not None and stop is not None and MIN_FINITE <= start <= stop <= MAX_FINITE:
-            low, high, implicit_low, implicit_high, label = row
-            if (low <= start or implicit_low) and (stop <= high or implicit_high):
-                return (start, stop, False, False, label), 0, 1
+        low, high, implicit_low, implicit_high, label = row
+        first, last = low if start is None else start, high if stop is None else stop
+        contained = (low <= first or implicit_low) and (last <= high or implicit_high)
+        if contained and MIN_FINITE <= first <= last <= MAX_FINITE:
+            return (first, last, implicit_low and start is None, implicit_high and stop is None, label), 0, 1
     bounds, offset, stride = slice_bounds(domain, dim, term)
     return (*bounds, row[4]), offset, stride
 
