@@ -6,14 +6,23 @@ It falls into segments, one a chunk: which positions inside the chunk go where i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 
 from fsstore.errors import ResourceExhaustedError
 
-__all__ = ["Axis", "IntArray", "RegularAxis", "Segment", "VariableAxis", "array_segments", "slice_segments"]
+__all__ = [
+    "Axis",
+    "IntArray",
+    "RegularAxis",
+    "Segment",
+    "SliceSegments",
+    "VariableAxis",
+    "array_segments",
+    "slice_segments",
+]
 
 _MOST_CHUNKS = 1 << 26  # some gigabytes of segments
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -129,38 +138,67 @@ def point_segment(axis: Axis, position: int) -> Segment:
     return Segment(chunk, position - axis.start(chunk), None, axis.size(chunk) == 1, 1)
 
 
-def slice_segments(axis: Axis, first: int, step: int, count: int) -> list[Segment]:
+class SliceSegments(Sequence[Segment]):
+    """The segments of the positions `first + step * i` for `i` in `[0, count)`, made when they are asked for.
+
+    `chunks` are the numbers of their chunks; each holds some of the positions.
+    """
+
+    __slots__ = ("_axis", "_count", "_low", "_step", "chunks")
+
+    def __init__(self, axis: Axis, first: int, step: int, count: int, chunks: Sequence[int]) -> None:
+        self._axis, self._step, self._count, self.chunks = axis, step, count, chunks
+        self._low = first if step > 0 else first + step * (count - 1)
+
+    def __len__(self) -> int:
+        """Return the number of segments."""
+        return len(self.chunks)
+
+    @overload
+    def __getitem__(self, place: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Segment]: ...
+
+    def __getitem__(self, place: int | slice) -> Segment | list[Segment]:
+        """Return one segment, or a list of some."""
+        if isinstance(place, slice):
+            return [self._made(chunk) for chunk in self.chunks[place]]
+        return self._made(self.chunks[place])
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Yield the segments in order of chunks."""
+        return map(self._made, self.chunks)
+
+    def _made(self, chunk: int) -> Segment:
+        start, size, count, low = self._axis.start(chunk), self._axis.size(chunk), self._count, self._low
+        pace = abs(self._step)
+        begin = -((low - start) // pace) if start > low else 0
+        end = min(count, -((low - start - size) // pace))
+        inside, length = low + begin * pace - start, end - begin
+        if self._step > 0:
+            selected = slice(inside, inside + (length - 1) * pace + 1, pace if pace != 1 else None)
+            return Segment(chunk, selected, slice(begin, end), pace == 1 and length == size, length)
+        last = inside + (length - 1) * pace
+        selected = slice(last, inside - 1 if inside else None, -pace)
+        return Segment(chunk, selected, slice(count - end, count - begin), False, length)
+
+
+def slice_segments(axis: Axis, first: int, step: int, count: int) -> SliceSegments:
     """Return the segments of the positions `first + step * i` for `i` in `[0, count)`, in order of chunks."""
-    if not count:
-        return []
     low, high = first, first + step * (count - 1)
-    pace = step
     if step < 0:
-        low, high, pace = high, low, -step
-    chunks: Sequence[int] = range(axis.chunk_of(low), axis.chunk_of(high) + 1)
+        low, high = high, low
+    chunks: Sequence[int] = range(axis.chunk_of(low), axis.chunk_of(high) + 1) if count else ()
     if (touched := min(len(chunks), count)) > _MOST_CHUNKS:
         raise ResourceExhaustedError(
             f"A request that touches {touched} chunks along a dimension is too large"
         )
     if len(chunks) > count:  # of long strides: most chunks between hold nothing that is wanted
-        chunks = np.unique(axis.locate(low + pace * np.arange(count))).tolist()
-    segments = []
-    for chunk in chunks:
-        start, size = axis.start(chunk), axis.size(chunk)
-        begin = max(0, -((low - start) // pace)) if start > low else 0
-        end = min(count, -((low - start - size) // pace))
-        if begin >= end:
-            continue
-        inside = low + begin * pace - start
-        length = end - begin
-        if step > 0:
-            selected = slice(inside, inside + (length - 1) * pace + 1, pace if pace != 1 else None)
-            covers = pace == 1 and length == size
-            segments.append(Segment(chunk, selected, slice(begin, end), covers, length))
-        else:
-            last = inside + (length - 1) * pace
-            selected = slice(last, inside - 1 if inside else None, -pace)
-            segments.append(Segment(chunk, selected, slice(count - end, count - begin), False, length))
+        chunks = np.unique(axis.locate(low + abs(step) * np.arange(count))).tolist()
+    segments = SliceSegments(axis, first, step, count, chunks)
+    if not isinstance(axis, RegularAxis):
+        segments.chunks = [segment.chunk for segment in segments if segment.length > 0]
     return segments
 
 

@@ -17,7 +17,7 @@ from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.plan import AnyCell
 from fsstore.chunk.read import INLINE_BYTES, ReadPart, ReadRequest, Window, locate_error, read_here
-from fsstore.chunk.source import ByteRange, Source
+from fsstore.chunk.source import Source
 from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.kvstore.contract import ReadResult
@@ -131,7 +131,7 @@ class _Job(NamedTuple):
         """Do the same; decoding many is shared by the workers."""
         answers: list[ReadResult | None]
         try:
-            answers = list(await self.source.read_many([ByteRange(identity) for identity in batch]))
+            answers = list(await self.source.read_whole(batch))
         except StoreError:
             answers = await self._one_by_one(batch)
         pairs = list(zip(batch, answers, strict=True))
@@ -146,7 +146,7 @@ class _Job(NamedTuple):
         answers: list[ReadResult | None] = []
         for identity in batch:
             try:
-                answers += await self.source.read_many([ByteRange(identity)])
+                answers += await self.source.read_whole([identity])
             except StoreError as error:
                 answers.append(None)
                 for number, _, _ in self.users[identity]:

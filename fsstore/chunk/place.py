@@ -79,12 +79,14 @@ class Placement:
     def blocks(self, cells: Sequence[Cell], shape: tuple[int, ...]) -> Array | None:
         """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part.
 
-        The cells follow each other in the plan.
+        The cells follow each other in the plan: if the outer ones cover their chunks and the box has the size of all,
+        those between cover theirs.
         """
-        if self._lead or len(shape) != len(cells[0].segments) or not all(cell.covers for cell in cells):
+        low, high = cells[0], cells[-1]
+        if self._lead or len(shape) != len(low.segments) or not (low.covers and high.covers):
             return None
         spans = []
-        for first, last in zip(cells[0].segments, cells[-1].segments, strict=True):
+        for first, last in zip(low.segments, high.segments, strict=True):
             if first.outside is None:
                 return None
             spans.append(slice(first.outside.start, last.outside.stop))

@@ -73,7 +73,7 @@ class Points(NamedTuple):
 class Component(NamedTuple):
     """Output dimensions that are cut together, the input dimensions they depend on, and the segments.
 
-    A component of one output dimension has `Segment`s, a larger one `Points`.
+    A component of one output dimension has `Segment`s, a larger one a tuple of `Points`.
     """
 
     outputs: tuple[int, ...]
@@ -156,7 +156,7 @@ def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]
     """
     groups = _connected(maps, shape)
     components = tuple(_component(group, maps, shape, axes) for group in groups)
-    separable = all(isinstance(component.segments, list) for component in components)
+    separable = not any(isinstance(component.segments, tuple) for component in components)
     used = [axis for component in components for axis in component.inputs]
     unused = [axis for axis in range(len(shape)) if axis not in used]
     basic = separable and not any(isinstance(m, Indexed) and _depends(m, shape) for m in maps)
@@ -237,7 +237,9 @@ def _component(
         return Component(outputs, inputs, tuple(_points(outputs, inputs, maps, shape, axes)))
     output_map, axis = maps[outputs[0]], axes[outputs[0]]
     if isinstance(output_map, Affine):
-        segments = slice_segments(axis, output_map.first, output_map.step, shape[output_map.axis])
+        segments: Sequence[Segment] = slice_segments(
+            axis, output_map.first, output_map.step, shape[output_map.axis]
+        )
     elif isinstance(output_map, Constant):
         segments = [point_segment(axis, output_map.position)]
     elif inputs:

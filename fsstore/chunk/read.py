@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy as np
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.cache import CachedChunk, ChunkCache
+from fsstore.chunk.cell_run import batches
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import BoxPlacement, Placement, Placing
 from fsstore.chunk.plan import AnyCell, Box, OutputMap, Plan, box_in_chunk, chunk_numbers, plan
@@ -30,6 +30,7 @@ from fsstore.codec.bound_chain import Array, BoundChain, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.future import Future
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, ReadResult
+from fsstore.kvstore.excerpt import values_of
 
 if TYPE_CHECKING:
     from fsstore.chunk.joint import ReadQueue
@@ -97,23 +98,24 @@ class ReadPart(NamedTuple):
         span = self.placement.span(cell, chain.chunk.shape, chain.order)
         return None if span is None or 2 * (span[1] - span[0]) > math.prod(chain.chunk.shape) else span
 
-    def decode_together(self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Any) -> bool:
+    def decode_together(
+        self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
+    ) -> bool:
         """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
         if self.request.model.bind is not None or len(cells) < 2:
             return False
         chain = self.chain(cells[0])
-        found = [
-            (cell, each.value) for cell, each in zip(cells, answers, strict=True) if each.state == "value"
-        ]
+        present, values = values_of(answers)
+        missing = set(range(len(cells))).difference(present)
+        here = [cells[number] for number in present] if missing else cells
         size = chain.run_length
-        for batch in (found[begin : begin + size] for begin in range(0, len(found), size)):
-            run = chain.borrow_run([value for _, value in batch]) if size > 1 else None
+        for begin in range(0, len(here), size):
+            run = chain.borrow_run(values[begin : begin + size]) if size > 1 else None
             if run is None:
                 return False
-            self._place([cell for cell, _ in batch], run, gaps=len(found) < len(cells))
-        for cell, identity, answer in zip(cells, identities, answers, strict=True):
-            if answer.state != "value":
-                self._fill(cell, identity)
+            self._place(here[begin : begin + size], run, gaps=bool(missing))
+        for number in sorted(missing):
+            self._fill(cells[number], identities[number])
         return True
 
     def _place(self, cells: Sequence[AnyCell], run: Array, *, gaps: bool) -> None:
@@ -176,7 +178,7 @@ class ReadPart(NamedTuple):
             self.placement.copy_out(cell, kept.array)
 
     async def _read_again(self, identity: Any) -> ReadResult:
-        return (await self.source.read_many([ByteRange(identity)]))[0]
+        return (await self.source.read_whole([identity]))[0]
 
 
 class Window(NamedTuple):
@@ -185,7 +187,7 @@ class Window(NamedTuple):
     part: ReadPart
     cells: Sequence[AnyCell]
     identities: list[Any]
-    answers: list[ReadResult] | None = None
+    answers: Sequence[ReadResult] | None = None
 
 
 def _bytes_touched(model: ChunkModel, outline: Plan, entries: ShardEntries | None) -> int:
@@ -319,7 +321,7 @@ def _fetched(windows: Iterator[Window], threads: int) -> Iterator[Window]:
         yield from _pieces(window, _runtime.drive(_fetch(window)), 4 * threads)
 
 
-def _pieces(window: Window, answers: list[ReadResult], count: int) -> Iterator[Window]:
+def _pieces(window: Window, answers: Sequence[ReadResult], count: int) -> Iterator[Window]:
     size = max(16, math.ceil(len(window.cells) / count))
     for begin in range(0, len(window.cells), size):
         end = begin + size
@@ -328,11 +330,9 @@ def _pieces(window: Window, answers: list[ReadResult], count: int) -> Iterator[W
 
 def _windows(request: ReadRequest, outline: Plan, size: int) -> Iterator[Window]:
     """Yield windows of `size` chunks."""
-    model = request.model
     part = ReadPart(request, Placement(outline, request.out), KvSource(request.store))
-    cells = outline.cells()
-    while batch := list(islice(cells, size)):
-        yield Window(part, batch, [model.key(chunk_numbers(outline, cell)) for cell in batch])
+    for cells, keys in batches(outline, request.model, size):
+        yield Window(part, cells, keys)
 
 
 def _shard_windows(
@@ -355,10 +355,10 @@ def _shard_windows(
         yield Window(part, cells, entries.identities(key, numbers))
 
 
-async def _fetch(window: Window) -> list[ReadResult]:
+async def _fetch(window: Window) -> Sequence[ReadResult]:
     cache = window.part.request.cache
     if cache is None:
-        return await window.part.source.read_many([ByteRange(identity) for identity in window.identities])
+        return await window.part.source.read_whole(window.identities)
     answers: list[ReadResult | None] = []
     for identity in window.identities:
         kept = cache.find(identity)

@@ -53,8 +53,12 @@ class _Head(NamedTuple):
 class Source(Protocol):
     """Bytes by identity."""
 
-    async def read_many(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+    async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         """Return an answer for each range, in order."""
+        ...
+
+    async def read_whole(self, identities: Sequence[Any]) -> Sequence[ReadResult]:
+        """Return an answer for all the bytes behind each identity, in order."""
         ...
 
     def describe(self, identity: Any) -> str:
@@ -74,12 +78,21 @@ class KvSource:
     def __init__(self, store: KvPrefix) -> None:
         self._store = store
 
-    async def read_many(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+    async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         """Return an answer for each range, in order."""
         path = self._store.path
         return await self._store.driver.read_many(
             [Read(path + key, start, stop, known) for key, start, stop, known in ranges]
         )
+
+    async def read_whole(self, identities: Sequence[str]) -> Sequence[ReadResult]:
+        """Return an answer for each key, in order."""
+        driver, path = self._store
+        keys = [path + key for key in identities]
+        if hasattr(driver, "read_whole"):
+            answers: Sequence[ReadResult] = await driver.read_whole(keys)
+            return answers
+        return await driver.read_many(list(map(Read, keys)))
 
     def describe(self, identity: Any) -> str:
         """Return how messages call a key."""
@@ -102,6 +115,10 @@ class ShardSource:
         """Return a source that reads the index of a shard once, unless the shard changes."""
         return ShardSource(self._base.remembering(), self._layout, {})
 
+    async def read_whole(self, identities: Sequence[Any]) -> Sequence[ReadResult]:
+        """Return an answer for each entry, in order."""
+        return await self.read_many(list(map(ByteRange, identities)))
+
     def describe(self, identity: Any) -> str:
         """Return how messages call an entry."""
         shard, entry = identity
@@ -111,7 +128,7 @@ class ShardSource:
             entry //= size
         return f"{self._layout.describe(position[::-1])} in {self._base.describe(shard)}"
 
-    async def read_many(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+    async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         """Return an answer for each range, in order."""
         wanted: dict[Any, list[int]] = {}
         for number, each in enumerate(ranges):
@@ -177,7 +194,7 @@ class ShardSource:
         if self._known is not None:
             self._known.pop(shard, None)
 
-    async def _read(self, ranges: Sequence[ByteRange]) -> list[ReadResult]:
+    async def _read(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         try:
             return await self._base.read_many(ranges)
         except OutOfRangeError as error:

@@ -234,18 +234,17 @@ class BoundChain:
             array = undo(array)
         return array
 
-    def borrow_run(self, parts: Sequence[Any]) -> Array | None:
+    def borrow_run(self, parts: Sequence[Any] | Array) -> Array | None:
         """Return several chunks along a new first dimension, like `borrow`; None if that takes one at a time.
 
+        The parts are buffers, or the rows of an array, which are not copied unless they are encoded.
         At most `run_length` chunks pay.  Nothing is said of damage: who decodes one by one learns where it is.
         """
         if self._decode_joined is None:
             return None
-        octets = scratch(len(parts) * self._size)
         try:
-            for undo in self._undo_bytes[:-1]:
-                parts = [undo(part) for part in parts]
-            if not self._decode_joined(parts, octets):
+            octets = self._joined(parts)
+            if octets is None:
                 return None
             array = self._shaped(octets, (len(parts),))
             if self._verify is not None:
@@ -254,6 +253,18 @@ class BoundChain:
             return None
         assert self.order is not None
         return array.transpose([0, *[1 + self.order.index(axis) for axis in range(len(self.order))]])
+
+    def _joined(self, parts: Sequence[Any] | Array) -> Array | None:
+        """Return the bytes that parts decode to."""
+        assert self._decode_joined is not None
+        if isinstance(parts, np.ndarray):
+            if self._decode_joined is _join:
+                return parts if parts.shape[1] == self._size else None
+            parts = [memoryview(row) for row in parts]
+        for undo in self._undo_bytes[:-1]:
+            parts = [undo(part) for part in parts]
+        octets = scratch(len(parts) * self._size)
+        return octets if self._decode_joined(parts, octets) else None
 
     def _shaped(self, octets: Array, lead: tuple[int, ...]) -> Array:
         """Return bytes as elements, shaped as the encoding is."""

@@ -19,6 +19,8 @@ What every driver promises (`fsstore.testing` checks it over each):
 * `value=None` deletes; deleting a missing key is fine and answers `NO_VALUE`.
 * A driver that never waits may offer `read_now(read)` besides: what `read_many([read])` answers, as a plain call,
   because a coroutine takes longer than a look into memory.
+* A driver that looks many keys up at once may offer `read_whole(keys)` besides: what `read_many` answers for reads
+  of the whole values.
 * Values returned may be any read-only buffer; the caller must not change them.
 * With `features.waits` false no coroutine of the driver ever suspends, so `_runtime` may drive it inline on
   any thread.  All drivers are thread-safe.
@@ -141,8 +143,8 @@ class KvDriver(Protocol):
 
     id: ClassVar[str]
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`, in order."""
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        """Return one result for each of `reads`, in order: a list, or a sequence that makes them when asked."""
         ...
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
@@ -187,7 +189,7 @@ class KvPrefix(NamedTuple):
         """Return the answer to a single read."""
         return (await self.driver.read_many([Read(self.path + key, start, stop)]))[0]
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return the answers to `reads`, whose keys are relative to the path."""
         path = self.path
         if path:

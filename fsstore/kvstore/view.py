@@ -213,7 +213,7 @@ class ViewDriver:
 
     async def _from_base(self, jobs: Sequence[_Job]) -> list[ReadResult]:
         """Return chunks that are stored as such; what has to be done to them is done on other threads."""
-        answers = await self.base.prefix.read_many([job.request() for job in jobs])
+        answers = list(await self.base.prefix.read_many([job.request() for job in jobs]))
         rest = [
             number
             for number, (job, answer) in enumerate(zip(jobs, answers, strict=True))

@@ -29,7 +29,7 @@ class _Wrapper:
     def __init__(self, inner: KvDriver) -> None:
         self.inner = inner
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return the answers of the driver inside."""
         return await self.inner.read_many(reads)
 
@@ -85,7 +85,7 @@ class Recording(_Wrapper):
         self.deleted: list[KeyRange] = []
         self.bytes_read = self.bytes_written = 0
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return the answers of the driver inside; remember requests and bytes."""
         with self._lock:
             self.calls["read"] += 1
@@ -142,7 +142,7 @@ class Faulty(_Wrapper):
         if error is not None:
             raise error
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return the answers of the driver inside, changed; or fail."""
         for read in reads:
             self._check("read", read.key)
@@ -182,7 +182,7 @@ class Slow(_Wrapper):
         super().__init__(inner)
         self._pause = pause
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return the answers of the driver inside, later."""
         await self._pause("read")
         return await super().read_many(reads)

@@ -55,6 +55,19 @@ def single_read(make: Factory) -> None:
     fails(OutOfRangeError, lambda: read_now(Read(store.path + "a", 8, 99)))
 
 
+def whole_values(make: Factory) -> None:
+    """A driver that offers `read_whole` answers keys with it as `read_many` does."""
+    store = make(_SAMPLE)
+    read_whole = getattr(store.driver, "read_whole", None)
+    if read_whole is None:
+        return
+    for keys in (["a"], ["b/d", "none", "a", "a", "b/c"], ["none"], []):
+        found = list(run(store, read_whole([store.path + key for key in keys])))
+        expected = read(store, *map(Read, keys))
+        for key, now, later in zip(keys, found, expected, strict=True):
+            assert (*now[:1], bytes(now[1]), now[2]) == (*later[:1], bytes(later[1]), later[2]), (key, now)
+
+
 def empty_value(make: Factory) -> None:
     """A key with an empty value is not missing."""
     result = read(make(_SAMPLE), Read("b/c"))[0]
@@ -227,6 +240,7 @@ READING: Mapping[str, Check] = {
         missing_key,
         order_of_batch,
         single_read,
+        whole_values,
         empty_value,
         byte_ranges,
         size_of_value,

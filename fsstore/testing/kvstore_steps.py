@@ -42,7 +42,7 @@ def run(store: KvPrefix, coroutine: Coroutine[Any, Any, T]) -> T:
 
 def read(store: KvPrefix, *reads: Read) -> list[ReadResult]:
     """Return the answers to a batch of reads."""
-    return run(store, store.read_many(reads))
+    return list(run(store, store.read_many(reads)))
 
 
 def write(store: KvPrefix, *writes: Write) -> list[Stamp]:

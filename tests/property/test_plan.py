@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fsstore.chunk.cell_run import CellRun
 from fsstore.chunk.grid import RegularAxis, VariableAxis
+from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Affine, Constant, Indexed, chunk_numbers, plan
 
@@ -170,3 +173,27 @@ def test_even_batches_are_boxes():
     assert placement.blocks(cells[3:13], (2, 2, 2)) is None
     line = plan([Affine(0, 1, 0)], (4099,), [RegularAxis(1)])
     assert line.even(100) == 100, "a prime number of chunks is not cut into single ones"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_of_cells_are_the_cells_of_the_plan(seed):
+    """Cells and keys of a run are those of the plan, whether asked for one by one, in slices or all."""
+    rng = random.Random(300 + seed)
+    for _ in range(60):
+        shape, axes, result, maps, _ = random_request(rng)
+        request_plan = plan(maps, result, axes)
+        cells = list(request_plan.cells())
+        encoding = rng.choice([KeyEncoding(), KeyEncoding("c", "/", "c"), KeyEncoding("", "/")])
+        rank = rng.choice([None, rng.randint(0, len(shape))])
+        model = SimpleNamespace(
+            keys=encoding, key_rank=rank, key=lambda numbers: encoding.key(numbers[:rank])
+        )
+        begin, end = sorted(rng.randint(0, len(cells)) for _ in range(2))
+        run = CellRun(request_plan, range(len(cells)))[begin:end]
+        assert len(run) == end - begin
+        assert [str(run[place]) for place in range(-len(run), len(run))] == list(
+            map(str, cells[begin:end] * 2)
+        )
+        assert list(map(str, run)) == list(map(str, cells[begin:end]))
+        if run:
+            assert run.keys(model) == [model.key(chunk_numbers(request_plan, cell)) for cell in run]

@@ -124,6 +124,31 @@ def test_splitting_keys_loses_none(keys):
     assert back == dict(enumerate(keys))
 
 
+SIMILAR = st.tuples(
+    st.sampled_from(["x", "x/1", "a.b", "", "c", "x1"]),
+    st.lists(st.sampled_from(["0", "7", "12", "05", "", "9" * 18, "9" * 19]), max_size=3),
+)
+
+
+@given(st.lists(SIMILAR, min_size=1, max_size=6), st.sampled_from("./"))
+@settings(max_examples=400, deadline=None)
+def test_keys_of_one_family_are_split_as_each_alone(parts, separator):
+    """A batch, nearly all of which is of one family as a rule, is split as every key by itself would be."""
+    from fsstore.kvstore.reference.keys import split_one
+
+    keys = [separator.join([lead, *numbers]).encode() for lead, numbers in parts]
+    groups, loose = split(keys)
+    found = dict.fromkeys(loose)
+    for group in groups:
+        positions = (
+            range(len(keys))[group.positions] if isinstance(group.positions, slice) else group.positions
+        )
+        found.update(
+            (int(at), (group.family, row)) for at, row in zip(positions, group.coords.tolist(), strict=True)
+        )
+    assert found == {position: split_one(key) for position, key in enumerate(keys)}
+
+
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(st.sampled_from(["version", "refs", "gen", "templates", "a/0", "key", "url", "dimensions"]), inner, max_size=4),

@@ -19,6 +19,7 @@ from fsstore.errors import (
 )
 from fsstore.kvstore.coalesce import Limits
 from fsstore.kvstore.contract import KvPrefix, Read, Write
+from fsstore.kvstore.excerpt import Excerpts
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
@@ -130,6 +131,40 @@ def test_a_short_target_is_damage():
     assert values(driver, ["x/9"]) == [DATA[90:100]]
     with pytest.raises(DataLossError, match=r'"x/10".*10 bytes at offset 100'):
         values(driver, [f"x/{n}" for n in range(11)])
+
+
+def test_answers_of_another_length_are_damage():
+    """A store that answers a range with more or fewer bytes than asked for is not believed."""
+    refs = {f"x/{n}": ["t", n * 10, 10] for n in range(20)}
+    for change in (-1, 1):
+
+        def wrong(inner, change=change):
+            return Faulty(
+                inner,
+                change=lambda read, result: (
+                    result._replace(value=DATA[: len(result.value) + change]) if read.stop else result
+                ),
+            )
+
+        driver, _ = stored(refs, {"t": DATA}, double=wrong)
+        for keys in (list(refs), ["x/0"]):
+            with pytest.raises(
+                DataLossError, match=r'"x/0" in .*: the reference is 10 bytes at offset 0 of .*t"'
+            ):
+                values(driver, keys)
+
+
+def test_a_batch_is_answered_without_an_object_a_chunk():
+    """The answers to thousands of keys are columns over what was fetched, missing keys included."""
+    refs = {f"x/{n}": ["t", n * 10, 10] for n in range(2000) if n % 7}
+    driver, watched = stored(refs, {"t": DATA})
+    found = run(driver.read_whole([f"x/{n}" for n in range(2000)]))
+    assert isinstance(found, Excerpts)
+    assert len(found.sources) == len(watched.reads) == 1
+    assert [bytes(each.value) for each in found] == [
+        DATA[n * 10 : n * 10 + 10] if n % 7 else b"" for n in range(2000)
+    ]
+    assert [each.state for each in found[:2]] == ["missing", "value"]
 
 
 def test_failures_of_targets_keep_their_kind():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,9 @@ import numpy as np
 from fsstore import _runtime
 from fsstore._json import Json, quote
 from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.kvstore.coalesce import Ints
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
+from fsstore.kvstore.excerpt import Excerpts
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.bound import FREE, check_length, limits_of, refuse_larger
 from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher
@@ -53,19 +56,31 @@ class ReferenceDriver:
         """What the store can do."""
         return self._features
 
-    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return one result for each of `reads`: a few range reads a target, whatever the number of keys."""
+        return await self._answer([read.key for read in reads], reads)
+
+    async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
+        """Return one result for each of `keys`, whose whole values are wanted."""
+        return await self._answer(keys, None)
+
+    async def _answer(self, keys: Sequence[str], reads: Sequence[Read] | None) -> Sequence[ReadResult]:
+        """Answer `reads`, which have these `keys`; without them, whole values are wanted."""
         time = now()
-        resolved = await self.overlay.resolve([read.key for read in reads])
-        missing = ReadResult("missing", b"", NO_VALUE, time)
-        results = [missing] * len(reads)
+        resolved = await self.overlay.resolve(keys)
         rows = resolved.rows
-        for position in np.flatnonzero(rows.url == INLINE).tolist():
-            value = resolved.inline[int(rows.offset[position])]
-            results[position] = self._inline(reads[position], value, time)
-        wanted = np.flatnonzero(rows.url >= 0)
-        if len(wanted):
-            await self._read_targets(reads, resolved, wanted, results)
+        wanted, inline = np.flatnonzero(rows.url >= 0), np.flatnonzero(rows.url == INLINE)
+        found = await self._read_targets(keys, reads, resolved, wanted) if len(wanted) else []
+        if isinstance(found, Excerpts) and not len(inline) and not (reads and any(map(_if_not_equal, reads))):
+            return found.among(wanted, len(keys))
+        results = [ReadResult("missing", b"", NO_VALUE, time)] * len(keys)
+        asked = reads or list(map(Read, keys))
+        for position in inline.tolist():
+            results[position] = self._inline(
+                asked[position], resolved.inline[int(rows.offset[position])], time
+            )
+        for position, result in zip(wanted.tolist(), found, strict=True):
+            results[position] = _unless_known(asked[position], result)
         return results
 
     def _inline(self, read: Read, value: bytes, time: float) -> ReadResult:
@@ -76,31 +91,31 @@ class ReferenceDriver:
         return ReadResult("value", value[start:stop], stamp, time, len(value))
 
     async def _read_targets(
-        self, reads: Sequence[Read], resolved: Resolved, wanted: Any, results: list[ReadResult]
-    ) -> None:
-        asks = _asks(reads, resolved, wanted, self.describe_key)
+        self, keys: Sequence[str], reads: Sequence[Read] | None, resolved: Resolved, wanted: Ints
+    ) -> Sequence[ReadResult]:
+        """Return the answers to the requests at the places `wanted`, whose values lie in targets."""
+        asks = _asks(keys, resolved, wanted)
+        if reads is not None:
+            _narrow(asks, [reads[position] for position in wanted.tolist()], self.describe_key)
         empty = asks.stop == asks.start
-        if empty.any():
-            for position in wanted[empty].tolist():
-                length = int(resolved.rows.length[position])
-                size = None if length == WHOLE else length
-                results[position] = ReadResult("value", b"", b"empty", now(), size)
-            kept = np.flatnonzero(~empty)
-            keys = [asks.keys[position] for position in kept.tolist()]
-            columns = (asks.url[kept], asks.start[kept], asks.stop[kept], asks.whole[kept])
-            asks, wanted = Asks(keys, *columns), wanted[kept]
-        large = (resolved.rows.length[wanted] == WHOLE) | (resolved.rows.length[wanted] > FREE)
-        most = None
-        if large.any():
-            most = await self._bound(asks, resolved, wanted, np.flatnonzero(large).tolist())
-        with values_up_to(most):
-            found = await self.fetcher.fetch(asks, resolved.urls)
-        for position, result in zip(wanted.tolist(), found, strict=True):
-            stamp, known = result.generation, reads[position].if_not_equal
-            unchanged = known == stamp and known != UNKNOWN
-            results[position] = ReadResult("unspecified", b"", stamp, result.time) if unchanged else result
+        if not empty.any():
+            return await self._fetch(asks, resolved, wanted)
+        kept, time = np.flatnonzero(~empty), now()
+        found = iter(await self._fetch(asks.take(kept), resolved, wanted[kept]) if len(kept) else [])
+        sizes = [None if size == WHOLE else size for size in resolved.rows.length[wanted].tolist()]
+        return [
+            ReadResult("value", b"", b"empty", time, size) if nothing else next(found)
+            for nothing, size in zip(empty.tolist(), sizes, strict=True)
+        ]
 
-    async def _bound(self, asks: Asks, resolved: Resolved, wanted: Any, large: list[int]) -> int | None:
+    async def _fetch(self, asks: Asks, resolved: Resolved, wanted: Ints) -> Sequence[ReadResult]:
+        lengths = resolved.rows.length[wanted]
+        large = np.flatnonzero((lengths == WHOLE) | (lengths > FREE)).tolist()
+        most = await self._bound(asks, resolved, wanted, large) if large else None
+        with values_up_to(most):
+            return await self.fetcher.fetch(asks, resolved.urls)
+
+    async def _bound(self, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]) -> int | None:
         """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
 
         What whole targets may have at most is returned, for stores that learn their size on the way.
@@ -156,6 +171,16 @@ class ReferenceDriver:
         return self._members
 
 
+_if_not_equal = attrgetter("if_not_equal")
+
+
+def _unless_known(read: Read, result: ReadResult) -> ReadResult:
+    """Return the answer without its value if the caller has it."""
+    stamp, known = result.generation, read.if_not_equal
+    unchanged = known == stamp and known != UNKNOWN
+    return ReadResult("unspecified", b"", stamp, result.time) if unchanged else result
+
+
 @contextlib.contextmanager
 def within(place: str) -> Iterator[None]:
     """Put the place in front of errors."""
@@ -180,17 +205,23 @@ def _shown(read: Read) -> str:
     return f"[{read.start}, {'end' if read.stop is None else read.stop})"
 
 
-def _asks(reads: Sequence[Read], resolved: Resolved, wanted: Any, describe: Any) -> Asks:
-    """Return what to read in targets; requests for parts of values are translated one by one."""
+def _asks(keys: Sequence[str], resolved: Resolved, wanted: Ints) -> Asks:
+    """Return what to read in targets for the whole values at the places `wanted`."""
     rows = resolved.rows.take(wanted)
-    start, stop = rows.offset, np.where(rows.length == WHOLE, REST, rows.offset + rows.length)
-    asked = [reads[position] for position in wanted.tolist()]
-    parts = [number for number, read in enumerate(asked) if read.start or read.stop is not None]
-    for number in parts:
-        read = asked[number]
-        if rows.length[number] == WHOLE:
+    stop = np.where(rows.length == WHOLE, REST, rows.offset + rows.length)
+    if len(wanted) < len(keys):
+        keys = [keys[position] for position in wanted.tolist()]
+    return Asks(keys, rows.url, rows.offset, stop, rows.length == WHOLE)
+
+
+def _narrow(asks: Asks, reads: Sequence[Read], describe: Any) -> None:
+    """Ask for the parts of values that `reads` want."""
+    start, stop = asks.start, asks.stop
+    for number, read in enumerate(reads):
+        if not read.start and read.stop is None:
+            continue
+        if stop[number] == REST:
             start[number], stop[number] = read.start, REST if read.stop is None else read.stop
         else:
-            first, last = _within(read, int(rows.length[number]), describe)
-            start[number], stop[number] = rows.offset[number] + first, rows.offset[number] + last
-    return Asks([read.key for read in asked], rows.url, start, stop, rows.length == WHOLE)
+            first, last = _within(read, int(stop[number] - start[number]), describe)
+            start[number], stop[number] = start[number] + first, start[number] + last

@@ -1,7 +1,7 @@
 """Reading the bytes references point to: a batch becomes a few range reads per target.
 
 `plan` (pure, columns in, spans out) groups the references of a batch by URL and merges their ranges; `fetch` asks each
-root once, all roots at the same time, and cuts the answers apart without copying.
+root once, all roots at the same time, and answers with columns that say which part of what came is whose.
 
 A target that is missing or too short is damage of the set, and an error that names the key and the range asked for:
 it is never "missing", or the reader would see fill values in place of data.
@@ -9,8 +9,8 @@ it is never "missing", or the reader would see fill values in place of data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +18,15 @@ import numpy as np
 from fsstore import _runtime
 from fsstore._json import quote
 from fsstore.errors import DataLossError, NotFoundError, OutOfRangeError, StoreError
-from fsstore.kvstore.coalesce import Limits, Spans, coalesce
-from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
+from fsstore.kvstore.coalesce import Ints, Limits, coalesce
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult, now
+from fsstore.kvstore.excerpt import Excerpts
 from fsstore.kvstore.reference.targets import Targets
 
 __all__ = ["REST", "Asks", "Fetcher"]
 
 REST = -(2**63)
+_ZERO = np.zeros(1, np.int64)
 
 
 class Asks(NamedTuple):
@@ -36,18 +38,40 @@ class Asks(NamedTuple):
 
     keys: Sequence[str]
     url: np.ndarray[Any, np.dtype[np.int32]]
-    start: np.ndarray[Any, np.dtype[np.int64]]
-    stop: np.ndarray[Any, np.dtype[np.int64]]
+    start: Ints
+    stop: Ints
     whole: np.ndarray[Any, np.dtype[np.bool_]]
+
+    def take(self, places: Ints) -> Asks:
+        """Return some of the requests."""
+        keys = [self.keys[place] for place in places.tolist()]
+        return Asks(keys, self.url[places], self.start[places], self.stop[places], self.whole[places])
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """One request to a root, and the members of the batch it answers with their offsets in it."""
+class _Requests:
+    """What is asked of one root.
 
-    read: Read
-    members: list[int]
-    offsets: list[int]
+    Columns, in parts: members of the batch, which of `reads` answers each, and how many bytes into that its own begin.
+    """
+
+    reads: list[Read] = field(default_factory=list)
+    members: list[Ints] = field(default_factory=list)
+    where: list[Ints] = field(default_factory=list)
+    offsets: list[Ints] = field(default_factory=list)
+
+    def add(self, members: Ints, reads: Iterable[Read], where: Ints, offsets: Ints) -> None:
+        """Ask more."""
+        self.members.append(members)
+        self.where.append(where + len(self.reads))
+        self.offsets.append(offsets)
+        self.reads.extend(reads)
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield the number of a request and a member it answers, request by request."""
+        where, members = np.concatenate(self.where), np.concatenate(self.members)
+        order = np.argsort(where, kind="stable")
+        yield from zip(where[order].tolist(), members[order].tolist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +82,11 @@ class Fetcher:
     limits: Limits
     described: str
 
-    async def fetch(self, asks: Asks, urls: Sequence[str]) -> list[ReadResult]:
+    async def fetch(self, asks: Asks, urls: Sequence[str]) -> Sequence[ReadResult]:
         """Return one answer to each request, in order: its state is "value", its generation that of the range."""
         if len(asks.keys) == 1:
             return [await self._fetch_one(asks, urls)]
-        spans: dict[str, list[_Span]] = {}
+        wanted: dict[str, _Requests] = {}
         order = np.argsort(asks.url, kind="stable")
         numbers, firsts = np.unique(asks.url[order], return_index=True)
         bounds = [*firsts.tolist(), len(order)]
@@ -72,10 +96,9 @@ class Fetcher:
                 place = self.targets.locate(urls[number])
             except StoreError as error:
                 raise error.within(self._place(asks, int(members[0]))) from error
-            spans.setdefault(place.root, []).extend(self._spans(place.key, asks, members))
-        results: list[Any] = [None] * len(asks.keys)
-        await _runtime.gather(self._read_root(root, found, asks, results) for root, found in spans.items())
-        return results
+            self._plan(place.key, asks, members, wanted.setdefault(place.root, _Requests()))
+        found = await _runtime.gather(self._read_root(root, asked, asks) for root, asked in wanted.items())
+        return _excerpts(asks, list(wanted.values()), found)
 
     async def _fetch_one(self, asks: Asks, urls: Sequence[str]) -> ReadResult:
         """Answer a single request without the fixed cost of columns."""
@@ -84,68 +107,63 @@ class Fetcher:
             place = self.targets.locate(urls[int(asks.url[0])])
         except StoreError as error:
             raise error.within(self._place(asks, 0)) from error
-        span = _Span(Read(place.key, start, None if stop == REST else stop), [0], [0])
-        results: list[Any] = [None]
-        await self._read_root(place.root, [span], asks, results)
-        result: ReadResult = results[0]
-        return result
+        asked = _Requests()
+        asked.add(_ZERO, [Read(place.key, start, None if stop == REST else stop)], _ZERO, _ZERO)
+        answer = (await self._read_root(place.root, asked, asks))[0]
+        size = answer.size if asks.whole[0] else None
+        return answer._replace(generation=_generation(answer.generation, start, stop), size=size)
 
-    def _spans(self, key: str, asks: Asks, members: np.ndarray[Any, np.dtype[np.int64]]) -> list[_Span]:
-        starts, stops = asks.start[members], asks.stop[members]
-        ranged = stops != REST
-        out = [
-            _Span(Read(key, int(asks.start[member]), None), [member], [0])
-            for member in members[~ranged].tolist()
-        ]
-        if not ranged.any():
-            return out
-        members = members[ranged]
-        found = coalesce(starts[ranged], stops[ranged], self.limits.max_gap, self.limits.max_size)
-        return out + _grouped(key, found, members)
+    def _plan(self, key: str, asks: Asks, members: Ints, out: _Requests) -> None:
+        """Add what is wanted of one target to `out`: the rest of it as it is asked for, ranges merged."""
+        ranged = asks.stop[members] != REST
+        rest, members = members[~ranged], members[ranged]
+        if len(rest):
+            numbers = np.arange(len(rest))
+            reads = [Read(key, start, None) for start in asks.start[rest].tolist()]
+            out.add(rest, reads, numbers, np.zeros_like(numbers))
+        if len(members):
+            limits = self.limits
+            spans = coalesce(asks.start[members], asks.stop[members], limits.max_gap, limits.max_size)
+            pairs = zip(spans.starts.tolist(), spans.stops.tolist(), strict=True)
+            reads = [Read(key, start, stop) for start, stop in pairs]
+            out.add(members, reads, spans.where, spans.offset)
 
-    async def _read_root(self, root: str, spans: list[_Span], asks: Asks, results: list[Any]) -> None:
+    async def _read_root(self, root: str, asked: _Requests, asks: Asks) -> Sequence[ReadResult]:
         store = None
         try:
             store = await self.targets.root(root)
-            answers = await store.read_many([span.read for span in spans])
+            answers = await store.read_many(asked.reads)
         except StoreError as error:
-            raise await self._explain(store, spans, asks, error) from error
-        for span, answer in zip(spans, answers, strict=True):
+            raise await self._explain(store, asked, asks, error) from error
+        for number, (read, answer) in enumerate(zip(asked.reads, answers, strict=True)):
             if answer.state != "value":
-                raise self._lost(asks, span.members[0], store, span.read.key, "the target does not exist")
-            self._cut(span, answer, asks, results)
-
-    def _cut(self, span: _Span, answer: ReadResult, asks: Asks, results: list[Any]) -> None:
-        """Put the answers to the members of a span into `results`, each with the generation of its range."""
-        _, value, base, time, size = answer
-        if len(span.members) == 1:
-            member = span.members[0]
-            stamp = _generation(base, int(asks.start[member]), int(asks.stop[member]))
-            results[member] = ReadResult("value", value, stamp, time, size if asks.whole[member] else None)
-            return
-        view = memoryview(value)
-        starts, stops = asks.start[span.members].tolist(), asks.stop[span.members].tolist()
-        for member, offset, start, stop in zip(span.members, span.offsets, starts, stops, strict=True):
-            part = view[offset : offset + stop - start]
-            results[member] = ReadResult("value", part, _generation(base, start, stop), time)
+                why = "the target does not exist"
+            elif read.stop is not None and len(answer.value) != read.stop - read.start:
+                why = f"{len(answer.value)} bytes came for {read.stop - read.start}"
+            else:
+                continue
+            member = next(member for where, member in asked.pairs() if where == number)
+            raise self._lost(asks, member, store, read.key, why)
+        return answers
 
     async def _explain(
-        self, store: KvPrefix | None, spans: list[_Span], asks: Asks, error: StoreError
+        self, store: KvPrefix | None, asked: _Requests, asks: Asks, error: StoreError
     ) -> StoreError:
         """Return the error with the reference it belongs to, found by reading one of several at a time."""
-        members = [(span.read, member) for span in spans for member in span.members]
-        for read, member in members if store is not None else ():
+        pairs = list(asked.pairs())
+        for number, member in pairs if store is not None else ():
             assert store is not None
+            read = asked.reads[number]
             start, stop = int(asks.start[member]), int(asks.stop[member])
             try:
-                if len(members) == 1:
+                if len(pairs) == 1:
                     raise error
                 await store.read_many([read if read.stop is None else Read(read.key, start, stop)])
             except (OutOfRangeError, NotFoundError) as found:
                 return self._lost(asks, member, store, read.key, found.message)
             except StoreError as found:
                 return found.within(self._place(asks, member))
-        return error.within(self._place(asks, members[0][1]))
+        return error.within(self._place(asks, pairs[0][1]))
 
     def _place(self, asks: Asks, member: int) -> str:
         return f"Error reading {quote(asks.keys[member])} in {self.described}"
@@ -157,17 +175,25 @@ class Fetcher:
         return DataLossError(f"{self._place(asks, member)}: the reference is {part} of {target}: {why}")
 
 
-def _grouped(key: str, found: Spans, members: np.ndarray[Any, np.dtype[np.int64]]) -> list[_Span]:
-    """Return the merged ranges of one key with their members."""
-    order = np.argsort(found.where, kind="stable")
-    bounds = np.searchsorted(found.where[order], np.arange(len(found.starts) + 1)).tolist()
-    sorted_members, offsets = members[order].tolist(), found.offset[order].tolist()
-    return [
-        _Span(Read(key, start, stop), sorted_members[low:high], offsets[low:high])
-        for start, stop, low, high in zip(
-            found.starts.tolist(), found.stops.tolist(), bounds[:-1], bounds[1:], strict=True
-        )
-    ]
+def _excerpts(asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[ReadResult]]) -> Excerpts:
+    """Return the answers to requests as parts of what the roots answered."""
+    sources: list[ReadResult] = []
+    where, starts = np.empty_like(asks.start), np.empty_like(asks.start)
+    for requests, answers in zip(asked, found, strict=True):
+        members = np.concatenate(requests.members)
+        where[members] = np.concatenate(requests.where) + len(sources)
+        starts[members] = np.concatenate(requests.offsets)
+        sources += answers
+    stops = starts + asks.stop - asks.start
+    for member in np.flatnonzero(asks.stop == REST).tolist():
+        stops[member] = len(sources[where[member]].value)
+
+    def stamp(number: int) -> tuple[bytes, int | None]:
+        source = sources[where[number]]
+        generation = _generation(source.generation, int(asks.start[number]), int(asks.stop[number]))
+        return generation, source.size if asks.whole[number] else None
+
+    return Excerpts(sources, where, starts, stops, np.arange(len(where)), stamp, now())
 
 
 def _generation(base: bytes, start: int, stop: int) -> bytes:

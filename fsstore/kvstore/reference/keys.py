@@ -24,6 +24,7 @@ _LINE = re.compile(
     rb"^(?:(.*[^0-9./\n][0-9]*+|)((?:[./](?:0|[1-9][0-9]{0,17}))++)|.*)$",
     re.MULTILINE,
 )
+_ODD = re.compile(rb"[^0-9](?:[^0-9]|0[0-9]|\Z)|[0-9]{19}")
 _DIGITS = b"0123456789"
 NUMBERS_ONLY = bytes(code if 48 <= code < 58 else 32 for code in range(256))
 """Translation table that leaves digits and turns every other byte into a space."""
@@ -60,15 +61,31 @@ def split(keys: Sequence[bytes]) -> tuple[list[Group], list[int]]:
     text = b"/" + b"\n/".join(keys)
     if text.count(b"\n") >= len(keys):
         return _split_with_newlines(keys)
+    group = _one_family(text, keys)
+    if group is not None:
+        return [group], []
     pairs = _LINE.findall(text)
-    prefixes = [pair[0] for pair in pairs]
-    suffixes = [pair[1] for pair in pairs]
-    if prefixes.count(prefixes[0]) == len(keys) and suffixes[0]:
-        seps = suffixes[0].translate(None, _DIGITS)
-        joined = b"\n".join(suffixes)
-        if joined.translate(None, _DIGITS) == b"\n".join([seps] * len(keys)):
-            return [Group((prefixes[0], seps), slice(0, len(keys)), _coords(joined, len(seps)))], []
-    return _by_family(prefixes, suffixes)
+    return _by_family([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+def _one_family(text: bytes, keys: Sequence[bytes]) -> Group | None:
+    """Return the group of keys that are of the family of the first, as nearly always; None otherwise.
+
+    `text` is the keys in lines.  Without the prefix at the start of each, all that is left must be canonical integers
+    between the same separators.
+    """
+    first = split_one(keys[0])
+    if first is None:
+        return None
+    (prefix, seps), _ = first
+    lines = b"\n" + text
+    rest = lines.replace(b"\n" + prefix + seps[:1], b"\n")
+    removed = len(lines) - len(rest)
+    if removed != len(keys) * len(prefix + seps[:1]) or _ODD.search(rest):
+        return None
+    if rest.translate(None, _DIGITS) != (b"\n" + seps[1:]) * len(keys):
+        return None
+    return Group((prefix, seps), slice(0, len(keys)), _coords(rest, len(seps)))
 
 
 def split_one(key: bytes) -> tuple[Family, list[int]] | None:

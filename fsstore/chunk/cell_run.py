@@ -1,0 +1,110 @@
+"""Cells that follow each other in a plan, made when they are asked for.
+
+A request may touch millions of small chunks.  What decodes and places many of them at once wants their keys, the first
+and the last; to make them all, with their segments, would take longer than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from fsstore.chunk.grid import Segment, SliceSegments
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.plan import Cell, Plan, Points, chunk_numbers
+
+__all__ = ["CellRun", "batches"]
+
+_FEW = 32  # columns for fewer cells cost more than the cells
+
+
+def batches(plan: Plan, model: ChunkModel, size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+    """Yield the cells of a plan, `size` at a time, with the keys of their chunks."""
+    numbers = range(plan.cell_count)
+    few = list(plan.cells()) if len(numbers) <= _FEW else None
+    for begin in numbers[::size]:
+        if few is not None:
+            cells = few[begin : begin + size]
+            yield cells, [model.key(chunk_numbers(plan, cell)) for cell in cells]
+        else:
+            run = CellRun(plan, numbers[begin : begin + size])
+            yield run, run.keys(model)
+
+
+class CellRun(Sequence[Cell]):
+    """The cells of a plan whose numbers, in the order of their chunks, are `numbers`."""
+
+    __slots__ = ("_numbers", "_plan", "_segments")
+
+    def __init__(self, plan: Plan, numbers: range) -> None:
+        self._plan, self._numbers = plan, numbers
+        self._segments = [component.segments for component in plan.components]
+
+    def __len__(self) -> int:
+        """Return the number of cells."""
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Cell: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> CellRun: ...
+
+    def __getitem__(self, place: int | slice) -> Cell | CellRun:
+        """Return one cell, or a run of some."""
+        if isinstance(place, slice):
+            return CellRun(self._plan, self._numbers[place])
+        number = self._numbers[place]
+        if len(self._segments) == 1:
+            return _cell((self._segments[0][number],))
+        chosen = []
+        for segments in reversed(self._segments):
+            number, at = divmod(number, len(segments))
+            chosen.append(segments[at])
+        return _cell(tuple(reversed(chosen)))
+
+    def __iter__(self) -> Iterator[Cell]:
+        """Yield the cells."""
+        chosen = [
+            [segments[place] for place in places]
+            for segments, places in zip(self._segments, self._places(), strict=True)
+        ]
+        return map(_cell, zip(*chosen, strict=True)) if chosen else iter([_cell(())] * len(self))
+
+    def _places(self) -> list[Sequence[int]]:
+        """Return by component which segment each cell has."""
+        if len(self._segments) == 1:
+            return [self._numbers]
+        shape = [len(segments) for segments in self._segments]
+        return (
+            [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
+            if shape
+            else []
+        )
+
+    def keys(self, model: ChunkModel) -> list[str]:
+        """Return the keys of the chunks."""
+        if not self._plan.separable:
+            return [model.key(chunk_numbers(self._plan, cell)) for cell in self]
+        texts: list[list[str]] = []
+        for segments, places in zip(self._segments[: model.key_rank], self._places(), strict=False):
+            low = min(places)
+            chunks = _chunks(segments)[low : max(places) + 1]
+            parts = model.keys.parts(chunks, first=not texts)
+            texts.append([parts[place - low] for place in places])
+        if len(texts) == 1:
+            return texts[0]
+        return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
+
+
+def _cell(segments: tuple[Segment | Points, ...]) -> Cell:
+    return Cell(segments, all(segment.covers for segment in segments))
+
+
+def _chunks(segments: Sequence[Any]) -> Sequence[int]:
+    """Return the numbers of the chunks of segments along one dimension."""
+    if isinstance(segments, SliceSegments):
+        return segments.chunks
+    return [segment.chunk for segment in segments]
