@@ -73,7 +73,7 @@ def show(value: Any) -> str:
     if value is _MISSING:
         return "<discarded>"
     try:
-        return dumps(value)
+        return dumps(value).encode("utf-8", "backslashreplace").decode()
     except (TypeError, ValueError):
         return "<discarded>"
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from fsstore import _runtime
 from fsstore._json import quote
-from fsstore.errors import StoreError, UnavailableError
+from fsstore.errors import StoreError, UnavailableError, UrlError
 from fsstore.kvstore.contract import (
     NO_VALUE,
     UNKNOWN,
@@ -127,8 +127,11 @@ class ObstoreEngine:
     ) -> None:
         self.retry, self.shown, self.concurrency = retry or Retry(), shown, concurrency
         self.features = features
-        self._reader = make(retry_config(self.retry))
-        self._writer = make({**retry_config(self.retry), "max_retries": 0}) if features.writable else None
+        try:
+            self._reader = make(retry_config(self.retry))
+            self._writer = make({**retry_config(self.retry), "max_retries": 0}) if features.writable else None
+        except ValueError as error:  # a host or port that is none
+            raise UrlError(f"Cannot open {quote(shown)}: {error}", shown) from error
 
     async def _spread(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.

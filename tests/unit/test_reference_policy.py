@@ -7,7 +7,7 @@ import os
 import pytest
 
 from fsstore import _runtime
-from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError
+from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
@@ -33,6 +33,8 @@ LOCAL = Policy("local")
         ("http://h/../../b?q=../c", "http://h/b?q=../c"),
         ("http://h./x", "http://h/x"),
         ("/a/b", "file:///a/b"),
+        ("file:////a//b", "file:///a/b"),
+        ("file:/a/b", "file:///a/b"),
         ("/a/./b/../c", "file:///a/c"),
         ("file:///a/../../b", "file:///b"),
         ("file://localhost/a", "file:///a"),
@@ -49,7 +51,7 @@ def test_urls_have_one_spelling(url, normal):
 
 
 @pytest.mark.parametrize("url", ["http://me@host/x", "http://me:pw@host/x", "http:///x", "http://a\\b/x", "file://host/x",
-                                 "nonsense", "", "http://h\n/x"])  # fmt: skip
+                                 "nonsense", "", "http://h\n/x", "https://[::1", "http://[zz]/x", "http://h:x/y", "http://a:b:1/"])  # fmt: skip
 def test_urls_that_readers_understand_differently_are_refused(url):
     """User information, backslashes, control characters and file URLs of other hosts are no targets."""
     with pytest.raises(StoreError):
@@ -280,3 +282,30 @@ def test_chains_do_not_hide_local_files():
     for url in ("zip://x::file:///etc/a.zip", "simplecache::file:///etc/passwd", "simplecache::/etc/passwd"):
         with pytest.raises(PermissionDeniedError):
             targets.locate(url)
+
+
+def test_colons_are_not_chains():
+    """An IPv6 address or a name with two colons is no chain, and is judged as what it is."""
+    targets = opened([])
+    assert targets.locate("http://[2001:db8::1]:80/x/y") == ("http://[2001:db8::1]/", "x/y")
+    assert (
+        targets.locate("/data/00::30.nc")
+        == targets.locate("file:/data//00::30.nc")
+        == ("file:///", "data/00::30.nc")
+    )
+    assert targets.locate("s3://b/00::30.nc") == ("s3://b/", "00::30.nc")
+    with pytest.raises(PermissionDeniedError, match="loopback"):
+        Targets(lambda *_: None, REMOTE).locate("http://[::1]/x")
+    with pytest.raises(PermissionDeniedError):
+        Targets(lambda *_: None, REMOTE).locate("file:/etc/passwd")
+
+
+@pytest.mark.parametrize("url", ["C:\\data\\t.nc", "d:/data/t.nc", "\\\\server\\share\\t.nc"])
+def test_paths_of_windows(url):
+    """Another system's path is refused by name, and `rewrite` says where it is here."""
+    with pytest.raises(UrlError, match="path of Windows; say with `rewrite`"):
+        opened([]).locate(url)
+    cut = url.index("t.nc")
+    targets = Targets(lambda *_: None, Policy("local"), rewrite={url[:cut]: "/here/", "C": "never"})
+    assert targets.locate(url) == ("file:///", "here/t.nc")
+    assert targets.locate(url[:cut] + "sub\\t.nc") == ("file:///", "here/sub/t.nc")

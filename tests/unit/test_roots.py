@@ -15,6 +15,7 @@ from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.live import from_live
 from fsstore.kvstore.roots import ABFS, FSSPEC, GCS, HTTP, S3, fsspec_scheme
 from fsstore.kvstore.secret import conceal, guard, redact, reveal
+from fsstore.kvstore.store import KvStore
 from fsstore.kvstore.zip_archive import KIND as ZIP
 
 
@@ -217,3 +218,10 @@ def test_s3_urls_need_no_endpoint():
             S3.to_url("", members)
     with pytest.raises(UnimplementedError):
         FSSPEC.to_url("", {"url": "simplecache::s3://b", "storage_options": {"s3": {"anon": True}}})
+
+
+@pytest.mark.parametrize("url", ["http://h:99999/x", "http://h h/x"])
+def test_a_host_or_port_that_is_none_is_an_error_of_ours(url):
+    """What the client library refuses is told with the URL."""
+    with pytest.raises(UrlError, match="Cannot open"):
+        KvStore.open(url).result()

@@ -26,6 +26,7 @@ from fsstore.kvstore.reference.refset import Resolved, TableSet
 from fsstore.kvstore.reference.relocation import moved, moving
 from fsstore.kvstore.reference.report import Grids, Report, grids_of, inspect_state
 from fsstore.kvstore.reference.table import INLINE, Rows, TableBuilder
+from fsstore.kvstore.reference.target_url import replaced
 from fsstore.kvstore.reference.value import Located
 from fsstore.kvstore.reference.writer import Compression, encode
 
@@ -136,13 +137,8 @@ class References(Mapping[str, bytes | Located]):
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
         """Return the set with the longest prefix of each URL that `changes` names replaced."""
-
-        def changed(url: str) -> str:
-            old = max((prefix for prefix in changes if url.startswith(prefix)), key=len, default=None)
-            return url if old is None else changes[old] + url[len(old) :]
-
         builder = TableBuilder()
-        self._copy_to(builder, url=changed)
+        self._copy_to(builder, url=lambda url: replaced(url, changes))
         return _made(builder, self.place)
 
     def expand(self) -> References:

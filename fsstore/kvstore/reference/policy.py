@@ -30,11 +30,12 @@ from urllib.parse import unquote, urlsplit
 
 from fsstore._json import quote
 from fsstore.errors import PermissionDeniedError, UrlError
+from fsstore.kvstore.reference.target_url import is_foreign, split_scheme
 from fsstore.kvstore.secret import redact_url
 
-__all__ = ["Policy", "has_prefix", "is_relative", "longest_prefix", "normalize"]
+__all__ = ["Policy", "has_prefix", "longest_prefix", "normalize"]
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
+_SLASHES = re.compile("//+")
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file", "abfss": "abfs", "wasbs": "wasb"}
 _PORTS = {"http": ":80", "https": ":443"}
 _LOCAL = frozenset({"file", "memory"})
@@ -45,14 +46,10 @@ REMOTE = frozenset(
     }
 )
 """Schemes of places that are not this machine."""
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[^\[\]]*)?\]|[^\[\]:]+)(?::[0-9]{0,5})?")
 _HOSTS = frozenset(
     {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "metadata.google.internal"}
 )
-
-
-def is_relative(url: str) -> bool:
-    """Return whether a URL names a place relative to its document."""
-    return not url.startswith("/") and _SCHEME.match(url) is None and "::" not in url
 
 
 def normalize(url: str) -> str:
@@ -60,21 +57,26 @@ def normalize(url: str) -> str:
 
     >>> normalize("HTTP://Host:80/a/../b")
     'http://host/b'
-    >>> normalize("/data/./x")
+    >>> normalize("/data//./x")
     'file:///data/x'
     """
     if url.startswith("/"):
-        return "file://" + _without_dots(url)
-    match = _SCHEME.match(url)
-    if match is None or any(ord(char) < 32 for char in url):
+        return "file://" + _without_dots(_SLASHES.sub("/", url))
+    if is_foreign(url):
+        raise UrlError(
+            f"{quote(url)} is a path of Windows; say with `rewrite` where what begins so is on this machine",
+            url,
+        )
+    parts = split_scheme(url)
+    if parts is None or any(ord(char) < 32 for char in url):
         raise UrlError(f"Invalid URL of a reference target: {quote(url)}", url)
-    scheme = match[1].lower()
-    scheme, rest = _SAME.get(scheme, scheme), match[2]
+    scheme, rest = parts
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
     if scheme == "file":
         host, slash, path = rest.partition("/")
         if host not in ("", "localhost"):
             raise UrlError(f"A file URL names another host: {quote(url)}", url)
-        return "file://" + _without_dots(slash + path)
+        return "file://" + _without_dots(_SLASHES.sub("/", slash + path))
     if scheme in _PORTS:
         host, path, query = _web_parts(rest, url)
         return f"{scheme}://{host.removesuffix(_PORTS[scheme])}{_without_dots(_decoded_dots(path)) or '/'}{query}"
@@ -87,7 +89,7 @@ def _web_parts(rest: str, url: str) -> tuple[str, str, str]:
     rest = rest.partition("#")[0]
     head, mark, query = rest.partition("?")
     host, slash, path = head.partition("/")
-    if "@" in host or "\\" in head or not host:
+    if "@" in host or "\\" in head or not _HOST.fullmatch(host):
         raise UrlError(f"Invalid URL of a reference target: {quote(redact_url(url))}", redact_url(url))
     return host.lower().rstrip("."), slash + path, mark + query
 
@@ -124,10 +126,10 @@ def longest_prefix(url: str, prefixes: Iterable[str]) -> str | None:
 
 def normalize_prefix(prefix: str) -> str:
     """Return a prefix the caller gave, in the spelling of URLs; `s3://` means all buckets."""
-    match = _SCHEME.match(prefix)
-    if match is not None and not match[2]:
-        return f"{_SAME.get(match[1].lower(), match[1].lower())}://"
-    if match is None and not prefix.startswith("/"):
+    parts = split_scheme(prefix)
+    if parts is not None and not parts[1]:
+        return f"{_SAME.get(parts[0].lower(), parts[0].lower())}://"
+    if parts is None and not prefix.startswith("/"):
         raise UrlError(f"A prefix of targets must be a URL or an absolute path: {quote(prefix)}", prefix)
     web = prefix.lower().startswith(("http://", "https://"))
     normal = normalize(prefix)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,16 +21,15 @@ from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvKind
 from fsstore.kvstore.reference.overlay import State
-from fsstore.kvstore.reference.policy import is_relative, join_relative
+from fsstore.kvstore.reference.policy import join_relative
 from fsstore.kvstore.reference.refset import Resolved, TableSet
+from fsstore.kvstore.reference.target_url import is_relative, last_link
 from fsstore.kvstore.secret import reveal
 
 __all__ = ["Moving", "moved", "moving"]
 
 Moving: TypeAlias = Callable[[str], str]
 """What a relative URL is written as."""
-
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
 
 def moving(origin: KvPrefix | None, home: KvPrefix | None, prefix: str | None = None) -> Moving | None:
@@ -89,9 +87,8 @@ def _absolute(origin: KvPrefix, url: str) -> str:
 
 def _written(url: str, move: Moving) -> str:
     """Return a URL as it is written; of a chain the last link may be relative."""
-    head, link, last = url.rpartition("::")
-    relative = is_relative(last) and _DRIVE.match(last) is None
-    return head + link + move(last) if relative else url
+    last = last_link(url)
+    return url[: len(url) - len(last)] + move(last) if is_relative(last) else url
 
 
 def moved(state: State, move: Moving | None) -> State:
@@ -103,7 +100,7 @@ def moved(state: State, move: Moving | None) -> State:
 
 def _has_relative(base: TableSet) -> bool:
     firsts = [base.find([next(gen.names())]).urls for gen in base.gens if gen.count]
-    return any(is_relative(url.rpartition("::")[2]) for urls in (base.table.urls, *firsts) for url in urls)
+    return any(is_relative(last_link(url)) for urls in (base.table.urls, *firsts) for url in urls)
 
 
 @dataclass(slots=True)

@@ -13,9 +13,10 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.grid import Grid, grid_of
 from fsstore.kvstore.reference.overlay import State
-from fsstore.kvstore.reference.policy import host_of, is_relative, normalize
+from fsstore.kvstore.reference.policy import host_of, normalize
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE
+from fsstore.kvstore.reference.target_url import is_relative, last_link
 from fsstore.kvstore.secret import redact_url
 
 __all__ = ["Grids", "Report", "Touched", "grids_of", "inspect_state"]
@@ -127,7 +128,7 @@ def _count(places: dict[str, Touched], urls: set[str], found: Resolved) -> None:
 
 
 def _place(url: str) -> str:
-    inner = url.rpartition("::")[2]
+    inner = last_link(url)
     if is_relative(inner):
         return "relative"
     try:

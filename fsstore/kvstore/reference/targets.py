@@ -25,12 +25,12 @@ from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.reference.policy import (
     Policy,
     has_prefix,
-    is_relative,
     join_relative,
     longest_prefix,
     normalize,
     normalize_prefix,
 )
+from fsstore.kvstore.reference.target_url import Link, first_link, is_relative, replaced
 from fsstore.kvstore.reference.web_root import guarded_root
 from fsstore.kvstore.secret import redact_url, reveal
 
@@ -78,14 +78,14 @@ class Targets:
 
     def rewritten(self, url: str) -> str:
         """Return the URL with its longest prefix in `rewrite` replaced."""
-        old = max((prefix for prefix in self.rewrite if url.startswith(prefix)), key=len, default=None)
-        return url if old is None else self.rewrite[old] + url[len(old) :]
+        return replaced(url, self.rewrite)
 
     def _locate(self, url: str) -> Place:
         if is_relative(url):
             return self._relative(url)
-        if "::" in url:
-            return self._chained(url)
+        link = first_link(url)
+        if link is not None:
+            return self._chained(url, link)
         normal = self.policy.check(url)
         prefix = longest_prefix(normal, self.prefixes)
         if normal.startswith("file://"):
@@ -136,20 +136,18 @@ class Targets:
         allowed = (*(self.policy.allow or ()), *self.policy.granted)
         return longest_prefix(normalize(home.rstrip("/") + "/" + path), allowed) is not None
 
-    def _chained(self, url: str) -> Place:
+    def _chained(self, url: str, link: Link) -> Place:
         """Return the place of a chain such as `zip://member::s3://bucket/x.zip`."""
-        outer, _, inner = url.partition("::")
-        scheme, _, member = outer.partition("://")
-        if scheme in _CACHE_LINKS:
-            return self._locate(inner)
-        if scheme != "zip" or not member:
+        if link.scheme in _CACHE_LINKS:
+            return self._locate(link.inner)
+        if link.scheme != "zip" or not link.path:
             raise UnimplementedError(
                 f"The chained reference target {quote(redact_url(url))} has a link that is not zip"
             )
-        below = self._locate(inner)
+        below = self._locate(link.inner)
         name = f"{below.root} {below.key} zip"
         self._how[name] = (("zip", below), None)
-        return Place(name, member.lstrip("/"))
+        return Place(name, link.path.lstrip("/"))
 
     def _check_links(self, normal: str) -> None:
         """Check where a local path really leads, when only some paths are allowed."""
@@ -198,7 +196,7 @@ class Targets:
         url = self.rewritten(url)
         if is_relative(url):
             return self.base is None or not self.base.driver.features.waits
-        if "::" in url:
+        if first_link(url) is not None:
             return False
         normal = normalize(url)
         return normal.startswith("file://") and longest_prefix(normal, self.prefixes) is None
