@@ -230,6 +230,7 @@ def test_servers_that_ignore_ranges_or_send_too_little_are_not_believed(server):
     [
         {"metadata": {"../other/.zarray": {"shape": [1], "chunks": [1]}}, "record_size": 10},
         {"metadata": {"/abs/.zarray": {"shape": [1], "chunks": [1]}}, "record_size": 10},
+        {"metadata": [], "record_size": 10}, {"metadata": "x", "record_size": 10}, {"record_size": 10},
         {"metadata": {}, "record_size": 0}, {"metadata": {}, "record_size": -5}, {"metadata": {}, "record_size": 1.5},
         {"metadata": {}, "record_size": 10**10}, {"metadata": {}}, {"metadata": {}, "record_size": "10"},
         {"metadata": {"x/.zarray": {"shape": [1], "chunks": [0]}}, "record_size": 10},
@@ -265,7 +266,7 @@ def test_an_array_of_2_to_the_50_chunks_is_cheap(tmp_path):
     assert len(sparse) == 3
 
 
-@pytest.mark.parametrize("damage", ["text", "cut", "flipped", "offset", "size", "columns", "type"])
+@pytest.mark.parametrize("damage", ["text", "cut", "flipped", "offset", "size", "end", "columns", "type"])
 def test_damaged_partitions_are_errors(tmp_path, damage):
     """A file that is no table of references is damage with its name, never missing chunks."""
     import pyarrow as pa
@@ -280,6 +281,7 @@ def test_damaged_partitions_are_errors(tmp_path, damage):
     tables = {
         "offset": {"path": ["u"], "offset": [-1], "size": [1]},
         "size": {"path": ["u"], "offset": [5], "size": [-1]},
+        "end": {"path": ["u"], "offset": [2**63 - 1], "size": [3]},
         "columns": {"other": [1]},
         "type": {"path": ["u"], "offset": [0], "size": [0], "raw": [5]},
     }

@@ -83,11 +83,13 @@ class _Document:
     def __init__(self) -> None:
         self.metadata = _Metadata()
         self.others: dict[str, Any] = {}
+        self.complete = False
 
     def run(self, run: Run) -> None:
         """Pass over members that have the form of references."""
 
     def enter(self, key: str) -> Sink | None:
+        self.complete |= key == "metadata"
         return self.metadata if key == "metadata" else None
 
     def member(self, member: Member) -> None:
@@ -102,6 +104,8 @@ def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int
     scanner.members(document)
     scanner.finish()
     found = document.metadata
+    if not document.complete:
+        found.problems.append('Error parsing object member "metadata": Expected object')
     fields = Fields({name: value for name, value in document.others.items() if name == "record_size"})
     record_size = fields.require("record_size", integer(1, MAX_RECORD_SIZE))
     try:

@@ -62,7 +62,9 @@ def read_partition(data: Any, url_ids: UrlIds, where: str) -> Partition:
     url = ids[columns.codes].astype(np.int32)
     offset, length = columns.offset.astype(np.int64), columns.size.astype(np.int64)
     length[(offset == 0) & (length == 0)] = WHOLE
-    bad = (url >= 0) & ((offset < 0) | (length < WHOLE) | (columns.size < 0) | (offset + length >= 2**62))
+    bad = (url >= 0) & (
+        (offset < 0) | (length < WHOLE) | (columns.size < 0) | (offset >= 2**62) | (length >= 2**62)
+    )
     if bad.any() or "" in columns.urls:
         row = int(np.flatnonzero(bad)[0]) if bad.any() else 0
         raise DataLossError(

@@ -15,7 +15,8 @@ __all__ = ["Link", "first_link", "is_foreign", "is_relative", "last_link", "repl
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)|(file|local):(/.*)", re.DOTALL | re.IGNORECASE)
 _FOREIGN = re.compile(r"[A-Za-z]:(?:\\|/(?!/))|\\\\")
 _LINK = re.compile(
-    r"(zip|tar|libarchive|dir|reference|simplecache|filecache|blockcache|cached)(?:://(.*?))?::(.+)", re.DOTALL
+    r"(zip|tar|libarchive|dir|reference|simplecache|filecache|blockcache|cached)(?:://(.*?))?::(.+)",
+    re.DOTALL,
 )
 
 
