@@ -10,7 +10,7 @@ from fsstore import _runtime
 from fsstore._json import dumps
 from fsstore.context import Context
 from fsstore.driver.auto import enter
-from fsstore.errors import StoreError
+from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.hierarchy import Node, hierarchy
 
 __all__ = ["ArrayEntry", "list_arrays", "tree"]
@@ -18,7 +18,10 @@ __all__ = ["ArrayEntry", "list_arrays", "tree"]
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """An array found in a listing.  `dtype` is named as its format names it; `path` is empty for the place itself."""
+    """An array found in a listing.  `dtype` is named as its format names it; `path` is empty for the place itself.
+
+    `zarr_format` is 0 for arrays of N5.
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -88,7 +91,10 @@ async def _nodes(url: Any, storage_options: Mapping[str, Any]) -> dict[str, Node
         raise StoreError(f"{opened.prefix.describe()} is {found.title}: a single array without a listing")
     path = opened.path
     directory = opened.at(path if not path or path.endswith("/") else path + "/")
-    return await hierarchy(directory.prefix, known=found.answers)
+    try:
+        return await hierarchy(directory.prefix, known=found.answers)
+    except NotFoundError:  # an empty file: no directory, and nothing in it
+        return {}
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
@@ -97,18 +103,26 @@ def _sizes(value: Any) -> tuple[int, ...] | None:
     return None
 
 
+_MEMBERS = {
+    "zarr2": ("shape", "chunks", "dtype"),
+    "zarr3": ("shape", "chunk_shape", "data_type"),
+    "n5": ("dimensions", "blockSize", "dataType"),
+}
+
+
 def _entry(node: Node) -> ArrayEntry:
     document = node.document
     grid = document.get("chunk_grid")
-    listed = document.get("chunks")
+    shape, chunks, dtype = _MEMBERS[node.format]
+    listed = document.get(chunks)
     if node.zarr_format == 3:
         configuration = grid.get("configuration") if isinstance(grid, dict) else None
-        listed = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
-    kind = document.get("dtype" if node.zarr_format == 2 else "data_type")
+        listed = configuration.get(chunks) if isinstance(configuration, dict) else None
+    kind = document.get(dtype)
     named = kind.get("name") if isinstance(kind, dict) else kind
     return ArrayEntry(
         node.path,
-        _sizes(document.get("shape")) or (),
+        _sizes(document.get(shape)) or (),
         named if isinstance(named, str) else dumps(kind),
         _sizes(listed),
         node.zarr_format,

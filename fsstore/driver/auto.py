@@ -163,9 +163,12 @@ async def _no_array(kvstore: OpenKv, found: Found) -> str:
 
 
 async def _about_group(error: StoreError, kvstore: OpenKv, found: Found) -> StoreError:
-    """Return the error of a driver; if it met a zarr v3 group, with the arrays in it."""
+    """Return the error of a driver; if it met a group of zarr v3 or N5, with the arrays in it."""
     if not isinstance(error, FailedPreconditionError | JsonError):
         return error
+    if found.name == "n5":
+        listed = await _listed(kvstore, found)
+        return FailedPreconditionError(f"{error.message}; {listed}") if listed else error
     answer = found.answers.get("zarr.json")
     try:
         document = loads(answer.value, lenient=True) if answer is not None else None

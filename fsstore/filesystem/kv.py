@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from fsspec.asyn import sync
 
 from fsstore import _runtime
-from fsstore.errors import NotFoundError
+from fsstore.errors import NotFoundError, UnimplementedError
 from fsstore.filesystem.kv_read import KvReading, found_value
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
 from fsstore.kvstore.key_range import KeyRange
@@ -65,6 +65,8 @@ class KvFileSystem(KvReading):
                 await place.store.delete_range(below)
         if place.key and (await place.store.read(place.key, 0, 0)).state != "missing":
             await place.store.write(place.key, None)
+        elif not recursive:
+            raise FileNotFoundError(path)
 
     async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **kwargs: Any) -> None:
         value = await _runtime.start(_runtime.offload(_contents, lpath))
@@ -92,7 +94,17 @@ class KvFileSystem(KvReading):
 
         if "x" in mode and self.exists(path):  # created atomically when closed; said early where it is known
             raise FileExistsError(path)
+        if "r" not in mode:
+            sync(self.loop, self._check_writable, path)
         return KvFile(self, path, mode, block_size or "default", **kwargs)
+
+    async def _check_writable(self, path: str) -> None:
+        """Refuse to write where nothing can be stored, before anything is written."""
+        place = await self._run(self._locate(path))
+        if not place.store.driver.features.writable:
+            raise UnimplementedError(
+                f"KeyValueStore does not support writing: {place.store.describe(place.key)}"
+            )
 
     def ukey(self, path: str) -> str:
         """Return a text that changes with the contents of a file."""

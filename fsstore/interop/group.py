@@ -174,7 +174,10 @@ async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGr
     place, _ = await enter(await open_kv(spec, context), context)
     if place.path and not place.path.endswith("/"):
         place = place.at(place.path + "/")
-    nodes = await hierarchy(place.prefix, consolidated=consolidated)
+    found = await hierarchy(place.prefix, consolidated=consolidated)
+    nodes = {
+        path: node for path, node in found.items() if node.zarr_format
+    }  # N5 does not name its dimensions
     described = place.prefix.describe()
     if not nodes:
         raise NotFoundError(f"There are no arrays or groups in {described}")

@@ -1,4 +1,4 @@
-"""The arrays and groups of a zarr hierarchy below a place, by their metadata documents.
+"""The arrays and groups of a hierarchy of zarr or N5 below a place, by their metadata documents.
 
 Consolidated metadata answer with one request.  Otherwise the keys are listed; a store that lists in order is asked to
 continue after the chunks of every array it comes upon, so that the listing costs a request an array and not a page for
@@ -21,12 +21,14 @@ __all__ = ["Node", "arrays_below", "hierarchy"]
 
 _CHUNK = re.compile(r"((?:.*/)?)c/\d+(?:/\d+)*\Z")
 _NOTHING: Mapping[str, ReadResult] = {}
-_NAMES = (".zarray", ".zgroup", ".zattrs", "zarr.json")
+_N5 = "attributes.json"
+_N5_MEMBERS = ("dimensions", "blockSize", "dataType")
+_NAMES = (".zarray", ".zgroup", ".zattrs", "zarr.json", _N5)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An array or a group: its path below the root, its zarr format, its document and its attributes."""
+    """An array or a group: its path below the root, its zarr format (0: N5), its document and its attributes."""
 
     path: str
     kind: Literal["array", "group"]
@@ -38,6 +40,11 @@ class Node:
     def prefix(self) -> str:
         """What stands before the keys of the node."""
         return f"{self.path}/" if self.path else ""
+
+    @property
+    def format(self) -> str:
+        """The name of the format."""
+        return f"zarr{self.zarr_format}" if self.zarr_format else "n5"
 
 
 async def arrays_below(
@@ -83,9 +90,10 @@ async def _read(
 
 async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> dict[str, Node] | None:
     """Return the nodes of consolidated metadata, or of a single array; None if there is neither."""
-    names = ("zarr.json", ".zarray")
-    settled = any(name in known and known[name].state == "value" for name in names)
-    found = await _read(place, names if settled else (*names, ".zmetadata"), known)
+    names = ["zarr.json", ".zarray"]
+    if not any(name in known and known[name].state == "value" for name in names):
+        names += [".zmetadata", *({_N5} & known.keys())]
+    found = await _read(place, names, known)
     root = found.get("zarr.json")
     if isinstance(root, dict):
         collected = root.get("consolidated_metadata")
@@ -100,13 +108,13 @@ async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> dic
     index = found.get(".zmetadata")
     if isinstance(index, dict) and isinstance(index.get("metadata"), dict):
         return dict(sorted(_nodes(index["metadata"]).items()))
-    return None
+    return _nodes({_N5: found.get(_N5)}) or None
 
 
 def _nodes(documents: Mapping[str, Any]) -> dict[str, Node]:
     """Return the nodes that documents describe, by path."""
     nodes: dict[str, Node] = {}
-    for key, document in documents.items():
+    for key, document in sorted(documents.items(), key=lambda item: item[0].endswith(_N5)):
         path, _, name = key.rpartition("/")
         if not isinstance(document, dict):
             continue
@@ -119,6 +127,11 @@ def _nodes(documents: Mapping[str, Any]) -> dict[str, Node]:
             attributes = documents.get(f"{path}/.zattrs" if path else ".zattrs")
             kind: Literal["array", "group"] = "array" if name == ".zarray" else "group"
             nodes[path] = Node(path, kind, 2, document, attributes if isinstance(attributes, dict) else {})
+        elif name == _N5 and path not in nodes and all(each in document for each in _N5_MEMBERS):
+            own = {
+                each: value for each, value in document.items() if each not in (*_N5_MEMBERS, "compression")
+            }
+            nodes[path] = Node(path, "array", 0, document, own)
     return nodes
 
 

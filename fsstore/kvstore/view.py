@@ -101,7 +101,7 @@ async def open_view(
         return kvstore
     if _runtime.must_not_wait():
         raise _runtime.MayWait  # there may be thousands of arrays
-    if name in (None, "zarr2", "zarr3"):
+    if name in (None, "zarr2", "zarr3", "n5"):
         nodes = await hierarchy(kvstore.prefix, known=found.answers)
         same = all(node.zarr_format == zarr_format for node in nodes.values())
         if same and not (explode_shards and any(_is_sharded(node) for node in nodes.values())):
@@ -143,9 +143,7 @@ class ViewDriver:
             self.arrays[""] = _shown(self.base, "", found.name, {}, context)
         for path, node in nodes.items():
             if node.kind == "array":
-                self.arrays[path] = _shown(
-                    self.base, path, f"zarr{node.zarr_format}", node.attributes, context
-                )
+                self.arrays[path] = _shown(self.base, path, node.format, node.attributes, context)
         await _runtime.gather([self._open(shown) for shown in self.arrays.values()])
         through = any(shown.presentation.model is None for shown in self.arrays.values())
         self.waits = through or self.base.driver.features.waits

@@ -20,6 +20,7 @@ import zarr
 import fsstore as ts
 from fsstore import _runtime
 from fsstore.context import Context
+from fsstore.errors import FailedPreconditionError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract import KvPrefix, Read
@@ -143,6 +144,21 @@ def test_what_is_presented_is_read_only(tmp_path):
     ts.open(f"file://{tmp_path}/x|zarr2:", create=True, dtype="int8", shape=[4]).result()
     with pytest.raises(NotImplementedError, match="does not support writing"):
         fsspec.filesystem("zarr3", fo=f"{tmp_path}/x").pipe_file("c/0", b"1234")
+    for mode in ("wb", "xb", "ab"):
+        with pytest.raises(NotImplementedError, match='does not support writing: "c/9" in a view'):
+            fsspec.filesystem("zarr3", fo=f"{tmp_path}/x").open("c/9", mode)
+
+
+def test_removing_what_is_not_there_is_an_error(tmp_path):
+    """As in other filesystems; with `recursive` a directory may be empty, which no store tells from a missing one."""
+    fs = fsspec.filesystem("ocdbt", fo=f"{tmp_path}/db")
+    fs.pipe({"a/b": b"1", "c": b"2"})
+    with pytest.raises(FileNotFoundError):
+        fs.rm("nope")
+    fs.rm("c")
+    fs.rm("a", recursive=True)
+    fs.rm("a", recursive=True)
+    assert fs.find("") == []
 
 
 DTYPES = [
@@ -428,6 +444,36 @@ def test_arrays_below_a_place(tmp_path, references):
             _dataset().to_zarr(path, zarr_format=zarr_format, consolidated=consolidated)
             assert [each.path for each in list_arrays(f"file://{path}")] == ["n", "s", "t", "x"]
     assert list_arrays(f"file://{tmp_path}/nope/") == []
+    (tmp_path / "empty").write_bytes(b"")
+    assert list_arrays(f"file://{tmp_path}/empty") == []
+
+
+def test_a_hierarchy_of_n5(tmp_path):
+    """Arrays of N5 are listed, named where their group is opened, and shown as zarr, values and attributes alike."""
+    for name, size in (("a/b", 4), ("c", 6)):
+        array = ts.open(
+            f"file://{tmp_path}/n5/{name}|n5:", create=True, dtype="int16", shape=[size, 2]
+        ).result()
+        array[...] = np.arange(size * 2, dtype="int16").reshape(size, 2)
+    (tmp_path / "n5" / "attributes.json").write_text('{"n5": "2.5.0"}')
+    url = f"file://{tmp_path}/n5"
+    assert [
+        (each.path, each.shape, each.dtype, each.chunks, each.zarr_format) for each in list_arrays(url)
+    ] == [
+        ("a/b", (4, 2), "int16", (4, 2), 0),
+        ("c", (6, 2), "int16", (6, 2), 0),
+    ]
+    assert tree(f"{url}/c") == "/ int16 (6, 2) in chunks of (6, 2)"
+    with pytest.raises(
+        FailedPreconditionError, match='"dimensions": .*; open one of .* below it: "a/b", "c"'
+    ):
+        ts.open(url).result()
+    for protocol in ("zarr2", "zarr3"):
+        group = zarr.open_group(f"{protocol}::{url}", mode="r")
+        assert np.array_equal(group["c"][...], np.arange(12).reshape(6, 2))
+        assert np.array_equal(
+            zarr.open_array(f"{protocol}::{url}/a/b", mode="r")[...], np.arange(8).reshape(4, 2)
+        )
 
 
 def test_listing_leaves_chunks_out():
