@@ -178,3 +178,46 @@ def test_lock_does_not_live_on_in_a_forked_child(tmp_path, monkeypatch):
             fcntl.fcntl(again, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     finally:
         os.close(inherited[0])
+
+
+SHORT_OF = """
+import resource, signal, sys
+import fsstore as ts
+
+place, limit, value = sys.argv[1], getattr(resource, sys.argv[2]), int(sys.argv[3])
+chunks = ts.ChunkLayout(chunk_shape=[1000])
+store = ts.open(f"file://{place}|zarr3:", create=True, dtype="float64", shape=[4000], chunk_layout=chunks,
+    codec=ts.CodecSpec({"driver": "zarr3", "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]})).result()
+store[...] = 1.0
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+soft, hard = resource.getrlimit(limit)
+resource.setrlimit(limit, (value, hard))
+try:
+    store[...] = 2.0
+    print("written")
+except ts.errors.StoreError as error:
+    print(type(error).__name__)
+resource.setrlimit(limit, (soft, hard))
+print(sorted(set(store.read().result().tolist())))
+store[...] = 3.0
+print(sorted(set(store.read().result().tolist())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("RLIMIT_FSIZE", 5000), ("RLIMIT_NOFILE", 0)], ids=["room", "descriptors"]
+)
+def test_a_machine_that_is_short_of_something(tmp_path, limit, value):
+    """Files that may not grow, and descriptors that are used up, are errors; what was stored stays, and nothing else."""
+    place = tmp_path / "a"
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF, str(place), limit, str(value)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ResourceExhaustedError", "[1.0]", "[3.0]"]
+    names = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+    assert names == {"zarr.json", *(f"c/{number}" for number in range(4))}
