@@ -15,10 +15,10 @@ from typing import Any
 
 from fsstore import _runtime, registry
 from fsstore._json import Fields, loads, quote
-from fsstore.context import Context, bind_resource, parse_resource
+from fsstore.context import Context, parse_resource
 from fsstore.context_resources import KINDS
 from fsstore.detection import Detection
-from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role
+from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role, usual_resources
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import now
@@ -93,9 +93,7 @@ async def _open(opening: Opening) -> OpenArray:
         raise FailedPreconditionError(await _no_array(kvstore, found))
     kind = _array_kind(found.detection, found.title, kvstore)
     path = kind.kvstore_path(found.place(kvstore))
-    resources = {
-        name: bind_resource(name, None, context) for name in kind.resources if "metadata" not in name
-    }
+    resources = usual_resources(kind, context)
     at = kvstore._replace(path=path, spec=kvstore.spec.replace(_path=path))
     members = {
         name: value

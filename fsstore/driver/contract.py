@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from fsstore._json import Fields, Json
-from fsstore.context import Context, ContextResource
+from fsstore.context import Context, ContextResource, bind_resource
 from fsstore.dtypes import dtype
 from fsstore.errors import UnimplementedError
 from fsstore.future import Future
@@ -22,6 +22,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract import ReadResult
 from fsstore.kvstore.opened import OpenKv
+from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "ResizeOptions",
     "Role",
     "Statistics",
+    "opening_beneath",
+    "usual_resources",
 ]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -239,3 +242,21 @@ class ArrayDriver:
 
     transaction: Any = None
     """The transaction the driver is bound to, or None."""
+
+
+def usual_resources(kind: DriverKind, context: Context) -> dict[str, ContextResource]:
+    """Return the resources of an array of which a spec names none; metadata then share the cache of the data."""
+    return {name: bind_resource(name, None, context) for name in kind.resources if "metadata" not in name}
+
+
+def opening_beneath(kind: DriverKind, place: OpenKv, path: str, context: Context) -> Opening:
+    """Return how an array at a path of an open store is opened, to be read, with everything as usual."""
+    return Opening(
+        members={},
+        schema=Schema(),
+        mode=OpenMode(open=True),
+        context=context,
+        resources=usual_resources(kind, context),
+        kvstore=place._replace(path=path, spec=place.spec.replace(_path=path)),
+        writable=False,
+    )

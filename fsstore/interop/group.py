@@ -13,18 +13,16 @@ from typing import Any
 
 from fsstore import _runtime
 from fsstore._json import dumps, quote
-from fsstore.context import Context, bind_resource
+from fsstore.context import Context
 from fsstore.driver.auto import enter
 from fsstore.driver.chunked import ZARR2, ZARR3
-from fsstore.driver.contract import Opening
+from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.hierarchy import Node, hierarchy
 from fsstore.kvstore.opened import OpenKv, open_kv
 from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_spec, place_spec
-from fsstore.open_mode import OpenMode
-from fsstore.schema import Schema
 from fsstore.store import TensorStore
 from fsstore.url import decode_path, split_pipeline
 
@@ -137,18 +135,8 @@ class OpenGroup:
     def open_array(self, kind: Any, prefix: str) -> TensorStore:
         """Return the array whose keys start with `prefix`."""
         place = self.place
-        path = place.path + prefix
         context = place.spec.bound_context or Context()
-        resources = {name: bind_resource(name, None, context) for name in kind.resources}
-        opening = Opening(
-            members={},
-            schema=Schema(),
-            mode=OpenMode(open=True),
-            context=context,
-            resources=resources,
-            kvstore=place._replace(path=path, spec=place.spec.replace(_path=path)),
-            writable=False,
-        )
+        opening = opening_beneath(kind, place, place.path + prefix, context)
         opened = _runtime.call(kind.open(opening), waits=place.driver.features.waits)
         return TensorStore._of(opened, readable=True, writable=False)
 

@@ -20,9 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from fsstore import _runtime
 from fsstore._json import Json, dumps, quote
-from fsstore.context import Context, bind_resource
+from fsstore.context import Context
 from fsstore.driver.auto import enter
-from fsstore.driver.contract import ArrayDriver, Opening
+from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
 from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
@@ -44,8 +44,6 @@ from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_kind
 from fsstore.kvstore.view_chunk import absent, read_through, recoded
 from fsstore.kvstore.view_document import Presented, group_documents, present
-from fsstore.open_mode import OpenMode
-from fsstore.schema import Schema
 
 __all__ = ["ViewDriver", "open_view"]
 
@@ -287,18 +285,5 @@ def _shown(base: OpenKv, path: str, name: str, attributes: Mapping[str, Any], co
     kind = registry.drivers.get(name)
     if kind is None:
         raise UnimplementedError(f"{base.prefix.describe()} is {name}, which has no driver here")
-    place = kind.kvstore_path(base.path + path)
-    kvstore = base._replace(path=place, spec=base.spec.replace(_path=place))
-    resources = {
-        each: bind_resource(each, None, context) for each in kind.resources if "metadata" not in each
-    }
-    opening = Opening(
-        members={},
-        schema=Schema(),
-        mode=OpenMode(open=True),
-        context=context,
-        resources=resources,
-        kvstore=kvstore,
-        writable=False,
-    )
+    opening = opening_beneath(kind, base, kind.kvstore_path(base.path + path), context)
     return _Shown(path, opening, kind, attributes)
