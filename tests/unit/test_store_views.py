@@ -170,3 +170,17 @@ def test_dictionaries_are_stores() -> None:
             ts.open({"driver": "zarr3", "kvstore": malformed})
         with pytest.raises(ValueError, match='"driver": Expected string, but member is missing'):
             ts.open(malformed)
+
+
+@pytest.mark.parametrize("scheme", ["zarr3", "zarr2"])
+def test_reversed_empty_dimensions(scheme: str) -> None:
+    """A dimension without elements can be reversed, read and written; nothing is stored (TensorStore refuses)."""
+    store = ts.open(f"memory://|{scheme}:", create=True, dtype="int8", shape=[0, 2]).result()
+    for view, shape in (
+        (store[::-1], (0, 2)),
+        (store[ts.newaxis, ::-1, 0], (1, 0)),
+        (store.T[:, ::-2], (2, 0)),
+    ):
+        assert view.read().result().shape == view.resolve().result().shape == shape
+        view.write(1).result()
+    assert len(store.kvstore.list().result()) == 1
