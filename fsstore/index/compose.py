@@ -89,8 +89,8 @@ def _resolved(dim: int, inner: Bounds, outer: Bounds, *, unused: bool) -> Bounds
     low, implicit_low = (outer.low, outer.implicit_low) if inner.implicit_low else (inner.low, False)
     high, implicit_high = (outer.high, outer.implicit_high) if inner.implicit_high else (inner.high, False)
     high = max(low, high)
-    if inner.low == inner.high and outer.low == outer.high and low < high:
-        low = high = inner.low  # nothing within nothing: an empty dimension that is reversed
+    if inner.implicit_low and outer.low == outer.high and inner.low == inner.high == low + 1:
+        low = high  # an empty dimension that is reversed ends one later than `inverse_affine` says
     too_low = not outer.implicit_low and low < outer.low
     too_high = not outer.implicit_high and high > outer.high
     if low < high and (too_low or too_high) and not unused:
