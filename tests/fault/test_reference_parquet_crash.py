@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -189,3 +194,41 @@ def test_an_array_made_where_one_was(before, tmp_path):
         if finished:
             break
     assert moment >= 5
+
+
+def killed_writer(path, number, chance):
+    """Return the last number a writer reported before it was killed."""
+    program = Path(__file__).with_name("reference_kill_writer.py")
+    command = [sys.executable, str(program), str(path), str(number)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        for _ in range(chance.randrange(1, 25)):
+            last = writer.stdout.readline()
+        time.sleep(chance.random() * 0.02)
+        writer.kill()
+        return int((last + writer.stdout.read()).split()[-1])
+
+
+@pytest.mark.long
+def test_killed_writers(tmp_path):
+    """A writer killed at any moment leaves what it had answered, or a part of its next batch, for either reader."""
+    refs = {
+        "x/.zarray": {"zarr_format": 2, "shape": [60], "chunks": [1]},
+        **{f"x/{n}": ["t", n, 1] for n in range(60)},
+    }
+    references.open(refs).save(tmp_path / "r.parq", record_size=16)
+    number, chance = 0, random.Random(5)
+    for _ in range(60):
+        answered = killed_writer(tmp_path / "r.parq", number, chance)
+        mapper, ours = (
+            LazyReferenceMapper(str(tmp_path / "r.parq"), fsspec.filesystem("file")),
+            references.open(tmp_path / "r.parq"),
+        )
+        for n in range(mapper.zmetadata["x/.zarray"]["shape"][0]):
+            found = mapper[f"x/{n}"] if f"x/{n}" in mapper else None
+            value = ours.get(f"x/{n}")
+            assert found == (list(value) if isinstance(value, tuple) else value)
+            if n % 7 == 0 and n < 60:
+                assert found in (b"%d:%d" % (n, answered), b"%d:%d" % (n, answered + 1))
+            else:
+                assert found == (["t", n, 1] if n < 60 else None)
+        number = answered + 1
