@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Detection", "is_text_of_json", "match_file", "match_files", "settle", "sizes"]
+__all__ = ["Detection", "is_page", "is_text_of_json", "match_file", "match_files", "settle", "sizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,15 @@ def settle(found: Iterable[Detection], head: bytes) -> list[Detection]:
 def match_files(detections: Iterable[Detection], present: set[str]) -> list[Detection]:
     """Return the formats that a directory can be of which has the files `present`."""
     return [each for each in detections if each.files and present.issuperset(each.files)]
+
+
+def is_page(head: bytes) -> bool:
+    """Return whether a value begins like a page of HTML, which web servers send for directories.
+
+    >>> is_page(b"<!DOCTYPE HTML><html>"), is_page(b"<x>")
+    (True, False)
+    """
+    return head.lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def is_text_of_json(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fsstore.driver.auto import enter
-from fsstore.errors import StoreError
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import open_target
 from fsstore.kvstore.opened import OpenKv, open_adapter
@@ -42,7 +42,7 @@ class AutoFileSystem(KvFileSystem):
         base = await open_target(self._target, self._context)
         try:
             opened, found = await enter(base, self._context)
-        except StoreError:
+        except (FailedPreconditionError, UnimplementedError):
             return _as_directory(base)  # a file of a format without an adapter stands in its directory
         return opened if found.is_file else _as_directory(opened)
 

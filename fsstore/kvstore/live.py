@@ -73,6 +73,10 @@ def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
     if "http" in protocols_of(filesystem):
         return _web_prefix(filesystem, path)
     root = filesystem.root_marker or ""
+    scheme, slashes, rest = path.partition("://")
+    if slashes:  # the paths of a cache over the web are URLs
+        host, slash, _ = rest.partition("/")
+        root = scheme + slashes + host + slash
     return KvPrefix(FsspecDriver(engine_of(filesystem), root), path.removeprefix(root))
 
 

@@ -2,9 +2,10 @@
 
 A path that may be a file is asked for its first and last bytes together; a file shorter than that is read whole.
 Only a file that looks like a reference set is asked for more.  A file that exists hides a directory of the same name,
-unless it is empty.  A directory is asked for the names that TensorStore looks for; where none is there, for the marks
-of what TensorStore does not know, unless the store lists nothing there.  No file is ever read whole that is not small,
-but for the metadata of an array: they are what opening it begins with, so they are handed over and not read twice.
+unless it is empty or a page of HTML, which is what web servers send for directories.  A directory is asked for the
+names that TensorStore looks for; where none is there, for the marks of what TensorStore does not know, unless the
+store lists nothing there.  No file is ever read whole that is not small, but for the metadata of an array: they are
+what opening it begins with, so they are handed over and not read twice.
 
 What was found out in one detection is good enough for the rest of it: adapters on the way are not asked again whether
 they have changed.
@@ -20,7 +21,7 @@ from functools import cache
 from fsstore import registry
 from fsstore._json import loads
 from fsstore.compression import DETECT as COMPRESSED
-from fsstore.detection import Detection, match_file, match_files, settle, sizes
+from fsstore.detection import Detection, is_page, match_file, match_files, settle, sizes
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.foreign_format import FOREIGN, IMAGES
 from fsstore.kvstore.contract import KvPrefix, Read, ReadResult
@@ -148,7 +149,7 @@ def _single(matched: Sequence[Detection], kvstore: OpenKv) -> Detection:
 
 
 async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
-    """Return the formats that a file can be of; None if there is no file, or an empty one."""
+    """Return the formats that a file can be of; None if there is no file, an empty one, or the page of a directory."""
     place = kvstore.prefix
     try:
         if getattr(kvstore.spec.kind, "sequential", False):
@@ -160,6 +161,8 @@ async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
     if not first:
         return None
     matched = match_file(known.formats, first, last)
+    if not matched and is_page(first):
+        return None
     wanted = max((each.confirm_head for each in matched), default=0)
     whole = first is last or len(first) < known.head
     return settle(matched, await _beginning(place, wanted) if wanted and not whole else first)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import gzip
+import http.server
 import io
 import itertools
 import json
+import threading
 import zipfile
 
+import fsspec
 import numpy as np
 import pytest
 import tensorstore
@@ -239,6 +243,50 @@ def test_a_server_that_refuses_is_an_error(object_server, objects, kind, engine)
     spec = {"driver": "auto", "kvstore": _kvstore(kind, object_server.url, "bucket", "x.zip", engine)}
     with pytest.raises(StoreError, match="Format auto-detection failed: Error reading"):
         ts.open(spec).result()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        """Say nothing."""
+
+
+@ENGINES
+def test_a_web_directory_without_a_slash(tmp_path, engine):
+    """Web servers lead from a directory to a page that lists it; TensorStore opens the array in it too."""
+    _files(tmp_path / "x", "zarr3:")
+    handler = functools.partial(_Quiet, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.handle_error = lambda *_: None  # connections may be closed before all is sent
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            base = {
+                "driver": "http",
+                "base_url": f"http://127.0.0.1:{server.server_address[1]}",
+                "path": "/x",
+            }
+            found = ts.open({"driver": "auto", "kvstore": {**base, "engine": engine}}).result()
+            assert np.array_equal(found.read().result(), VALUES)
+        finally:
+            server.shutdown()
+
+
+def test_a_cache_between_detection_and_the_web(object_server, objects, tmp_path):
+    """The paths of a cache over a web server are URLs; an archive in it is entered."""
+    object_server.put("bucket/x.zip", _archive({"a.csv": b"x,y\n1,2\n"}))
+    url = f"auto://a.csv::simplecache::{object_server.url}/bucket/x.zip"
+    options = {"cache_storage": str(tmp_path / "cache")}
+    with fsspec.open(url, simplecache=options) as file:
+        assert file.read() == b"x,y\n1,2\n"
+    assert len(list((tmp_path / "cache").iterdir())) >= 1
+
+
+def test_the_filesystem_of_what_may_not_be_read_is_an_error(object_server, objects):
+    """A refusal is not a directory without keys."""
+    object_server.put("bucket/x.zip", objects["x.zip"])
+    object_server.fail("x.zip", *[lambda handler, path, body: handler.reply(403)] * 40)
+    fs = fsspec.filesystem("auto", fo={**_kvstore("http", object_server.url, "bucket", "x.zip", "obstore")})
+    with pytest.raises(PermissionError, match="Format auto-detection failed"):
+        fs.cat("zarr.json")
 
 
 @ENGINES
