@@ -106,7 +106,7 @@ class ReadPart(NamedTuple):
             return False
         chain = self.chain(cells[0])
         present, values = values_of(answers)
-        missing = set(range(len(cells))).difference(present)
+        missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
         here = [cells[number] for number in present] if missing else cells
         size = chain.run_length
         for begin in range(0, len(here), size):
