@@ -54,6 +54,21 @@ def open_set(folder: Path) -> Mapping[str, Contender]:
     }
 
 
+@workload("references: scan a document of 100,000, beside ujson")
+def scan(folder: Path) -> Mapping[str, Contender]:
+    """Scan a document into columns, and parse it into dictionaries and lists."""
+    import ujson
+
+    from fsstore.kvstore.reference.json_refs import from_json
+
+    refs = {f"x/{number}": [f"s3://b/{number % 1000}.nc", number * 7919, 1000] for number in range(100_000)}
+    data = ujson.dumps({"version": 1, "refs": refs}).encode()
+    return {
+        "fsstore": lambda: len(from_json(data).table),
+        "ujson": lambda: len(ujson.loads(data)["refs"]),
+    }
+
+
 @workload("references: read 4096 pieces of a file", size=CHUNKS * LENGTH * 4)
 def read_set(folder: Path) -> Mapping[str, Contender]:
     """Read all of the array; the set is open."""

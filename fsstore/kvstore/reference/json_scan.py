@@ -22,6 +22,7 @@ from fsstore.kvstore.reference.json_run import Run, take
 __all__ = ["Buffer", "Member", "Run", "Scanner", "Sink"]
 
 T = TypeVar("T")
+_DECODER = json.JSONDecoder(strict=False)
 Buffer = bytes | bytearray | memoryview
 
 MAX_DEPTH = 100
@@ -166,7 +167,7 @@ class Scanner:
         self._skip_space()
         place = self._gone + self._at
         name = self._step(_head)
-        key = str(_parse(name, place)) if b"\\" in name else _text(name, place)[1:-1]
+        key = str(_parse(name, place))
         inner = sink.enter(key) if self._data[self._at : self._at + 1] == b"{" else None
         if inner is not None:
             self.members(inner)
@@ -185,8 +186,10 @@ def _text(data: bytes, place: int) -> str:
 
 def _parse(data: bytes, place: int) -> Any:
     text = _text(data, place)
+    if text[0] == '"' and "\\" not in text:
+        return text[1:-1]
     try:
-        return json.loads(text, strict=False)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise DataLossError(f"Invalid JSON at byte {place}: {error}") from None
 
