@@ -43,7 +43,9 @@ _IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
 _SYNC_WORKERS = 8  # waiting for the disk is most of a durable write, so more workers than cores
 _BATCH_WORKERS = 4  # a window of several files waits for all at once: more workers fight for the interpreter
-_WORKERS_BYTES = 48 * 1024 * 1024
+_WORKERS_BYTES = (
+    28 * 1024 * 1024
+)  # of chunks; what is encoded and allocated beside them comes to as much again
 _ATTEMPTS = 10_000
 
 
