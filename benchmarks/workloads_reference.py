@@ -54,19 +54,35 @@ def open_set(folder: Path) -> Mapping[str, Contender]:
     }
 
 
-@workload("references: scan a document of 100,000, beside ujson")
-def scan(folder: Path) -> Mapping[str, Contender]:
-    """Scan a document into columns, and parse it into dictionaries and lists."""
+def _document(refs: dict[str, Any]) -> Mapping[str, Contender]:
+    """Return scanning a document into columns, and parsing it into dictionaries and lists."""
     import ujson
 
     from fsstore.kvstore.reference.json_refs import from_json
 
-    refs = {f"x/{number}": [f"s3://b/{number % 1000}.nc", number * 7919, 1000] for number in range(100_000)}
     data = ujson.dumps({"version": 1, "refs": refs}).encode()
     return {
         "fsstore": lambda: len(from_json(data).table),
         "ujson": lambda: len(ujson.loads(data)["refs"]),
     }
+
+
+@workload("references: scan a document of 100,000, beside ujson")
+def scan(folder: Path) -> Mapping[str, Contender]:
+    """References of one variable, each to another file than the one before."""
+    return _document({f"x/{n}": [f"s3://b/{n % 1000}.nc", n * 7919, 1000] for n in range(100_000)})
+
+
+@workload("references: scan a document of 100,000, a fifth inline, beside ujson")
+def scan_mixed(folder: Path) -> Mapping[str, Contender]:
+    """Five variables of which one is inline, in the order of the files they come from."""
+    return _document(
+        {
+            f"{name}/{n}.0": f"base64:{n:06d}==" if name == "t" else [f"s3://b/{n}.nc", n * 7919, 1000]
+            for n in range(20_000)
+            for name in "tuvwx"
+        }
+    )
 
 
 @workload("references: read 4096 pieces of a file", size=CHUNKS * LENGTH * 4)

@@ -334,9 +334,10 @@ def test_damage_among_references_that_look_alike_is_found(text, what, size, slas
     ],
 )
 @pytest.mark.parametrize("slash", SLASHES)
-def test_bad_references_among_those_that_look_alike_are_named(member, problem, slash):
+@pytest.mark.parametrize("other", ['["u", 1, 1]', '"inline"', '["a\\u00e9"]'])
+def test_bad_references_among_others_are_named(member, problem, slash, other):
     """A reference that is JSON but may not be is refused with its key and byte, all of them, wherever they stand."""
-    members = [f'"x/{n}": ["u", {n}, 1]' for n in range(3000)]
+    members = [f'"x/{n}": ["u", {n}, 1]' if n % 3 else f'"x/{n}": {other}' for n in range(3000)]
     members[5] = members[1500] = members[-1] = member
     data = ("{" + ", ".join(members) + "}").replace("/", slash).encode()
     with pytest.raises(JsonError) as error:
@@ -349,8 +350,8 @@ def test_bad_references_among_those_that_look_alike_are_named(member, problem, s
 
 
 @pytest.mark.parametrize("slash", SLASHES)
-def test_references_that_look_alike_are_columns(monkeypatch, slash):
-    """Of ten thousand members, all but a few are taken without an object each."""
+def test_references_are_taken_together(monkeypatch, slash):
+    """Of ten thousand members, alike or of two kinds, all but a few are taken without looking at each."""
     single = []
     take_member = Scanner._member
     monkeypatch.setattr(Scanner, "_member", lambda self, sink: single.append(1) or take_member(self, sink))
@@ -358,6 +359,15 @@ def test_references_that_look_alike_are_columns(monkeypatch, slash):
     data = json.dumps(refs).replace("/", slash).encode()
     assert {key: list(value) for key, value in listed(from_json(data)).items()} == refs
     assert len(single) < 100
+    single.clear()
+    mixed = {
+        key: value if number % 3 else f"inline {number}" for number, (key, value) in enumerate(refs.items())
+    }
+    found = listed(from_json(json.dumps({"version": 1, "refs": mixed}).replace("/", slash).encode()))
+    assert {
+        key: value.decode() if isinstance(value, bytes) else list(value) for key, value in found.items()
+    } == mixed
+    assert len(single) < 500
 
 
 def test_a_large_local_document_is_read_piece_by_piece(tmp_path):

@@ -17,7 +17,7 @@ import numpy as np
 
 from fsstore._json import show
 from fsstore.errors import JsonError
-from fsstore.kvstore.reference import json_scan
+from fsstore.kvstore.reference import json_batch, json_scan
 from fsstore.kvstore.reference.gen import Gen, parse_gen
 from fsstore.kvstore.reference.json_scan import Member, Run, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key
@@ -31,7 +31,7 @@ __all__ = ["Pieces", "from_json", "from_mapping"]
 MAX_PROBLEMS = 100
 Pieces = Callable[[], Iterable[json_scan.Buffer]]
 
-_SPECIAL = ("version", "templates", "gen", "refs")
+_SPECIAL = {"version", "templates", "gen", "refs"}
 _BESIDE_REFS = {"templates", "gen", "refs", "generationMetadata"}
 
 
@@ -47,6 +47,17 @@ class _Refs:
         urls = np.repeat(self.builder.url_ids(run.urls), run.repeats)
         offset, length = run.numbers or (np.zeros(len(urls), np.int64), np.full(len(urls), WHOLE, np.int64))
         self.builder.add_rows(run.keys, Rows(urls, offset, length))
+
+    def batch(self, members: dict[str, Any]) -> bool:
+        batch = json_batch.sort(members, WHOLE)
+        if batch is None:
+            return False
+        for key, value in batch.inline.items():
+            self.builder.add_inline(key, value)
+        if batch.keys:
+            offset, length = np.array(batch.ranges, np.int64).T
+            self.builder.add_rows(batch.keys, Rows(self.builder.url_ids(batch.urls), offset, length))
+        return True
 
     def member(self, member: Member) -> None:
         found = member.parse()
@@ -107,6 +118,12 @@ class _Document(_Refs):
     def run(self, run: Run) -> None:
         self.names.add("a reference")
         super().run(run)
+
+    def batch(self, members: dict[str, Any]) -> bool:
+        if members.keys() & _SPECIAL or not super().batch(members):
+            return False
+        self.names |= {"a reference"} if members.keys() - _BESIDE_REFS else members.keys()
+        return True
 
     def member(self, member: Member) -> None:
         if member.key in _SPECIAL:

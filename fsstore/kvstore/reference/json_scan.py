@@ -1,12 +1,12 @@
 """Scanning a JSON object of references without building it.
 
 The document comes in pieces, of which only what is being read is kept.  Members that all look alike are read as
-columns, thousands at once (`json_run`).  What does not (inline values, escapes, nulls, mistakes) is read by a
-tokenizer, member by member, and checked by a real JSON parser.  Where text ends too early, the next piece is appended
-and the member is read again; without a next piece, the document is damaged.
+columns, thousands at once (`json_run`).  Other references and inline values go through a JSON parser by the hundred
+(`json_batch`).  What is left (nulls, objects, mistakes) is read by a tokenizer, member by member.  Where text ends too
+early, the next piece is appended and the member is read again; without a next piece, the document is damaged.
 
 The expressions are possessive: no backtracking, so time is linear in the text whatever it holds.  Runs are looked for
-in windows that grow while they succeed, and not at all for a while after they failed.
+in windows that grow while they succeed, and not at all for a while after they failed; batches likewise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError
+from fsstore.kvstore.reference import json_batch
 from fsstore.kvstore.reference.json_run import Run, take
 
 __all__ = ["Buffer", "Member", "Run", "Scanner", "Sink"]
@@ -27,7 +28,8 @@ Buffer = bytes | bytearray | memoryview
 
 MAX_DEPTH = 100
 _LEAST, _MOST = 1 << 13, 1 << 20
-_FEW = 64
+_FEW, _MANY = 64, 4096
+_BATCH = 1 << 16
 
 _WS = rb"[ \t\r\n]*+"
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -59,6 +61,10 @@ class Sink(Protocol):
         """Take a run of references."""
         ...
 
+    def batch(self, members: dict[str, Any]) -> bool:
+        """Take many members, parsed, or none of them; return whether they were taken."""
+        ...
+
     def member(self, member: Member) -> None:
         """Take a member of any other form."""
         ...
@@ -85,6 +91,7 @@ class Scanner:
         self._at = 0
         self._gone = 0
         self._window, self._rest = _LEAST, 0
+        self._single, self._patience = 0, _FEW
 
     def first(self) -> bytes:
         """Return the first byte of the document; white space and the mark that some editors put there are skipped."""
@@ -97,7 +104,7 @@ class Scanner:
         """Give the members of the object that begins here to `sink`, and move behind it."""
         if self._step(_open):
             return
-        while self._run(sink) or self._member(sink):
+        while self._run(sink) or self._batch(sink) or self._member(sink):
             pass
 
     def finish(self) -> None:
@@ -160,6 +167,21 @@ class Scanner:
         self._rest = _FEW if stop - self._at < _LEAST // 4 else 0
         self._at = stop
         sink.run(run)
+        return True
+
+    def _batch(self, sink: Sink) -> bool:
+        """Give the members of the next window to `sink` if it can take them together."""
+        if self._single:
+            self._single -= 1
+            return False
+        self._skip_space()
+        found = json_batch.take(bytes(self._data[self._at : self._at + _BATCH]))
+        if found is None or not sink.batch(found[0]):
+            self._single = self._patience
+            self._patience = min(_MANY, 2 * self._patience)
+            return False
+        self._at += found[1]
+        self._rest, self._patience = min(self._rest, 1), _FEW
         return True
 
     def _member(self, sink: Sink) -> bool:

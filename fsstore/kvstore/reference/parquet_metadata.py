@@ -57,6 +57,10 @@ class _Metadata:
     def run(self, run: Run) -> None:
         self.problems += [f"Error in metadata {quote(key)}: Expected object" for key in run.names()]
 
+    def batch(self, members: dict[str, Any]) -> bool:
+        """Want metadata one by one, as their text."""
+        return False
+
     def enter(self, key: str) -> Sink | None:  # the contract of sinks
         return None
 
@@ -87,6 +91,10 @@ class _Document:
 
     def run(self, run: Run) -> None:
         """Pass over members that have the form of references."""
+
+    def batch(self, members: dict[str, Any]) -> bool:
+        """Want metadata one by one, as their text."""
+        return False
 
     def enter(self, key: str) -> Sink | None:
         self.complete |= key == "metadata"
