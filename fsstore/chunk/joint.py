@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.plan import AnyCell
-from fsstore.chunk.read import INLINE_BYTES, ReadPart, ReadRequest, Window, locate_error, read_here
+from fsstore.chunk.read import INLINE_BYTES, read_here
 from fsstore.chunk.source import Source
+from fsstore.chunk.window import ReadPart, ReadRequest, Window, locate_error
 from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.kvstore.contract import ReadResult

@@ -12,9 +12,9 @@ from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.joint import ReadQueue
 from fsstore.chunk.plan import OutputMap
-from fsstore.chunk.read import ReadRequest
 from fsstore.chunk.read import read as read_chunks
 from fsstore.chunk.request import maps_within, plan_maps
+from fsstore.chunk.window import ReadRequest
 from fsstore.chunk.write import WriteRequest
 from fsstore.chunk.write import write as write_chunks
 from fsstore.codec_spec import CodecSpec

@@ -1,0 +1,221 @@
+"""Cells of a read that are fetched together, decoded, and put in their places.
+
+A `ReadPart` knows how the cells of a request are found and decoded: as chunks of the store, or as entries of the shards
+there.  A `Window` is some of its cells.  Fetching one may wait; decoding one never does, and any number of threads
+may decode at once, since cells are disjoint parts of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fsstore import _runtime
+from fsstore.chunk.cache import CachedChunk, ChunkCache
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.place import Placing
+from fsstore.chunk.plan import AnyCell, OutputMap
+from fsstore.chunk.shard_entries import ShardEntries
+from fsstore.chunk.source import ByteRange, Source
+from fsstore.codec.bound_chain import Array, BoundChain, Span
+from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, ReadResult
+from fsstore.kvstore.excerpt import values_of
+
+__all__ = ["ReadPart", "ReadRequest", "Window", "decode", "fetch", "locate_error", "size_of"]
+
+
+class ReadRequest(NamedTuple):
+    """A read: the array's layout, where its chunks are, what is wanted and where it goes.
+
+    `maps` and the shape of `out` are those of `plan.plan`.  `threads` limits the workers.
+    """
+
+    model: ChunkModel
+    store: KvPrefix
+    maps: Sequence[OutputMap]
+    out: Array
+    fill_missing: bool = True
+    threads: int | None = None
+    cache: ChunkCache | None = None
+
+
+class ReadPart(NamedTuple):
+    """One way in which cells of a request are found and decoded: as stored chunks, or as entries of shards."""
+
+    request: ReadRequest
+    placement: Placing
+    source: Source
+    entries: ShardEntries | None = None
+
+    def decode(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
+        """Put the selected elements of one chunk in their place."""
+        if answer.state != "value":
+            self._fill(cell, identity)
+            return
+        target = self.placement.target(cell) if self._seen_as_decoded else None
+        if target is not None:
+            self.chain(cell).decode(answer.value, target)
+        else:
+            self.placement.copy_out(cell, self.borrow(cell, answer))
+
+    def borrow(self, cell: AnyCell, answer: ReadResult) -> Array:
+        """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
+        return self._view(self.chain(cell).borrow(answer.value, self.span(cell)))
+
+    def borrow_all(self, cell: AnyCell, answer: ReadResult) -> Array:
+        """Return all of the decoded chunk, good until this thread decodes the next one."""
+        return self._view(self.chain(cell).borrow(answer.value))
+
+    def span(self, cell: AnyCell) -> Span | None:
+        """Return which elements of the encoding have to be decoded, None for all."""
+        chain = self.chain(cell)
+        if not chain.decodes_spans or chain.order is None:
+            return None
+        span = self.placement.span(cell, chain.chunk.shape, chain.order)
+        return None if span is None or 2 * (span[1] - span[0]) > math.prod(chain.chunk.shape) else span
+
+    def decode_together(
+        self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
+    ) -> bool:
+        """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
+        if self.request.model.bind is not None or len(cells) < 2:
+            return False
+        chain = self.chain(cells[0])
+        present, values = values_of(answers)
+        missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
+        here = [cells[number] for number in present] if missing else cells
+        size = chain.run_length
+        for begin in range(0, len(here), size):
+            run = chain.borrow_run(values[begin : begin + size]) if size > 1 else None
+            if run is None:
+                return False
+            self._place(here[begin : begin + size], run, gaps=bool(missing))
+        for number in sorted(missing):
+            self._fill(cells[number], identities[number])
+        return True
+
+    def _place(self, cells: Sequence[AnyCell], run: Array, *, gaps: bool) -> None:
+        # where chunks are missing, as many others may be in the box
+        boxed = self._seen_as_decoded and not gaps
+        blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
+        if blocks is not None:  # one copy for all
+            np.copyto(blocks, run.reshape(blocks.shape), casting="equiv")
+            return
+        for cell, chunk in zip(cells, run, strict=True):
+            self.placement.copy_out(cell, self._view(chunk))
+
+    def decode_new(self, cell: AnyCell, answer: ReadResult) -> Array:
+        """Return the decoded chunk."""
+        return self._view(self.chain(cell).decode(answer.value))
+
+    def chain(self, cell: AnyCell) -> BoundChain:
+        """Return what decodes the chunk of a cell."""
+        if self.entries is not None:
+            return self.entries.layout.inner
+        model = self.request.model
+        return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
+
+    @property
+    def _seen_as_decoded(self) -> bool:
+        return not self.request.model.is_partial and (self.entries is None or self.entries.in_order)
+
+    def _view(self, chunk: Array) -> Array:
+        """Return a decoded chunk as the array sees it."""
+        return self.request.model.view(chunk if self.entries is None else self.entries.in_array_order(chunk))
+
+    def _fill(self, cell: AnyCell, identity: Any) -> None:
+        if not self.request.fill_missing:
+            numbers = ", ".join(map(str, self.placement.numbers(cell)))
+            raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
+        fill = self.request.model.fill
+        if not (isinstance(fill, np.ndarray) and fill.ndim):
+            self.placement.fill(cell, fill)
+            return
+        chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
+        self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
+
+    def decode_cached(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
+        """Do the same through the cache: decode the whole chunk and keep it."""
+        cache = self.request.cache
+        if cache is None:
+            raise ValueError("no cache")
+        kept = cache.find(identity)
+        if answer.state == "unspecified" and kept is None:  # dropped from the pool since it was asked for
+            answer = _runtime.call(self._read_again(identity), waits=self.request.store.driver.features.waits)
+        if answer.state != "unspecified" or kept is None:
+            array = self.decode_new(cell, answer) if answer.state == "value" else None
+            kept = CachedChunk(array, answer.generation, answer.time)
+        else:
+            kept = kept._replace(time=answer.time)
+        cache.keep(identity, kept)
+        if kept.array is None:
+            self._fill(cell, identity)
+        else:
+            self.placement.copy_out(cell, kept.array)
+
+    async def _read_again(self, identity: Any) -> ReadResult:
+        return (await self.source.read_whole([identity]))[0]
+
+
+class Window(NamedTuple):
+    """Cells fetched together: how, which, and what they are called; `answers` when they are fetched already."""
+
+    part: ReadPart
+    cells: Sequence[AnyCell]
+    identities: list[Any]
+    answers: Sequence[ReadResult] | None = None
+
+
+def size_of(chain: BoundChain) -> int:
+    """Return how many bytes a decoded chunk has."""
+    return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
+
+
+async def fetch(window: Window) -> Sequence[ReadResult]:
+    """Return what is stored of each cell of a window; "unspecified" what the cache has."""
+    cache = window.part.request.cache
+    if cache is None:
+        return await window.part.source.read_whole(window.identities)
+    answers: list[ReadResult | None] = []
+    for identity in window.identities:
+        kept = cache.find(identity)
+        fresh = kept is not None and cache.is_fresh(kept)
+        answers.append(ReadResult("unspecified", b"", kept.generation, kept.time) if kept and fresh else None)
+    asked = [number for number, answer in enumerate(answers) if answer is None]
+    ranges = []
+    for number in asked:
+        kept = cache.find(window.identities[number])
+        ranges.append(
+            ByteRange(window.identities[number], 0, None, UNKNOWN if kept is None else kept.generation)
+        )
+    found = await window.part.source.read_many(ranges) if ranges else []
+    for number, answer in zip(asked, found, strict=True):
+        answers[number] = answer
+    return [answer for answer in answers if answer is not None]
+
+
+def decode(window: Window, answers: Sequence[ReadResult]) -> None:
+    """Put the selected elements of each cell in their place."""
+    part = window.part
+    if part.request.cache is None and part.decode_together(window.cells, window.identities, answers):
+        return
+    take = part.decode if part.request.cache is None else part.decode_cached
+    for cell, identity, answer in zip(window.cells, window.identities, answers, strict=True):
+        try:
+            take(cell, identity, answer)
+        except StoreError as error:
+            raise locate_error(part.source, identity, error) from error
+        except MemoryError as error:
+            large = ResourceExhaustedError(f"There is not enough memory for a chunk: {error}")
+            raise locate_error(part.source, identity, large) from error
+
+
+def locate_error(source: Source, identity: Any, error: StoreError) -> StoreError:
+    """Return an error of decoding with the key in front; a missing chunk names it already."""
+    if isinstance(error, NotFoundError):
+        return error
+    return error.within(f"Error reading {source.describe(identity)}")
