@@ -16,6 +16,7 @@ import numpy as np
 from fsstore.chunk.grid import Axis
 from fsstore.chunk.keys import KeyEncoding
 from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.codec.fill import missing_element
 from fsstore.codec.shard_layout import ShardLayout
 
 __all__ = ["ChunkModel"]
@@ -27,7 +28,7 @@ class ChunkModel:
 
     `axes` cut the array into chunks as stored (shards, if there are any); `chain` encodes one of them; `bind` gives the
     chain of a chunk of another shape, for grids that vary.  `fill_value` fills what is missing: None where the format
-    has no fill value, which reads as zero and never elides a chunk.
+    has no fill value, which reads as zero (objects: None) and never elides a chunk.
     """
 
     dtype: np.dtype[Any]
@@ -43,7 +44,7 @@ class ChunkModel:
     @property
     def fill(self) -> Any:
         """The value of missing elements: a scalar, or an array of the trailing dimensions of a field."""
-        return np.zeros((), self.dtype)[()] if self.fill_value is None else self.fill_value
+        return missing_element(self.dtype, self.fill_value)
 
     def key(self, numbers: Sequence[int]) -> str:
         """Return the key of a chunk; trailing field dimensions have no number."""

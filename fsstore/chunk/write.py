@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from fsstore import _runtime
 from fsstore.chunk.allocation import new_array
 from fsstore.chunk.cache import ChunkCache
@@ -29,7 +27,7 @@ from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer
-from fsstore.codec.fill import equals_fill
+from fsstore.codec.fill import equals_fill, missing_element
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.future import Future, ready
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, Write
@@ -246,7 +244,7 @@ class _Writer:
         spec = chain.chunk
         chunk = new_array(spec.shape, spec.dtype)
         if old.state == "missing":
-            chunk[...] = np.zeros((), spec.dtype)[()] if spec.fill_value is None else spec.fill_value
+            chunk[...] = missing_element(spec.dtype, spec.fill_value)
         else:
             chain.decode(old.value, chunk)
         return chunk

@@ -1,4 +1,4 @@
-"""Whether elements are the fill value, bit by bit: such chunks and sub-chunks are left out of what is stored.
+"""What missing elements are, and whether elements are that: such chunks and sub-chunks are left out of what is stored.
 
 Bits decide and not values, so that negative zeros and the payloads of NaNs survive.
 """
@@ -12,7 +12,12 @@ import numpy.typing as npt
 
 from fsstore.codec.bound_chain import Array
 
-__all__ = ["equals_fill", "rows_equal_fill"]
+__all__ = ["equals_fill", "missing_element", "rows_equal_fill"]
+
+
+def missing_element(dtype: np.dtype[Any], fill: Any) -> Any:
+    """Return what missing elements are: the fill value; where there is none, zero, and of objects None."""
+    return np.zeros((), dtype)[()] if fill is None and not dtype.hasobject else fill
 
 
 def equals_fill(chunk: Array, fill: Any) -> bool:

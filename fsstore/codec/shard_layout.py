@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,22 +19,15 @@ import numpy.typing as npt
 from fsstore import _runtime
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer, ChunkSpec
-from fsstore.codec.fill import equals_fill, rows_equal_fill
+from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
 from fsstore.codec.transpose import braces
 from fsstore.errors import DataLossError, StoreError
 
-__all__ = ["Entries", "ShardLayout", "blocks_of", "fill_of"]
+__all__ = ["Entries", "ShardLayout", "blocks_of"]
 
 Entries = npt.NDArray[np.uint64]
 _MISSING = 2**64 - 1
 _SHARE_FROM = 16
-
-
-def fill_of(chunk: ChunkSpec) -> Any:
-    """Return the value of missing elements as a scalar of the chunk's dtype: zero when none was chosen."""
-    if chunk.fill_value is None:
-        return np.zeros((), chunk.dtype)[()]
-    return chunk.fill_value
 
 
 def blocks_of(array: Array, part: Sequence[int]) -> Array:
@@ -52,10 +44,21 @@ class ShardLayout:
     chain that encodes them (its own `shard` is set when shards are nested), `index_size` the bytes of the index.
     """
 
-    __slots__ = ("_index", "at_start", "chunk", "count", "grid", "index_size", "inner", "sub_shape")
+    __slots__ = (
+        "_index",
+        "_missing",
+        "at_start",
+        "chunk",
+        "count",
+        "grid",
+        "index_size",
+        "inner",
+        "sub_shape",
+    )
 
     def __init__(self, chunk: ChunkSpec, inner: BoundChain, index: BoundChain, *, at_start: bool) -> None:
         self.chunk, self.inner, self._index, self.at_start = chunk, inner, index, at_start
+        self._missing = missing_element(chunk.dtype, chunk.fill_value)
         self.sub_shape = inner.chunk.shape
         self.grid = index.chunk.shape[:-1]
         self.count = math.prod(self.grid)
@@ -168,14 +171,14 @@ class ShardLayout:
         flat = np.ascontiguousarray(blocks).reshape((self.count, *self.sub_shape))
         if not elide:
             return [self.inner.encode_all(part) for part in flat]
-        fills = rows_equal_fill(flat, fill_of(self.chunk)).tolist()
+        fills = rows_equal_fill(flat, self._missing).tolist()
         return [None if fill else self.inner.encode(part) for part, fill in zip(flat, fills, strict=True)]
 
     def _encode_part(self, part: Array, *, elide: bool) -> Buffer | None:
         part = np.ascontiguousarray(part)
         if not elide:
             return self.inner.encode_all(part)
-        return None if equals_fill(part, fill_of(self.chunk)) else self.inner.encode(part)
+        return None if equals_fill(part, self._missing) else self.inner.encode(part)
 
     def decode_into(self, shard: Buffer, out: Array) -> None:
         """Decode a whole shard into `out`, a chunk-shaped array; missing sub-chunks become the fill value."""
@@ -184,7 +187,7 @@ class ShardLayout:
             return
         parts = self.split(shard)
         if None in parts:
-            out[...] = fill_of(self.chunk)
+            out[...] = self._missing
         found = (
             (position, part)
             for position, part in zip(self.positions(), parts, strict=True)

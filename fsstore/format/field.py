@@ -47,6 +47,15 @@ class Field:
             return np.asarray(element, native).reshape(1).view("V1")
         return element if self.name is None else element[self.name]
 
+    def shown(self, element: Any, native: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        """Return the part of an element as an array; None stays None."""
+        part = self.of(element, native)
+        if part is None or self.native.kind != "O":
+            return None if part is None else np.asarray(part, self.native)
+        out = np.empty((), self.native)
+        out[()] = part  # a list of JSON is one element too
+        return out
+
 
 def select_field(native: np.dtype[Any], options: Mapping[str, Any]) -> Field:
     """Return what is shown of elements of a stored type; of a structure with several fields, one must be chosen."""

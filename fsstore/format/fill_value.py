@@ -88,15 +88,23 @@ def _complex(value: Any, native: np.dtype[Any], part: Callable[[Any, np.dtype[An
 def _time(value: Any, native: np.dtype[Any]) -> Any:
     if value == "NaT":
         return np.array("NaT", native)[()]
-    return np.array(integer()(value), "i8").view(native)[()]
+    return np.array(integer()(value), "i8").view(native.newbyteorder("="))[()]
+
+
+def _from_base64(value: Any) -> bytes:
+    text = string(value)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise JsonError(f"Invalid base64-encoded value: {show(text)}") from None
+
+
+def _from_octets(value: Any, length: int | None = None) -> bytes:
+    return bytes(array_of(integer(0, 255), length=length)(value))
 
 
 def _bytes(value: Any, native: np.dtype[Any]) -> Any:
-    text = string(value)
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise JsonError(f"Invalid base64-encoded value: {show(text)}") from None
+    data = _from_base64(value)
     if len(data) != native.itemsize:
         if native.kind == "S" and len(data) < native.itemsize:
             data = data.ljust(native.itemsize, b"\0")
@@ -121,8 +129,14 @@ def fill_from_v3(value: Any, native: np.dtype[Any], name: str = "") -> Any:
     if native.kind == "U":
         return np.array(string(value), native)[()]
     if native.kind == "O":
-        return string(value) if name == "string" else base64.b64decode(string(value))
+        return _object_v3(value, name)
     return _opaque_v3(value, native)
+
+
+def _object_v3(value: Any, name: str) -> str | bytes:
+    if name == "string":
+        return string(value)
+    return _from_octets(value) if isinstance(value, list) else _from_base64(value)
 
 
 def _opaque_v3(value: Any, native: np.dtype[Any]) -> Any:
@@ -132,7 +146,7 @@ def _opaque_v3(value: Any, native: np.dtype[Any]) -> Any:
             out[name] = fill_from_v3(value.get(name, 0), native.fields[name][0])
         return out[()]
     if isinstance(value, list):
-        return np.frombuffer(bytes(array_of(integer(0, 255), length=native.itemsize)(value)), native)[0]
+        return np.frombuffer(_from_octets(value, native.itemsize), native)[0]
     if value in (0, "", "0x0"):
         return np.zeros((), native)[()]
     return _bytes(value, native)
@@ -151,6 +165,11 @@ def _float_to_v3(value: Any, native: np.dtype[Any]) -> Json:
     return f"0x{bits:0{2 * native.itemsize}x}"
 
 
+def _to_base64(value: Any, native: np.dtype[Any]) -> str:
+    data = value if native.kind == "O" else np.asarray(value, native).tobytes()
+    return base64.b64encode(data).decode()
+
+
 def fill_to_v3(value: Any, native: np.dtype[Any], name: str = "") -> Json:
     """Return a fill value as zarr v3 metadata has it; `name` is the data type's."""
     if _integer_range(native) is not None:
@@ -163,18 +182,19 @@ def fill_to_v3(value: Any, native: np.dtype[Any], name: str = "") -> Json:
         half = np.dtype(f"f{native.itemsize // 2}")
         return [_float_to_v3(value.real, half), _float_to_v3(value.imag, half)]
     if native.kind in "Mm":
-        return int(np.asarray(value).view("i8"))
+        return int(np.asarray(value, native.newbyteorder("=")).view("i8"))
     if native.kind == "U" or isinstance(value, str):
         return str(value)
-    if native.kind == "O":
-        return base64.b64encode(value).decode()
     if native.fields is not None and name != "structured":  # of these zarr-python wants the bytes
         return {name: fill_to_v3(value[name], native.fields[name][0]) for name in native.names or ()}
-    return base64.b64encode(np.asarray(value, native).tobytes()).decode()
+    return _to_base64(value, native)
 
 
-def fill_from_v2(value: Any, native: np.dtype[Any]) -> Any:
-    """Return the fill value of a zarr v2 array as a scalar of `native`, or None for null."""
+def fill_from_v2(value: Any, native: np.dtype[Any], name: str = "") -> Any:
+    """Return the fill value of a zarr v2 array as a scalar of `native`, or None for null.
+
+    Objects are of the dtype called `name`; without it they are left as JSON has them.
+    """
     if value is None:
         return None
     if native.kind in "iu":
@@ -187,7 +207,15 @@ def fill_from_v2(value: Any, native: np.dtype[Any]) -> Any:
         return _float_v2(value, native)
     if native.kind == "c":
         return _bytes(value, native) if isinstance(value, str) else _complex(value, native, _float_v2)
-    return _other_from_v2(value, native)
+    return _object_v2(value, name) if native.kind == "O" else _other_from_v2(value, native)
+
+
+def _object_v2(value: Any, name: str) -> Any:
+    if name == "ustring":  # zarr-python 2 wrote 0 for text that is empty
+        return value if isinstance(value, str) else ""
+    if name == "string":
+        return _from_base64(value) if isinstance(value, str) else b""
+    return value
 
 
 def _other_from_v2(value: Any, native: np.dtype[Any]) -> Any:
@@ -195,8 +223,6 @@ def _other_from_v2(value: Any, native: np.dtype[Any]) -> Any:
         return _time(value, native)
     if native.kind == "U":
         return np.array(str(value) if isinstance(value, int) else string(value), native)[()]
-    if native.kind == "O":
-        return value
     if value in (0, "0") and not isinstance(value, bool):
         return np.zeros((), native)[()]
     return _bytes(value, native)
@@ -224,9 +250,9 @@ def fill_to_v2(value: Any, native: np.dtype[Any]) -> Json:
     if native.kind == "c":
         return [_float_to_v2(value.real), _float_to_v2(value.imag)]
     if native.kind in "Mm":
-        return int(np.asarray(value).view("i8"))
+        return int(np.asarray(value, native.newbyteorder("=")).view("i8"))
     if native.kind == "U":
         return str(value)
-    if native.kind == "O":
+    if native.kind == "O" and not isinstance(value, bytes):
         return value  # type: ignore[no-any-return]  # JSON, a string or a number
-    return base64.b64encode(np.asarray(value, native).tobytes()).decode()
+    return _to_base64(value, native)

@@ -91,18 +91,25 @@ def _check_fill(array: ChunkedArray, schema: Schema, words: SchemaWords) -> None
     if wanted is None:
         return
     stored = array.fill_value
-    cast = None if stored is None else np.asarray(wanted).astype(stored.dtype)
-    if stored is None or cast is None or np.broadcast_to(cast, stored.shape).tobytes() != stored.tobytes():
+    if stored is None or not _same_fill(np.asarray(wanted).astype(stored.dtype), stored):
         raise words.error(
             f"Invalid fill_value: schema requires fill value of {_shown(wanted)}, but metadata specifies fill value"
             f" of {_shown(stored)}"
         )
 
 
+def _same_fill(wanted: np.ndarray[Any, Any], stored: np.ndarray[Any, Any]) -> bool:
+    """Return whether two fill values of one type are the same, numbers bit for bit."""
+    if stored.dtype.hasobject:
+        return bool(wanted[()] == stored[()])
+    return np.broadcast_to(wanted, stored.shape).tobytes() == stored.tobytes()
+
+
 def _shown(value: Any) -> str:
     if value is None:
         return "null"
-    return show(np.asarray(value).tolist()) if np.asarray(value).dtype.kind in "biufU" else str(value)
+    plain = np.asarray(value).tolist()
+    return show(plain) if isinstance(plain, bool | int | float | str | list | dict) else str(value)
 
 
 def _check_units(array: ChunkedArray, schema: Schema) -> None:

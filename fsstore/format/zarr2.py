@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
-
-import numpy as np
 
 from fsstore._json import (
     Fields,
@@ -19,7 +16,6 @@ from fsstore._json import (
     integer,
     loads,
     one_of,
-    quote,
     string,
 )
 from fsstore.chunk.grid import RegularAxis
@@ -73,7 +69,7 @@ def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
         if stored or name in fields:
             out[name] = fields.require(name, parser)
     if stored or "fill_value" in fields:
-        out["fill_value"] = fields.require("fill_value", lambda item: _fill(item, out.get("dtype")))
+        out["fill_value"] = fields.require("fill_value", lambda item: _fill(item, out))
     separator = fields.take("dimension_separator", one_of(".", "/"))
     if separator is not None:
         out["dimension_separator"] = separator
@@ -85,10 +81,12 @@ def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
     return {**unknown, **out}
 
 
-def _fill(value: Any, dtype: Any) -> Json:
-    if dtype is None:
+def _fill(value: Any, members: Mapping[str, Any]) -> Json:
+    if "dtype" not in members:
         raise JsonError('must be specified in conjunction with "dtype"')
-    native = parse_dtype(dtype)
+    if members["dtype"] is None:  # a problem that is reported already
+        return None
+    native = parse_dtype(members["dtype"])
     return fill_to_v2(fill_from_v2(value, native), native)
 
 
@@ -163,36 +161,23 @@ class Zarr2:
         return replace(build({**array.metadata, "shape": stored}, array.extra), labels=array.labels)
 
 
-def _object_fill(fill: Any, name: str) -> Any:
-    """Return what missing elements of variable length are: null and 0 stand for nothing."""
-    if name == "json":
-        return fill
-    if name == "ustring":
-        return fill if isinstance(fill, str) else ""
-    return _from_base64(fill) if isinstance(fill, str) else b""
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise FailedPreconditionError(f"Invalid base64-encoded value: {quote(text)}") from None
+_NOTHING = {"ustring": "", "string": b""}  # what missing objects are where the fill value is null
 
 
 def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     """Return the array that a complete, checked document describes."""
     native = parse_dtype(metadata["dtype"])
-    fill = fill_from_v2(metadata["fill_value"], native)
     field = shown_field(native, options, metadata.get("filters"))
-    if native.kind == "O":
-        fill = _object_fill(fill, field.dtype.name)
+    fill = fill_from_v2(metadata["fill_value"], native, field.dtype.name)
+    shown = field.shown(fill, native)
+    if fill is None and native.kind == "O":
+        fill = _NOTHING.get(field.dtype.name)
     chunks = tuple(metadata["chunks"])
     pipeline = V2Pipeline.from_json(metadata["compressor"], metadata.get("filters"), metadata["order"])
     chain = pipeline.bind(ChunkSpec(native, chunks, fill))
     sizes = chunks + field.shape
     rank, trailing = len(chunks), len(field.shape)
     order = tuple(range(rank)) if metadata["order"] == "C" else tuple(range(rank))[::-1]
-    part = field.of(fill, native)
     chosen = {**{name: value for name, value in options.items() if value}, **field.options}
     return ChunkedArray(
         shape=tuple(metadata["shape"]) + field.shape,
@@ -202,7 +187,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
             axes=tuple(RegularAxis(max(1, size)) for size in sizes),
             keys=KeyEncoding("", metadata.get("dimension_separator", "."), "0"),
             chain=chain,
-            fill_value=part,
+            fill_value=field.of(fill, native),
             key_rank=rank,
             component=field.name,
             octets=field.octets,
@@ -216,7 +201,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
         write_chunk=sizes,
         read_chunk=sizes,
         inner_order=(*order, *range(rank, rank + trailing)),
-        fill_value=None if part is None or field.native.kind == "O" else np.asarray(part, field.native),
+        fill_value=shown,
         fixed=trailing,
         extra=chosen,
     )

@@ -127,6 +127,4 @@ def _fill(constraints: Mapping[str, Any], schema: Schema, native: np.dtype[Any])
         return None
     if native.fields is not None:
         raise StoreError("Cannot specify fill_value through schema for structured zarr data type")
-    if native.kind == "O":
-        return str(schema.fill_value)
     return fill_to_v2(plain_fill(schema, native), native)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fsstore._json import dumps
 from fsstore.codec.compressor_v2 import merge_specs
 from fsstore.codec_spec import CodecSpec
@@ -65,12 +63,14 @@ def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], s
     merged = schema.copy() if merged is schema else merged
     codec = {name: constraints[name] for name in ("compressor", "filters") if name in constraints}
     merged.update(codec=CodecSpec({"driver": "zarr", **codec}))
-    if native is not None and native.fields is None and native.kind in "biufc":
-        fill = fill_from_v2(constraints.get("fill_value"), native)
+    trailing: tuple[int, ...] = ()
+    if native is not None:
+        field = shown_field(native, options, constraints.get("filters"))
+        trailing = field.shape
+        fill = fill_from_v2(constraints.get("fill_value"), native, field.dtype.name)
         if fill is not None:
-            merged.update(fill_value=np.asarray(fill, native.newbyteorder("=")))
+            merged.update(fill_value=field.shown(fill, native))
     if merged.rank is not None:
-        trailing = () if native is None else shown_field(native, options).shape
         merged.update(chunk_layout=_layout(constraints, merged.rank, trailing))
     return merged
 

@@ -142,7 +142,6 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     bound = _bound(metadata, ChunkSpec(native, write_chunk, fill))
     _check_shards(axes, bound["chain"])
     rank, trailing = len(shape), field.shape
-    part = field.of(fill, native)
     names = labels_of(metadata.get("dimension_names") or [None] * rank)
     units = stored_units(metadata, rank)
     return ChunkedArray(
@@ -153,7 +152,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
             axes=(*axes, *map(RegularAxis, trailing)),
             keys=_keys(metadata["chunk_key_encoding"]),
             **bound,
-            fill_value=part,
+            fill_value=field.of(fill, native),
             key_rank=rank,
             component=field.name,
             octets=field.octets,
@@ -165,7 +164,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
         inner_order=(*wished_order(wish, rank), *range(rank, rank + len(trailing))),
         labels=(*names, *("" for _ in trailing)),
         units=None if units is None else (*units, *(None for _ in trailing)),
-        fill_value=np.asarray(part, field.native),
+        fill_value=field.shown(fill, native),
         fixed=len(trailing),
         extra=field.options,
     )

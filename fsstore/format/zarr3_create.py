@@ -100,13 +100,11 @@ def _stored(schema: Schema, trailing: tuple[int, ...]) -> Schema:
 
 
 def _fill(constraints: Mapping[str, Any], schema: Schema, kind: DataType) -> Any:
-    name = kind.name
     if "fill_value" in constraints:
-        return fill_from_v3(constraints["fill_value"], kind.native, name)
-    if kind.native.kind == "O":
-        wanted: Any = schema.fill_value
-        return wanted if isinstance(wanted, str | bytes) else ("" if name == "string" else b"")
+        return fill_from_v3(constraints["fill_value"], kind.native, kind.name)
     fill = plain_fill(schema, kind.native)
+    if fill is None and kind.native.kind == "O":
+        return "" if kind.name == "string" else b""
     return np.zeros((), kind.native)[()] if fill is None else fill
 
 

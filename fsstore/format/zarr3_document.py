@@ -171,9 +171,9 @@ def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
     take: Callable[[str, Parser[Any]], Any] = fields.require if stored else fields.take
     out = {name: take(name, parser) for name, parser in _REQUIRED.items()}
     codecs = _stored_codecs if stored else _wished_codecs
-    fill_given = "fill_value" in fields
+    has_type, fill_given = "data_type" in value, "fill_value" in fields
     out["codecs"] = take("codecs", codecs)
-    out["fill_value"] = take("fill_value", lambda item: _fill(item, out["data_type"]))
+    out["fill_value"] = take("fill_value", lambda item: _fill(item, out["data_type"], has_type=has_type))
     out["attributes"] = fields.take("attributes", _attributes) or None
     out["dimension_names"] = fields.take("dimension_names", array_of(optional(string)))
     fields.take("storage_transformers", _no_transformers)
@@ -197,8 +197,10 @@ def _ignorable(fields: Fields, name: str, member: Any) -> Any:
     return member
 
 
-def _fill(value: Any, data_type: Any) -> Json:
+def _fill(value: Any, data_type: Any, *, has_type: bool) -> Json:
     if data_type is None:
+        if has_type:  # a problem that is reported already
+            return None
         raise JsonError('must be specified in conjunction with "data_type"')
     kind = parse_data_type(data_type)
     return fill_to_v3(fill_from_v3(value, kind.native, kind.name), kind.native, kind.name)

@@ -129,7 +129,7 @@ _CONFIGURED = {
 def parse_data_type(value: Any) -> DataType:
     """Return the data type of a metadata member: a name, or an object with name and configuration."""
     if isinstance(value, str):
-        return _named(value, value)
+        return _named(value)
     fields = Fields(value)
     name = fields.require("name", string)
     configuration = fields.take("configuration", obj, default={})
@@ -139,7 +139,7 @@ def parse_data_type(value: Any) -> DataType:
     if reader is None:
         if configuration:
             raise JsonError(f"{name} data type takes no configuration")
-        return _named(name, value)
+        return _named(name)
     try:
         native = reader(configuration)
     except JsonError as error:
@@ -157,7 +157,7 @@ def shown_field(kind: DataType, options: Mapping[str, Any]) -> Field:
     return Field(kind.dtype, kind.native)
 
 
-def _named(name: str, value: Any) -> DataType:
+def _named(name: str) -> DataType:
     if name in CORE:
         kind = dtype_of(name)
         return DataType(kind, kind.numpy_dtype, name)
@@ -169,10 +169,7 @@ def _named(name: str, value: Any) -> DataType:
         return DataType(dtype_of("ustring"), np.dtype(object), name)
     if name in ("variable_length_bytes", "bytes"):
         return DataType(dtype_of("string"), np.dtype(object), name)
-    raise JsonError(
-        f"{name if isinstance(value, str) else value} data type is not one of the supported data types: "
-        + ", ".join(CORE)
-    )
+    raise JsonError(f"{name} data type is not one of the supported data types: " + ", ".join(CORE))
 
 
 def stored_type(kind: dtype) -> DataType:
@@ -180,7 +177,7 @@ def stored_type(kind: dtype) -> DataType:
     if kind.name in CORE:
         return DataType(kind, kind.numpy_dtype, kind.name)
     if kind.name in ("ustring", "string"):
-        return _named("string" if kind.name == "ustring" else "variable_length_bytes", kind.name)
+        return _named("string" if kind.name == "ustring" else "variable_length_bytes")
     if kind.name in ("json", "char", "byte"):
         raise StoreError(f"Data type not supported: {kind.name}")
     native = kind.numpy_dtype

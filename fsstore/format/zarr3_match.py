@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from fsstore._json import Json, dumps
 from fsstore.codec.chain_resolve import wished_order, wished_read_shape
 from fsstore.codec.chain_spec import ChainSpec
@@ -74,10 +72,9 @@ def _constrain_type(
     except StoreError as error:
         raise FailedPreconditionError(error.message) from None
     merged.update(dtype=field.dtype)
-    plain = field.native.kind not in "OMmU" and field.native.fields is None and not field.shape
-    if "fill_value" in constraints and plain:
-        fill = field.of(fill_from_v3(constraints["fill_value"], kind.native), kind.native)
-        merged.update(fill_value=np.asarray(fill, field.native))
+    if "fill_value" in constraints:
+        fill = fill_from_v3(constraints["fill_value"], kind.native, kind.name)
+        merged.update(fill_value=field.shown(fill, kind.native))
     return field.shape
 
 

@@ -1,0 +1,113 @@
+"""Fill values of every kind of element: what is stored, shown, asked for and read is one value."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fsstore as ts
+
+VALUES = [
+    ("ustring", "a?é"),
+    ("string", b"\xffa"),
+    (np.dtype("U3"), "ab"),
+    (np.dtype("S3"), b"ab"),
+    (np.dtype("M8[ns]"), np.datetime64(5, "ns")),
+    (np.dtype("m8[s]"), np.timedelta64("NaT")),
+    (np.dtype("V2"), np.void(b"ab")),
+    ("bool", True),
+    ("int4", -3),
+    ("bfloat16", 1.5),
+    ("float32", float("nan")),
+    ("complex64", complex(1, 2)),
+]
+DOCUMENTS = {"zarr": ".zarray", "zarr3": "zarr.json"}
+
+
+@pytest.mark.parametrize("driver", DOCUMENTS)
+@pytest.mark.parametrize(("dtype", "value"), VALUES, ids=lambda value: str(value))
+def test_created_shown_and_asked_for(driver, dtype, value):
+    """A fill value given on creation fills what is missing, is shown by the array and its spec, and opens it again."""
+    context = ts.Context()
+    spec = {"driver": driver, "kvstore": "memory://a/"}
+    store = ts.open(spec, create=True, dtype=dtype, shape=[3], fill_value=value, context=context).result()
+    kind = store.dtype.numpy_dtype
+    expected = np.array(value, kind)
+    found = [store.fill_value, store.schema.fill_value, store.spec().fill_value, store.read().result()[1]]
+    found.append(ts.Spec(store.spec().to_json()).fill_value)
+    for each in found:
+        if kind.kind == "O":
+            assert each[()] == value if isinstance(each, np.ndarray) else each == value
+        else:
+            assert np.asarray(each, kind).tobytes() == expected.tobytes()
+    again = ts.open(spec, fill_value=value, context=context).result()
+    assert again.read().result()[0:1].tolist() == store[0:1].read().result().tolist() or value != value
+    with pytest.raises(ValueError, match="schema requires fill value of"):
+        other = np.zeros((), kind) if kind.kind != "O" else ("b" if dtype == "ustring" else b"b")
+        ts.open(spec, fill_value=other, context=context).result()
+
+
+@pytest.mark.parametrize("dtype", [">M8[ns]", "<M8[ns]", ">m8[us]"])
+def test_times_in_either_byte_order(dtype):
+    """The fill value of times is a number, whatever the byte order of the elements."""
+    metadata = {"shape": [3], "chunks": [2], "dtype": dtype, "fill_value": 7, "compressor": None}
+    spec = {"driver": "zarr", "kvstore": "memory://", "metadata": metadata}
+    store = ts.open(spec, create=True).result()
+    store[0].write(np.array(9, store.dtype.numpy_dtype)).result()
+    assert store.read().result().astype("i8").tolist() == [9, 7, 7]
+    store.resize(exclusive_max=[4]).result()
+    assert json.loads(store.kvstore[".zarray"])["fill_value"] == 7
+    assert store.spec().to_json()["metadata"]["fill_value"] == 7
+
+
+@pytest.mark.parametrize(
+    ("fill", "filters", "shown", "read"),
+    [
+        ("zz", "vlen-utf8", "zz", "zz"),
+        (0, "vlen-utf8", "", ""),
+        (None, "vlen-utf8", None, ""),
+        ("YQ==", "vlen-bytes", b"a", b"a"),
+        (None, "vlen-bytes", None, b""),
+        ({"a": 2}, "json2", {"a": 2}, {"a": 2}),
+        (None, "json2", None, None),
+    ],
+)
+def test_objects_of_version_2(fill, filters, shown, read):
+    """The fill value of objects is shown as an element; null is none at all."""
+    metadata = {"shape": [2], "chunks": [2], "dtype": "|O", "fill_value": fill, "filters": [{"id": filters}]}
+    store = ts.open({"driver": "zarr", "kvstore": "memory://", "metadata": metadata}, create=True).result()
+    assert (None if store.fill_value is None else store.fill_value[()]) == shown
+    assert store.read().result()[0] == read
+    assert json.loads(store.kvstore[".zarray"])["fill_value"] == fill
+    assert ts.open(store.spec(retain_context=True)).result().shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("fill", "expected"),
+    [("YWI=", b"ab"), ([97, 98], b"ab"), ("", b""), ("Y", None), ("é", None), ([256], None)],
+)
+def test_octets_of_version_3(fill, expected):
+    """Octets are written as base64 or as a list of numbers; anything else is an error of the document."""
+    document = {"zarr_format": 3, "node_type": "array", "shape": [2], "data_type": "variable_length_bytes"}
+    document["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [2]}}
+    document["chunk_key_encoding"] = {"name": "default"}
+    document |= {"codecs": [{"name": "vlen-bytes"}], "fill_value": fill}
+    context = ts.Context()
+    ts.KvStore.open("memory://", context=context).result()["zarr.json"] = json.dumps(document).encode()
+    opening = ts.open("memory://|zarr3:", context=context)
+    if expected is None:
+        with pytest.raises(ValueError, match='Error parsing object member "fill_value"'):
+            opening.result()
+    else:
+        assert opening.result().read().result().tolist() == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("driver", "metadata"),
+    [("zarr", {"dtype": "<U0", "fill_value": ""}), ("zarr3", {"data_type": "foo", "fill_value": 1})],
+)
+def test_one_problem_is_one_message(driver, metadata):
+    """A bad data type is reported once: the fill value beside it is not called bad too."""
+    with pytest.raises(ValueError, match="foo|U0") as caught:
+        ts.Spec({"driver": driver, "kvstore": "memory://", "metadata": metadata})
+    assert "fill_value" not in str(caught.value)
