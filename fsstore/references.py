@@ -95,7 +95,8 @@ def open(  # noqa: A001  # the door is a module: references.open
     >>> refs["x/1"]
     b'inline'
     """
-    opened: References = _runtime.call(_open(source, Reading(target, templates, create)))
+    reading = Reading(target, templates, create=create, creates="`create=True` begins one")
+    opened: References = _runtime.call(_open(source, reading))
     return opened
 
 

@@ -30,7 +30,7 @@ from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.open_mode import OpenMode
 from fsstore.recheck import recheck
@@ -212,6 +212,8 @@ def _labeled(domain: IndexDomain, schema: Schema) -> IndexDomain:
 
 async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) -> ChunkedArray:
     entry = job.entry
+    if mode.create:
+        begin_creating(entry.store.driver)
     if mode.assume_metadata:
         return job.create()
     if mode.assume_cached_metadata:

@@ -28,7 +28,7 @@ from fsstore.errors import (
 )
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.opened import OpenKv
 from fsstore.layout import ChunkLayout
 from fsstore.recheck import recheck
@@ -168,6 +168,7 @@ class JsonDriver(ArrayDriver):
             raise UnimplementedError(
                 f"Writing a part of {self._store.describe()} needs conditional writes, which this store does not have"
             )
+        begin_creating(self._store.driver)
         for attempt in range(_ATTEMPTS):
             answer = await self._store.read()
             document = None if answer.state == "missing" else self._parse(answer.value)

@@ -14,7 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from fsstore.errors import AbortedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract import (
+    NO_VALUE,
+    UNKNOWN,
+    KvDriver,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    begin_creating,
+)
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.overlay import Overlay, evaluate
 
@@ -43,6 +52,7 @@ async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
     for key, change in overlay.pending.items():
         if change.refused:
             raise _mismatch(driver, key)
+    begin_creating(driver)
     await _check_observed(driver, overlay.observed)
     if driver.features.atomic_transactions and isinstance(driver, AtomicDriver):
         await _commit_as_one(driver, overlay)

@@ -21,6 +21,9 @@ What every driver promises (`fsstore.testing` checks it over each):
   because a coroutine takes longer than a look into memory.
 * A driver that looks many keys up at once may offer `read_whole(keys)` besides: what `read_many` answers for reads
   of the whole values.
+* A driver over something that may be missing as a whole, and must not pass for empty then, raises `NotFoundError` for
+  reads and listings.  It offers `begin_creating()`: who is about to write calls that, and from then on it is empty.
+  A driver that writes to another one forwards the call.
 * Values returned may be any read-only buffer; the caller must not change them.
 * With `features.waits` false no coroutine of the driver ever suspends, so `_runtime` may drive it inline on
   any thread.  All drivers are thread-safe.
@@ -52,6 +55,7 @@ __all__ = [
     "Stamp",
     "State",
     "Write",
+    "begin_creating",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -224,6 +228,13 @@ class KvPrefix(NamedTuple):
     def join(self, path: str) -> KvPrefix:
         """Return the prefix with `path` appended as it is."""
         return KvPrefix(self.driver, self.path + path)
+
+
+def begin_creating(driver: KvDriver) -> None:
+    """Announce writes to what may not exist as a whole, before it is read for them."""
+    begin = getattr(driver, "begin_creating", None)
+    if begin is not None:
+        begin()
 
 
 def now() -> float:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -127,12 +128,22 @@ def sync_directories(paths: set[bytes]) -> None:
 
 
 def _status(path: bytes) -> os.stat_result | None:
+    """Return the status of a value, None if there is none: a directory is no value."""
     try:
-        return os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise os_failure("stat", path, error) from error
+    return None if stat.S_ISDIR(status.st_mode) else status
+
+
+def _is_directory(path: bytes) -> bool:
+    """Return whether a directory stands where no value can be then."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _holds(if_equal: bytes, status: os.stat_result | None) -> bool:
@@ -240,7 +251,9 @@ def _link(source: bytes, target: bytes) -> bool:
     try:
         os.link(source, target)
     except FileExistsError:
-        return False
+        if not _is_directory(target):
+            return False
+        _rename(source, target)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise os_failure("link", source, error, f' to: "{os.fsdecode(target)}"') from error
@@ -265,7 +278,9 @@ def _overwrite(path: bytes, value: Buffer, if_equal: bytes, protocol: Protocol, 
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         fd = open_creating(path, flags | (os.O_EXCL if if_equal == NO_VALUE else 0), dirty)
     except FileExistsError:
-        return UNKNOWN
+        if not _is_directory(path):
+            return UNKNOWN
+        raise os_failure("open", path, IsADirectoryError(errno.EISDIR, "")) from None
     try:
         held = Held(fd, path)
         generation = _fill(held, value, None)

@@ -27,6 +27,7 @@ from fsstore.kvstore.contract import (
     ReadResult,
     Stamp,
     Write,
+    begin_creating,
     now,
 )
 from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
@@ -47,7 +48,7 @@ class TransactionalDriver:
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return the answers the store would give after the commit."""
-        overlay = self.ledger.overlay(self.base)
+        overlay = self._overlay()
         changes = [overlay.find(read.key) for read in reads]
         below = [self._below(read, change) for read, change in zip(reads, changes, strict=True)]
         asked = [read for read in below if read is not None]
@@ -59,6 +60,17 @@ class TransactionalDriver:
                 self._observe(overlay, read.key, found)
             results.append(await self._answer(read, change, found))
         return results
+
+    def _overlay(self) -> Overlay:
+        """Return the pending changes; if there are any, the store will exist."""
+        overlay = self.ledger.overlay(self.base)
+        if not overlay.empty:
+            self.begin_creating()
+        return overlay
+
+    def begin_creating(self) -> None:
+        """Pass on that the store is about to be written."""
+        begin_creating(self.base)
 
     def _below(self, read: Read, change: Pending | None) -> Read | None:
         """Return what must be asked of the store, or None."""
@@ -133,7 +145,7 @@ class TransactionalDriver:
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys the store would have after the commit."""
-        overlay = self.ledger.overlay(self.base)
+        overlay = self._overlay()
         changed = list(overlay.keys_in(keys))
         present = [
             Entry(read.key, len(result.value))

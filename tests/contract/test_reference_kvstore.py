@@ -27,6 +27,7 @@ def test_document(check, kind, tmp_path):
     def make(contents):
         driver = LocalDriver(Protocol(sync=False)) if kind == "file" else MemoryDriver()
         base = KvPrefix(driver, f"{tmp_path}/{next(numbers)}.json")
+        _runtime.call(base.write("", b'{"version":1,"refs":{}}'), waits=False)
         return filled(KvPrefix(_runtime.call(open_reference(base, {}), waits=False), "p/"), contents)
 
     check(make)

@@ -145,6 +145,18 @@ def test_errors_of_writing(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["directory", "file"]
 
 
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none", "non_atomic"])
+def test_a_directory_has_no_generation(tmp_path, mode):
+    """It is no value: that there is none holds as a condition, and what then fails is the write."""
+    (tmp_path / "directory").mkdir()
+    store = KvPrefix(LocalDriver(Protocol(mode, sync=False)), f"{tmp_path}/")
+    for condition in (UNKNOWN, NO_VALUE):
+        with pytest.raises(FailedPreconditionError, match="Is a directory"):
+            write(store, "directory", b"v", condition)
+    assert write(store, "directory", b"v", b"\0x").generation == UNKNOWN
+    assert os.listdir(tmp_path) == ["directory"]
+
+
 def test_deleting_makes_no_directories(store):
     """Deleting a key whose directory is missing is fine and creates nothing."""
     assert write(store, "a/b/c", None).generation == NO_VALUE

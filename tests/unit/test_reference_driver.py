@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from fsstore import _runtime
+from fsstore import _runtime, references
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -18,7 +18,7 @@ from fsstore.errors import (
     UnavailableError,
 )
 from fsstore.kvstore.coalesce import Limits
-from fsstore.kvstore.contract import KvPrefix, Read, Write
+from fsstore.kvstore.contract import KvPrefix, Read, Write, begin_creating
 from fsstore.kvstore.excerpt import Excerpts
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
@@ -295,14 +295,33 @@ def test_two_writers_lose_nothing(tmp_path):
 
 
 def test_sets_that_do_not_exist():
-    """A store over no document is an empty set to be written; a directory of nothing too; errors elsewhere stay."""
+    """A store over no document cannot be read until somebody writes, or is about to."""
     base = KvPrefix(MemoryDriver(), "new.json")
-    driver = run(open_reference(base, {}))
+    driver, other = (run(open_reference(base, {})) for _ in range(2))
+    with pytest.raises(NotFoundError):
+        values(driver, ["x"])
+    begin_creating(driver)
     assert values(driver, ["x"]) == [None]
+    with pytest.raises(NotFoundError):
+        values(other, ["x"])
     run(driver.write_many([Write("x", b"1")]))
     assert run(base.read()).state == "value"
-    with pytest.raises(NotFoundError):
-        run(open_reference(KvPrefix(MemoryDriver(), "other.json"), {}, create=False))
+    assert values(other, ["x"]) == [b"1"]
+
+
+def test_drivers_of_the_same_stored_set_are_equal():
+    """So that a transaction sees one store however often it is opened; sets in memory are themselves only."""
+    memory = MemoryDriver()
+    one, same, other, elsewhere = (
+        run(open_reference(KvPrefix(driver, name), {}))
+        for driver, name in [(memory, "a"), (memory, "a"), (memory, "b"), (MemoryDriver(), "a")]
+    )
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != elsewhere
+    assert one != run(open_reference(KvPrefix(memory, "a"), {"target": "s3://b/k"}))
+    assert references.store({"x": "1"}) != references.store({"x": "1"})
 
 
 def test_spec_members_round_trip_and_are_checked():

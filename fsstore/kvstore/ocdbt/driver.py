@@ -14,7 +14,17 @@ from typing import Any, ClassVar
 from fsstore._json import Json, quote
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.commit_queue import CommitQueue
-from fsstore.kvstore.contract import Buffer, Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract import (
+    Buffer,
+    Entry,
+    Features,
+    KvDriver,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    begin_creating,
+)
 from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.ocdbt.answer import Plan, entries_of, keys_of
 from fsstore.kvstore.ocdbt.commit import Committer, Options
@@ -117,7 +127,7 @@ class OcdbtDriver:
         if manifest is not None and manifest.versions:
             found = await find_version(self.source, manifest, self.choice)
         if found is None:
-            raise NotFoundError(f"Version where {self._wanted()} not present")
+            raise NotFoundError(f"Version where {_wanted(self.choice)} not present")
         if (
             self.choice.by == "generation"
             or manifest is None
@@ -126,11 +136,6 @@ class OcdbtDriver:
             self._fixed = found
             return found, float("inf")
         return found, snapshot.time
-
-    def _wanted(self) -> str:
-        if self.choice is None or self.choice.by == "generation":
-            return f"generation_number={self.choice.value if self.choice else 0}"
-        return f"commit_time<={format_time(self.choice.value).removesuffix('Z')}+00:00"
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, all of the same version."""
@@ -144,6 +149,11 @@ class OcdbtDriver:
         if plan.places:
             plan.fill(await read_spans(self.source.base, plan.places))
         return plan.results
+
+    def begin_creating(self) -> None:
+        """Pass on that the stores below are about to be written."""
+        for below in (self.source.base, self.source.manifests):
+            begin_creating(below.driver)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` in one commit, each on its own condition."""
@@ -210,6 +220,7 @@ class OcdbtDriver:
     async def _submit(self, request: Request) -> None:
         self._refuse_fixed()
         _check_lengths(request.keys)
+        self.begin_creating()
         await self._queue.submit(request)
 
     def _refuse_fixed(self) -> None:
@@ -234,6 +245,12 @@ class OcdbtDriver:
             async for slices in walk(self.source, version, keys):
                 for part in slices:
                     yield keys_of(part)
+
+
+def _wanted(choice: Choice) -> str:
+    if choice.by == "generation":
+        return f"generation_number={choice.value}"
+    return f"commit_time<={format_time(choice.value).removesuffix('Z')}+00:00"
 
 
 def _below(path: bytes, value: bytes | Location) -> bytes | Location:

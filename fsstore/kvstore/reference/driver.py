@@ -51,6 +51,18 @@ class ReferenceDriver:
             conditional_write=overlay.conditional,
         )
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` is a driver of the same stored set, opened in the same way."""
+        return self is other or (isinstance(other, ReferenceDriver) and self._identity() == other._identity())
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(self.fetcher.described)
+
+    def _identity(self) -> tuple[Any, ...]:
+        owner = None if self.overlay.is_stored else id(self.overlay)
+        return owner, self.fetcher.described, self.fetcher.targets.base, self._members
+
     @property
     def features(self) -> Features:
         """What the store can do."""
@@ -144,12 +156,17 @@ class ReferenceDriver:
             if not store.driver.features.waits or targets.policy.restricts:
                 await refuse_larger(store, place.key, limit)
 
+    def begin_creating(self) -> None:
+        """Let a set that does not exist read as an empty one, because it is about to be written."""
+        self.overlay.begin_creating()
+
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Store values inline, or delete keys, and save the set."""
         return await self.overlay.write(writes, self)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range from the set; targets stay."""
+        self.begin_creating()
         doomed = [Write(entry.key, None) async for batch in self.scan(keys) for entry in batch]
         if doomed:
             await self.overlay.write(doomed, self)

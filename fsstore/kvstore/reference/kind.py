@@ -102,7 +102,10 @@ class ReferenceKind:
         return "reference:" + encode_path(path)
 
     async def open(self, opening: KvOpening) -> KvDriver:
-        """Return the opened adapter; a document that does not exist yet is an empty set that can be written."""
+        """Return the opened adapter.
+
+        A set that does not exist can be opened where it can be made; then it is an error to read it.
+        """
         base = opening.base
         if base is None:
             raise JsonError('The "reference" key-value store needs a base')
@@ -153,18 +156,18 @@ async def open_reference(
     *,
     limits: Limits | None = None,
     open_target: OpenTarget = open_with_spec,
-    create: bool = True,
 ) -> KvDriver:
     """Return the key-value store of the set at `base`."""
-    reading = Reading(members.get("target"), members.get("templates"), create)
     features = base.driver.features
+    writable = features.writable and features.conditional_write
+    how = "writing to it, or opening an array in it with `create=True`, makes it" if writable else ""
+    reading = Reading(members.get("target"), members.get("templates"), create=writable, creates=how)
 
     async def stored() -> State:
         return await load(base, reading)
 
     state = await stored()
     document = ParquetDocument(stored) if isinstance(state.base, ParquetSet) else JsonDocument(base, stored)
-    writable = features.writable and features.conditional_write
     overlay = Overlay(state, document if writable else None, writable=writable)
     parent = await beside(base)
     return reference_driver(

@@ -18,7 +18,7 @@ from typing import Any
 from fsstore import _runtime
 from fsstore.compression import method_of, pieces, usual_limit
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract import NO_VALUE, Buffer, KvPrefix, ReadResult
+from fsstore.kvstore.contract import Buffer, KvPrefix, ReadResult
 from fsstore.kvstore.reference.json_refs import Pieces, from_json
 from fsstore.kvstore.reference.location import directory, name_of
 from fsstore.kvstore.reference.overlay import State
@@ -39,15 +39,19 @@ _PIECE = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read a document: the URL that stands for null, template overrides, whether it may be absent."""
+    """How to read a document: the URL that stands for null, template overrides, whether it may be absent.
+
+    `creates` says what makes a set that does not exist, for the error.
+    """
 
     target: str | None = None
     templates: Mapping[str, str] | None = None
     create: bool = False
+    creates: str = ""
 
 
 async def load(base: KvPrefix, reading: Reading) -> State:
-    """Return the state of the set at `base`; raises `NotFoundError` where there is none and `create` is false."""
+    """Return the state of the set at `base`: a missing one, or `NotFoundError` if `create` is false, where is none."""
     name = name_of(base)
     likely_directory = name.endswith(PARQUET_NAMES)
     document = None if likely_directory else await _document(base)
@@ -62,14 +66,13 @@ async def load(base: KvPrefix, reading: Reading) -> State:
         if likely_directory and not name.endswith("/"):
             document = await _document(base)
     if document is None or document.state != "value":
-        if reading.create and likely_directory:
-            empty = format_metadata({}, RECORD_SIZE)
-            return State(ParquetSet(PartitionFiles(await directory(base)), empty), {}, NO_VALUE)
-        if reading.create:
-            return State(TableSet(Table()), {}, NO_VALUE)
-        raise NotFoundError(
-            f"There is no reference set at {base.describe()}: neither a document nor a parquet directory"
-        )
+        missing = _missing(base, reading.creates)
+        if not reading.create:
+            raise NotFoundError(missing)
+        if not likely_directory:
+            return State(TableSet(Table()), missing=missing)
+        metadata = format_metadata({}, RECORD_SIZE)
+        return State(ParquetSet(PartitionFiles(await directory(base)), metadata), missing=missing)
     try:
         data = _rest(base, document) if _is_large(base, document) else decompress(document.value)
         parse = partial(from_json, data, target=reading.target, overrides=reading.templates)
@@ -77,6 +80,12 @@ async def load(base: KvPrefix, reading: Reading) -> State:
     except StoreError as error:
         raise error.within(f"Error opening reference set {base.describe()}") from error
     return State(parsed, {}, document.generation)
+
+
+def _missing(base: KvPrefix, creates: str) -> str:
+    """Return what to say of a set that does not exist."""
+    advice = f"check its path; {creates}" if creates else "check its path"
+    return f"There is no reference set at {base.describe()}: neither a document nor a parquet directory ({advice})"
 
 
 async def _document(base: KvPrefix) -> ReadResult | None:

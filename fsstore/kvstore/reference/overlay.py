@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, Read, Stamp, Write, now
 from fsstore.kvstore.key_range import KeyRange
@@ -32,11 +32,15 @@ Changes = Mapping[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A set, the values that replace its own (None deletes), and the generation of its document."""
+    """A set, the values that replace its own (None deletes), and the generation of its document.
+
+    `missing` says of a set that does not exist what there is to say; it is empty if there is one.
+    """
 
     base: ReferenceSet
     changes: Changes = field(default_factory=dict)
     generation: bytes = NO_VALUE
+    missing: str = ""
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`."""
@@ -120,27 +124,52 @@ def _disjoint(requests: Sequence[_Request]) -> list[list[_Request]]:
 
 
 class Overlay:
-    """The state of an opened set.  Without a document, changes stay in memory."""
+    """The state of an opened set.  Without a document, changes stay in memory.
+
+    A set that does not exist cannot be read, or a name that is misspelt would be an empty set: it is looked for again,
+    and that it is not there is an error.  Only for who is about to make it (`begin_creating`) it is empty.
+    """
 
     def __init__(self, state: State, document: Document | None, *, writable: bool) -> None:
         self.state = state
         self.writable = writable
         self.conditional = writable
+        self.is_stored = document is not None
         self._document = document
+        self._creating = False
         self._lock = threading.Lock()
         self._queue: CommitQueue[_Request] | None = None
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`."""
-        return await self.state.resolve(keys)
+        state = await self._found() if self.state.missing else self.state
+        return await state.resolve(keys)
 
-    def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
         """Yield the keys in a range with their references."""
-        return self.state.scan(keys)
+        state = await self._found() if self.state.missing else self.state
+        async for page in state.scan(keys):
+            yield page
+
+    def begin_creating(self) -> None:
+        """Take a set that does not exist for an empty one, because it is about to be written."""
+        self._creating = True
+
+    async def _found(self) -> State:
+        """Return the state of a set that did not exist when it was opened."""
+        before = self.state
+        if self._creating or self._document is None:
+            return before
+        stored = await self._document.reload(before, [])
+        if stored is None or stored.missing:
+            raise NotFoundError(before.missing)
+        self._swap(before, stored)
+        return stored
 
     async def write(self, writes: Sequence[Write], driver: KvDriver) -> list[Stamp]:
         """Apply a batch of writes and save it; conditions are checked against what is saved."""
         self._check(writes, driver)
+        self.begin_creating()
         with self._lock:
             if self._queue is None:
                 self._queue = CommitQueue(self._commit, waits=driver.features.waits)
