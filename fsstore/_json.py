@@ -235,22 +235,41 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
+
+
+def _check_surrogates(text: str, value: Any) -> None:
+    """Raise `UnicodeEncodeError`, a `ValueError`, for an escaped half of a character: no text can hold it."""
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(value, ensure_ascii=False).encode()
+
+
 def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False) -> Any:
     """Return the value of a stored JSON document.
 
-    Duplicate members, NaN and infinities are refused, because readers disagree on them; `lenient` accepts
-    both, for attribute documents that other writers produce.  A byte order mark is skipped.
+    Duplicate members, NaN and infinities, also as numbers too large for a float, are refused, because readers
+    disagree on them; `lenient` accepts these, for attribute documents that other writers produce.
+    A byte order mark is skipped.
     Raises `DataLossError` that says why and where.
     """
     try:
         text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
         if lenient:
-            return json.loads(text)
-        return json.loads(text, object_pairs_hook=_pairs, parse_constant=_refuse_constant)
+            value = json.loads(text)
+        else:
+            value = json.loads(
+                text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
+            )
+        _check_surrogates(text, value)
     except RecursionError:
         raise DataLossError("Invalid JSON: nested too deeply") from None
     except ValueError as error:
         raise DataLossError(f"Invalid JSON: {error}") from None
+    return value
 
 
 def dumps(value: Any, *, allow_nan: bool = False) -> str:

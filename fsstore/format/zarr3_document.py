@@ -177,7 +177,8 @@ def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
     out["attributes"] = fields.take("attributes", _attributes) or None
     out["dimension_names"] = fields.take("dimension_names", array_of(optional(string)))
     fields.take("storage_transformers", _no_transformers)
-    fields.take("consolidated_metadata", lambda item: item)
+    if value.get("consolidated_metadata") is None:  # as zarr-python wrote it for arrays
+        fields.take("consolidated_metadata", lambda item: item)
     unknown = {name: _ignorable(fields, name, member) for name, member in fields.rest().items()}
     _check_ranks(fields, out)
     fields.finish()

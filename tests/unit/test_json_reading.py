@@ -32,6 +32,8 @@ def test_all_problems_are_reported_with_their_place():
         (b'{"a": 1, "a": 2}', "appears twice"),
         (b'{"a": NaN}', "NaN is not JSON"),
         (b'{"a": Infinity}', "Infinity is not JSON"),
+        (b'{"a": -1e999}', "-1e999 is too large a number"),
+        (rb'{"a": "\ud800"}', "surrogates not allowed"),
         (b"{", "Expecting property name"),
         (b"\xff{}", "utf-8"),
         (b"[" * 100_000, "nested too deeply"),
@@ -49,6 +51,11 @@ def test_lenient_documents_may_hold_nan_and_duplicates():
     value = _json.loads(b'{"a": NaN, "b": 1, "b": 2}', lenient=True)
     assert value["a"] != value["a"]
     assert value["b"] == 2
+
+
+def test_escaped_pairs_are_characters():
+    """Two halves of a character, escaped one by one, are that character."""
+    assert _json.loads(rb'{"a": "\uD83D\uDE00"}') == {"a": "\U0001f600"}
 
 
 def test_a_byte_order_mark_is_skipped():
