@@ -7,6 +7,7 @@ class holds the driver and a transform, and speaks TensorStore's Python API.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import index
 from typing import Any, ClassVar, NamedTuple
 
 from fsstore import _runtime
@@ -369,4 +370,4 @@ def _unpickle(spec: Spec, readable: bool, writable: bool) -> TensorStore:
 
 def _entries(bound: Iterable[int | None] | None, rank: int) -> list[int | None]:
     """Return one bound a dimension; None keeps all."""
-    return [None] * rank if bound is None else [None if each is None else int(each) for each in bound]
+    return [None] * rank if bound is None else [None if each is None else index(each) for each in bound]

@@ -205,7 +205,7 @@ class ChunkedDriver(ArrayDriver):
             raise StoreError("Resize not supported because assume_metadata was specified")
         job = Resize(self.entry, self._current, options, fixed=self.array.fixed)
         array = await job.run(transform, bounds)
-        return compose(job.reset(transform), _bounds(array, explicit=False))
+        return compose(transform, _bounds(array, explicit=False))
 
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
         """Return the driver as a transaction sees it; None unbinds."""
