@@ -14,16 +14,18 @@ To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fs
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
+
+import numpy as np
 
 from fsstore import _runtime
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.live import is_live_set
 from fsstore.kvstore.reference.collection import References, Saving
+from fsstore.kvstore.reference.grid import Grid
 from fsstore.kvstore.reference.json_refs import from_mapping
 from fsstore.kvstore.reference.kind import policy_of, reference_driver
 from fsstore.kvstore.reference.live_set import live_state, live_targets
@@ -168,55 +170,92 @@ def scan(
 def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification:
     """Return what is wrong between a set and its targets: missing, unreachable or short ones.
 
-    With `decode` every chunk of every array is read and decoded as well, which needs a set that has a URL.
-    `members` are those of the `reference` kvstore: `targets`, `rewrite`, `allow`.
+    With `decode` every array is opened, and every chunk that has a reference is read and decoded as well.
+    `members` are those of the `reference` kvstore: `target`, `targets`, `rewrite`, `templates`, `allow`.
 
     >>> bool(verify({"x/0": "inline"}))
     True
     """
-    found = _runtime.call(_verify(source, members))
+    reading = Reading(members.pop("target", None), members.pop("templates", None))
+    refs = _runtime.call(_open(source, reading))
+    if not members.get("targets"):
+        members["targets"] = live_targets(source)
+    found = _runtime.call(_verify(refs, members))
     if not decode:
         return found
-    damaged = tuple(_undecodable(source, members))
+    damaged = tuple(_undecodable(refs, members))
     return Verification(found.targets, found.references, found.problems + damaged)
 
 
-async def _verify(source: Any, members: Mapping[str, Any]) -> Verification:
-    refs = await _open(source, Reading())
+async def _verify(refs: References, members: Mapping[str, Any]) -> Verification:
     prefixes = check_prefixes(members.get("targets") or {})
     rewrite = members.get("rewrite") or {}
     targets = Targets(open_with_spec, policy_of(refs.place, members), refs.place, prefixes, rewrite)
     return await verify_state(refs.state, targets)
 
 
-def _undecodable(source: Any, members: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the arrays and chunks that cannot be read and decoded."""
-    from fsstore.kvstore.spec_parse import place_spec
+def _undecodable(refs: References, members: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the arrays that cannot be opened, and the chunks that cannot be read and decoded."""
     from fsstore.opening import open as open_array
 
-    base, refs = place_spec(source).to_json(), open(source)
-    for path, grid in refs.arrays.items():
-        kvstore = {"driver": "reference", "base": base, "path": f"{path}/" if path else "", **members}
+    kvstore, grids = store(refs, **members).spec(), refs.arrays
+    for path, options in _array_options(refs):
+        prefix = f"{path}/" if path else ""
         try:
-            array = open_array({**_shown(refs, path), "kvstore": kvstore}).result()
+            array = open_array({**options, "kvstore": kvstore / prefix}).result()
         except StoreError as error:
             yield Problem(path, f"the array cannot be opened: {error}")
             continue
-        for index in itertools.product(*(range(count) for count in (() if grid.scalar else grid.shape))):
-            corner = zip(
-                index, grid.chunk, array.shape, strict=False
-            )  # a field may have dimensions of its own
-            region = tuple(slice(at * step, min((at + 1) * step, size)) for at, step, size in corner)
+        for key, region in _regions(refs, path, grids.get(path), array.shape):
             try:
                 array[region].read().result()
             except StoreError as error:
-                yield Problem(path, str(error), (grid.key(index or (0,)),), 1)
+                yield Problem(path, str(error), (key,), 1)
 
 
-def _shown(refs: References, path: str) -> dict[str, Any]:
-    """Return the driver of an array, and the first field of one that has several: whole chunks are decoded for it."""
-    document = refs.get(f"{path}/.zarray".lstrip("/"))
-    if document is None:
-        return {"driver": "zarr3"}
-    fields = json.loads(document)["dtype"] if isinstance(document, bytes) else None
-    return {"driver": "zarr", "field": fields[0][0]} if isinstance(fields, list) else {"driver": "zarr"}
+def _array_options(refs: References) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the path of each array, with how to open it."""
+    for names, found in refs.batches():
+        for position, key in enumerate(names):
+            path, _, name = key.rpartition("/")
+            is_metadata = name in (".zarray", "zarr.json")
+            options = _options_of(name, found.value(position)) if is_metadata else {}
+            if options:
+                yield path, options
+
+
+def _options_of(name: str, value: bytes | Located | None) -> dict[str, Any]:
+    """Return how to open the array that a document describes, nothing for a group.
+
+    Of several fields the first is named: whole chunks are decoded for it.
+    """
+    try:
+        document = json.loads(value) if isinstance(value, bytes) else None
+    except ValueError:
+        document = None  # opening says what is wrong
+    match document:
+        case {"node_type": "group"}:
+            return {}
+        case {"dtype": [[field, *_], *_]}:
+            return {"driver": "zarr", "field": field}
+        case _:
+            return {"driver": "zarr" if name == ".zarray" else "zarr3"}
+
+
+def _regions(
+    refs: References, path: str, grid: Grid | None, shape: Sequence[int]
+) -> Iterator[tuple[str, tuple[slice, ...]]]:
+    """Yield the chunks that have references, with what they hold of the array; all of it, where that is not known."""
+    head = f"{path}/" if path else ""
+    if grid is None or grid.count == 1:  # some writers use keys of their own for a single chunk
+        yield path if grid is None else grid.key((0,) * len(grid.shape)), (slice(None),) * len(shape)
+        return
+    for names, _ in refs.batches(head):
+        for key in names:
+            number = grid.number(key.removeprefix(head))
+            if number is not None:
+                index = np.unravel_index(number, grid.shape)
+                corners = zip(
+                    map(int, index), grid.chunk, shape, strict=False
+                )  # a field may have dimensions of its own
+                yield key, tuple(slice(at * step, min((at + 1) * step, size)) for at, step, size in corners)
