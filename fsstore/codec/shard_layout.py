@@ -169,10 +169,12 @@ class ShardLayout:
             positions = list(self.positions())
             return _runtime.map_blocking(lambda at: self._encode_part(blocks[at], elide=elide), positions)
         flat = np.ascontiguousarray(blocks).reshape((self.count, *self.sub_shape))
+        # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
+        parts = flat if self.sub_shape else [flat.reshape(())]
         if not elide:
-            return [self.inner.encode_all(part) for part in flat]
+            return [self.inner.encode_all(part) for part in parts]
         fills = rows_equal_fill(flat, self._missing).tolist()
-        return [None if fill else self.inner.encode(part) for part, fill in zip(flat, fills, strict=True)]
+        return [None if fill else self.inner.encode(part) for part, fill in zip(parts, fills, strict=True)]
 
     def _encode_part(self, part: Array, *, elide: bool) -> Buffer | None:
         part = np.ascontiguousarray(part)

@@ -72,6 +72,17 @@ def test_encode_takes_any_layout_and_byte_order(codecs):
         assert bytes(bound.encode(same)) == wanted
 
 
+@pytest.mark.parametrize("native", [ml_dtypes.bfloat16, np.float32, np.int16], ids=str)
+def test_shards_without_dimensions_swap_the_bytes_of_their_element(native):
+    """A shard of rank 0 stores its one element in the byte order of the inner codec."""
+    native = np.dtype(native)
+    value = np.array(5, native)
+    bound = chain(shard([], BIG)).bind(ChunkSpec(native, (), np.zeros((), native)[()]))
+    for encoded in (bytes(bound.encode(value)), bytes(bound.encode_all(value))):
+        assert encoded[: native.itemsize] == value.tobytes()[::-1]
+        assert bound.decode(encoded, np.zeros((), native)) == value
+
+
 def test_raw_chunks_are_views():
     """Without compression nothing is copied in either direction."""
     data = np.arange(8, dtype="<i4")
