@@ -35,6 +35,11 @@ class CachePool:
             found: T = self._shared.setdefault(key, made)
             return found
 
+    def shared(self, key: Hashable) -> Any:
+        """Return the object shared under `key`, or None if none is alive."""
+        with self._lock:
+            return self._shared.get(key)
+
     def get(self, key: Hashable) -> Any:
         """Return the cached value and mark it as used, or return None."""
         if not self.total_bytes_limit:
@@ -64,6 +69,12 @@ class CachePool:
         """Forget a value."""
         if self.total_bytes_limit:
             with self._lock:
+                self._discard(key)
+
+    def discard_all(self, owner: Hashable) -> None:
+        """Forget the values whose key starts with `owner`."""
+        with self._lock:
+            for key in [key for key in self._entries if isinstance(key, tuple) and key[0] == owner]:
                 self._discard(key)
 
     def _discard(self, key: Hashable) -> None:

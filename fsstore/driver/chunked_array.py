@@ -121,9 +121,9 @@ class ChunkedDriver(ArrayDriver):
 
     def _cache(self) -> ChunkCache | None:
         pool = self.options.pool
-        if not pool.total_bytes_limit:
+        if not pool.total_bytes_limit or self.kvstore.ledger is not None:
             return None
-        return ChunkCache(pool, (self.entry.store.path, id(self.entry)), self.options.data_fresh_after())
+        return ChunkCache(pool, self.entry.identity, self.options.data_fresh_after())
 
     def _needs_recheck(self) -> bool:
         trusted = self.mode.assume_metadata or self.mode.assume_cached_metadata
@@ -191,6 +191,9 @@ class ChunkedDriver(ArrayDriver):
             )
         except StoreError as error:
             return futures.failed(error)
+        if self.kvstore.ledger is not None:
+            pool, owner = self.options.pool, self.entry.identity
+            self.kvstore.ledger.after_commit(("chunks", owner), lambda _: pool.discard_all(owner))
         return write_chunks(request)
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
@@ -205,20 +208,20 @@ class ChunkedDriver(ArrayDriver):
             raise StoreError("Resize not supported because assume_metadata was specified")
         job = Resize(self.entry, self._current, options, fixed=self.array.fixed)
         array = await job.run(transform, bounds)
+        if self.kvstore.ledger is not None:
+            pool, entry = self.options.metadata_pool, self.entry
+            self.kvstore.ledger.after_commit(
+                ("metadata", entry.identity), lambda ok: entry.publish(pool) if ok else None
+            )
         return compose(transform, _bounds(array, explicit=False))
 
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
         """Return the driver as a transaction sees it; None unbinds."""
         kvstore = self.kvstore.within(transaction)
-        entry = self._entry_of(kvstore)
+        entry = self.entry.within(kvstore.prefix, self._current())
         bound = ChunkedDriver(self.kind, kvstore, entry, self.array, self.options, self.mode)
         bound.transaction = transaction
         return bound
-
-    def _entry_of(self, kvstore: OpenKv) -> MetadataEntry:
-        entry = MetadataEntry(self.entry.format, kvstore.prefix, self.array.extra)
-        entry.keep(self._current(), self.entry.generation, self.entry.time)
-        return entry
 
     async def statistics(
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool

@@ -6,7 +6,7 @@ Handles of one context see a resize through any of them at once.  The entry live
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from fsstore.cache_pool import CachePool
@@ -36,13 +36,29 @@ def store_identity(kvstore: OpenKv) -> str:
 
 
 class MetadataEntry:
-    """The current metadata of one array, and the generation of the document it was read from."""
+    """The current metadata of one array, and the generation of the document it was read from.
 
-    __slots__ = ("__weakref__", "_options", "array", "format", "generation", "key", "store", "time")
+    `identity` is the same for everything of one array, inside and outside of transactions.
+    """
 
-    def __init__(self, array_format: Format, store: KvPrefix, options: Mapping[str, Any]) -> None:
+    __slots__ = (
+        "__weakref__",
+        "_options",
+        "array",
+        "format",
+        "generation",
+        "identity",
+        "key",
+        "store",
+        "time",
+    )
+
+    def __init__(
+        self, array_format: Format, store: KvPrefix, options: Mapping[str, Any], identity: Hashable
+    ) -> None:
         self.format = array_format
         self.store = store
+        self.identity = identity
         self.key: str = options.get("metadata_key") or array_format.document
         self._options = dict(options)
         self.array: ChunkedArray | None = None
@@ -54,12 +70,24 @@ class MetadataEntry:
         cls, array_format: Format, kvstore: OpenKv, options: Mapping[str, Any], pool: CachePool
     ) -> MetadataEntry:
         """Return the entry that the handles of a cache pool share; those in a transaction share their own."""
-        ledger = id(getattr(kvstore.driver, "ledger", None))
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
-        identity = (array_format.id, chosen, store_identity(kvstore), ledger)
-        made = cls(array_format, kvstore.prefix, options)
-        found: MetadataEntry = pool.share(identity, made)
+        identity = (array_format.id, chosen, store_identity(kvstore))
+        made = cls(array_format, kvstore.prefix, options, identity)
+        ledger = kvstore.ledger
+        found: MetadataEntry = pool.share((identity, None if ledger is None else id(ledger)), made)
         return found
+
+    def within(self, store: KvPrefix, array: ChunkedArray) -> MetadataEntry:
+        """Return the entry of an array as a transaction sees it, which begins with what is known now."""
+        entry = MetadataEntry(self.format, store, array.extra, self.identity)
+        entry.keep(array, self.generation, self.time)
+        return entry
+
+    def publish(self, pool: CachePool) -> None:
+        """Tell the handles outside that the transaction of this entry was committed; they read it again when asked."""
+        outside: MetadataEntry | None = pool.shared((self.identity, None))
+        if outside is not None and self.array is not None:
+            outside.keep(self.array, UNKNOWN, float("-inf"))
 
     def describe(self) -> str:
         """Return how messages call the document."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Hashable
 from typing import Any, Literal
 
 from fsstore import _runtime
@@ -35,6 +36,7 @@ class Ledger:
     """
 
     __slots__ = (
+        "_after",
         "_first",
         "_last",
         "_lock",
@@ -59,6 +61,7 @@ class Ledger:
         self._last: tuple[KvDriver | None, Overlay] = (None, Overlay())
         self._first: tuple[KvDriver, str] | None = None
         self._writing: Any = None
+        self._after: dict[Hashable, Callable[[bool], None]] = {}
 
     def begin(self) -> None:
         """Announce an operation; raise when the transaction is no longer open.  `end` must follow."""
@@ -116,6 +119,10 @@ class Ledger:
         futures.fail(self.future, error)
         raise error
 
+    def after_commit(self, key: Hashable, callback: Callable[[bool], None]) -> None:
+        """Have `callback` told whether everything was written, before anybody else learns of it; once for each key."""
+        self._after[key] = callback
+
     def commit(self) -> None:
         """Begin to commit; without effect after a commit or an abort."""
         with self._lock:
@@ -139,7 +146,7 @@ class Ledger:
             self._forget()
 
     def _forget(self) -> None:
-        self._overlays = {}
+        self._overlays, self._after = {}, {}
         self._last = None, Overlay()
 
     def _closed(self) -> StoreError:
@@ -170,9 +177,15 @@ class Ledger:
                 else:
                     await _runtime.offload(_runtime.drive, work, kind="compute")
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the future carries it
+            self._tell(written=False)
             futures.fail(self.future, error)
         else:
+            self._tell(written=True)
             futures.resolve(self.future, None)
         finally:
             self._forget()
             self._writing = None
+
+    def _tell(self, *, written: bool) -> None:
+        for callback in self._after.values():
+            callback(written)

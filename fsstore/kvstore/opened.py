@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsstore.context import Context, ContextResource
 from fsstore.kvstore.contract import KvDriver, KvPrefix
 from fsstore.kvstore.kind import KvKind, KvOpening
 from fsstore.kvstore.spec import KvSpec
+
+if TYPE_CHECKING:
+    from fsstore.kvstore.ledger import Ledger
 
 __all__ = ["OpenKv", "open_adapter", "open_bound", "open_kv"]
 
@@ -40,6 +43,12 @@ class OpenKv(NamedTuple):
         if transaction is not None:
             driver = TransactionalDriver(driver, transaction.ledger)
         return self._replace(driver=driver)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The inside of the transaction that the store is bound to, if it is."""
+        found: Ledger | None = getattr(self.driver, "ledger", None)
+        return found
 
     def at(self, path: str) -> OpenKv:
         """Return the same store at another path."""

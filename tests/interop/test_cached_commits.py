@@ -1,0 +1,74 @@
+"""What is committed is seen by every handle of its context, also by those that trust what they have cached."""
+
+import pytest
+import tensorstore
+
+import fsstore
+
+SPEC = {"driver": "zarr3", "kvstore": "memory://x/"}
+MODULES = pytest.mark.parametrize("module", [fsstore, tensorstore])
+
+
+@MODULES
+@pytest.mark.parametrize("recheck", [True, False, "open"])
+def test_chunks(module, recheck):
+    """A chunk that was cached before a transaction changed it is read anew after the commit, not before."""
+    context = module.Context({"cache_pool": {"total_bytes_limit": 1_000_000}})
+    spec = {**SPEC, "recheck_cached_data": recheck}
+    store = module.open(spec, create=True, dtype=module.int32, shape=[4], context=context).result()
+    store[...] = 1
+    assert store.read().result().tolist() == [1, 1, 1, 1]
+    with module.Transaction() as transaction:
+        inside = store.with_transaction(transaction)
+        inside[1] = 5
+        assert inside.read().result().tolist() == [1, 5, 1, 1]
+        assert store.read().result().tolist() == [1, 1, 1, 1]
+    assert store.read().result().tolist() == [1, 5, 1, 1]
+
+
+@MODULES
+def test_chunks_cached_by_a_handle_that_is_gone(module):
+    """What a pool holds of an array serves the next handle of it, and never another array at the same path."""
+    context = module.Context({"cache_pool": {"total_bytes_limit": 1_000_000}})
+    spec = {**SPEC, "recheck_cached_data": False}
+    store = module.open(spec, create=True, dtype=module.int32, shape=[4], context=context).result()
+    store[...] = 1
+    store.read().result()
+    kvstore = store.kvstore
+    del store
+    kvstore["c/0"] = None
+    again = module.open(spec, context=context).result()
+    assert again.read().result().tolist() == [1, 1, 1, 1]
+    other = module.open(spec, create=True, dtype=module.int32, shape=[4]).result()
+    assert other.read().result().tolist() == [0, 0, 0, 0]
+
+
+@MODULES
+def test_shape(module):
+    """After the commit of a resize other handles use the new shape; after an abort they keep the old one."""
+    context = module.Context()
+    store = module.open(SPEC, create=True, dtype=module.int32, shape=[4], context=context).result()
+    transaction = module.Transaction()
+    store.with_transaction(transaction).resize(exclusive_max=[9]).result()
+    transaction.abort()
+    assert store.resolve().result().shape == (4,)
+    with module.Transaction() as transaction:
+        store.with_transaction(transaction).resize(exclusive_max=[6]).result()
+        assert store.resolve().result().shape == (4,)
+    assert store.resolve().result().shape == (6,)
+    with module.Transaction() as transaction:
+        inside = module.open(SPEC, context=context, transaction=transaction).result()
+        inside.resize(exclusive_max=[7]).result()
+    assert store.read().result().shape == (7,)
+
+
+def test_failed_commit():
+    """A commit that fails leaves the shape that is stored; tensorstore would resize what it finds then."""
+    context = fsstore.Context()
+    store = fsstore.open(SPEC, create=True, dtype="int32", shape=[4], context=context).result()
+    transaction = fsstore.Transaction(repeatable_read=True)
+    store.with_transaction(transaction).resize(exclusive_max=[6]).result()
+    store.kvstore["zarr.json"] = bytes(store.kvstore["zarr.json"]) + b" "
+    with pytest.raises(ValueError, match="ABORTED"):
+        transaction.commit_sync()
+    assert store.resolve().result().shape == (4,)
