@@ -2,7 +2,7 @@
 
 An engine answers batches about absolute paths of one storage system: strictly, or with a `StoreError`.  The
 driver in `fs.py` adds keys, merging of ranges and listing by key range.  Engines differ in the client
-library they use (fsspec filesystems, obstore), never in what they promise:
+library they use (fsstore's own, fsspec filesystems, obstore), never in what they promise:
 
 * `read_many` never merges or reorders; every answer is exact (`piece.fit`).
 * Errors say which path they are about.  Transient ones have been retried already.
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fsstore import _runtime
@@ -24,7 +25,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, R
 from fsstore.kvstore.fault import translate
 from fsstore.kvstore.secret import without_user
 
-__all__ = ["Engine", "Turns", "check_condition", "each", "located"]
+__all__ = ["Engine", "Turns", "check_condition", "each", "located", "shared"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -54,6 +55,26 @@ class Engine(Protocol):
     def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield entries, with absolute paths as keys, of all paths that start with `prefix`."""
         ...
+
+
+_kept: OrderedDict[Hashable, Engine] = OrderedDict()
+_KEPT = 32
+_VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
+
+
+def shared(key: Hashable, make: Callable[[], Engine]) -> Engine:
+    """Return the engine of a key, made unless it is among the last ones asked for.
+
+    A client costs up to 5 ms to make, and each has connections of its own; a dataset of fifty arrays should have one.
+    What the client would read from the environment is part of the key.
+    """
+    variables = sorted(item for item in os.environ.items() if item[0].upper().startswith(_VARIABLES))
+    full = (os.getpid(), key, tuple(variables))
+    found = _kept.pop(full, None) or make()
+    _kept[full] = found
+    while len(_kept) > _KEPT:
+        _kept.popitem(last=False)
+    return found
 
 
 def located(error: BaseException, verb: str, path: str) -> StoreError:

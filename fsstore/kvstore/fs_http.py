@@ -1,4 +1,4 @@
-"""HTTP through the session of fsspec's `HTTPFileSystem`, strictly.
+"""HTTP, strictly: through the client of fsstore, or the session of fsspec's `HTTPFileSystem`.
 
 fsspec's own reads trust the server: a server that ignores `Range`, or answers with another range, gives
 wrong bytes without a word.  Here every answer is judged: status, `Content-Range`, length, content coding.
@@ -10,24 +10,40 @@ Read-only, and not listable: HTTP has no listing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote as percent_encode
 
 from fsstore.errors import UnavailableError, UnimplementedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
+from fsstore.kvstore.contract import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)
 from fsstore.kvstore.engine import Turns, each, located
 from fsstore.kvstore.fault import from_status
 from fsstore.kvstore.fs import Home
-from fsstore.kvstore.http_wire import Wire
+from fsstore.kvstore.http_wire import Reply, Want
 from fsstore.kvstore.piece import Piece, entity_tag, fit, is_empty, range_header, range_of_header
 from fsstore.kvstore.retry import Retry, persist
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
-__all__ = ["HttpEngine", "generation_of", "judge", "validator"]
+__all__ = ["IDENTITY", "HttpEngine", "Session", "generation_of", "judge", "validator"]
 
+T = TypeVar("T")
+
+IDENTITY = {"Accept-Encoding": "identity"}
+"""What every request says: values are wanted as they are stored."""
 _DATED = b"date:"
+_BLOCK = 64 * 1024
 
 
 def generation_of(headers: Mapping[str, str]) -> bytes:
@@ -54,7 +70,7 @@ def validator(generation: bytes) -> dict[str, str]:
     return {"If-Modified-Since" if generation.startswith(_DATED) else "If-None-Match": text}
 
 
-def judge(read: Read, status: int, headers: Mapping[str, str], body: bytes) -> ReadResult:
+def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> ReadResult:
     """Return the answer to `read` that an HTTP response is, or raise why it is none."""
     generation = generation_of(headers)
     if status == 304:
@@ -68,7 +84,7 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: bytes) -> R
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(Piece(b"", 0, span[2], generation), read))
     if status != 206:
-        raise from_status(status, body[:300].decode("utf-8", "replace"))
+        raise from_status(status, bytes(body[:300]).decode("utf-8", "replace"))
     if headers.get("Content-Encoding", "identity") != "identity":
         raise UnimplementedError("the server compressed a byte range")
     if span is None or span[1] - span[0] != len(body) or range_header(read) is None:
@@ -90,82 +106,50 @@ def _known(read: Read, result: ReadResult) -> ReadResult:
     return result
 
 
-class HttpEngine:
-    """Strict reads over an `HTTPFileSystem`.  Paths are URLs, not encoded; `query` is appended to each.
+class Asking(Protocol):
+    """Something that asks web servers: the client of fsstore, or a `Session`."""
 
-    `plain` says that the filesystem has no options: then a `Wire` is tried before its session.
-    """
+    async def get(self, url: str, extra: Mapping[str, str], want: Want) -> Reply:
+        """Return the response for an encoded URL, after redirects."""
+        ...
+
+
+class Client(Protocol):
+    """Where such a thing is found."""
+
+    async def visit(self, call: Callable[[Asking], Awaitable[T]]) -> T:
+        """Return `await call(asking)`, run on the event loop that it belongs to."""
+        ...
+
+
+class HttpEngine:
+    """Strict reads over a client.  Paths are URLs, not encoded; `query` is appended to each."""
 
     features = Features(waits=True, writable=False, listable=False)
     shown = ""
 
     def __init__(
-        self,
-        home: Home,
-        *,
-        headers: Mapping[str, str] | None = None,
-        query: str = "",
-        retry: Retry | None = None,
-        concurrency: int = 32,
-        plain: bool = False,
+        self, client: Client, *, query: str = "", retry: Retry | None = None, concurrency: int = 32
     ) -> None:
-        self.home, self.query, self.retry, self.turns = home, query, retry or Retry(), Turns(concurrency)
-        self.headers = {"Accept-Encoding": "identity", **(headers or {})}
-        self.wire = Wire(self.headers, self.retry.idle_s) if plain else None
+        self.client, self.query, self.retry, self.turns = client, query, retry or Retry(), Turns(concurrency)
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
-        wire = self.wire
-        if wire is not None and wire.able:
+
+        async def read_all(asking: Asking) -> list[ReadResult]:
             return await each(
-                lambda read: persist(self.retry, lambda: self._ask(wire, read)), reads, self.turns
+                lambda read: persist(self.retry, lambda: self._read(asking, read)), reads, self.turns
             )
 
-        async def read_all(filesystem: Any) -> list[ReadResult]:
-            return await each(
-                lambda read: persist(self.retry, lambda: self._get(filesystem, read)), reads, self.turns
-            )
+        return await self.client.visit(read_all)
 
-        return await self.home.visit(read_all)
-
-    async def _ask(self, wire: Wire, read: Read) -> ReadResult:
-        """Return the answer to a read in the cheap way, or in the full one if the server wants more than that."""
+    async def _read(self, asking: Asking, read: Read) -> ReadResult:
         span = range_header(read)
         extra = {**({"Range": span} if span else {}), **validator(read.if_not_equal)}
         try:
             url = encode_url(read.key) + self.query
-            reply = None
-            if wire.able:
-                reply = await wire.get(url, extra, limit_of(read), head_only=is_empty(read))
-            if reply is not None:
-                return judge(read, *reply)
-        except Exception as error:  # the boundary: every foreign error is translated here
-            raise located(error, "reading", read.key) from error
-        wire.able = False
-        return await self.home.visit(lambda filesystem: self._get(filesystem, read))
-
-    async def _get(self, filesystem: Any, read: Read) -> ReadResult:
-        """Return the answer to a read through the session of the filesystem, with everything that it was told."""
-        from aiohttp import ClientTimeout
-        from yarl import URL
-
-        session = await filesystem.set_session()
-        common = {
-            **filesystem.kwargs,
-            "timeout": ClientTimeout(total=None, connect=30, sock_read=self.retry.idle_s),
-        }
-        headers = {**common.pop("headers", {}), **self.headers}
-
-        span = range_header(read)
-        sent = {**headers, **({"Range": span} if span else {}), **validator(read.if_not_equal)}
-        url = URL(encode_url(read.key) + self.query, encoded=True)
-        try:
-            async with session.get(url, headers=sent, **common) as response:
-                if response.status == 200:
-                    check_announced(response.content_length, limit_of(read))
-                unwanted = response.status == 200 and is_empty(read)  # the server knows no ranges
-                body = b"" if unwanted else await response.read()
-                return judge(read, response.status, response.headers, body)
+            want = Want(limit_of(read), _most(read), is_empty(read))
+            return judge(read, *await asking.get(url, extra, want))
         except Exception as error:  # the boundary: every foreign error is translated here
             raise located(error, "reading", read.key) from error
 
@@ -177,6 +161,46 @@ class HttpEngine:
         """Refuse: HTTP has no listing."""
         raise UnimplementedError("KeyValueStore does not support listing")
         yield []
+
+
+def _most(read: Read) -> int | None:
+    """Return how many bytes of a part may come: what is asked for, and some more where a server thinks in blocks."""
+    if read.stop is None and read.start >= 0:
+        return None
+    return _BLOCK + (-read.start if read.stop is None else read.stop - read.start)
+
+
+class Session:
+    """The session of an `HTTPFileSystem`, with everything that it was told."""
+
+    def __init__(self, home: Home, headers: Mapping[str, str] | None = None, idle_s: float = 30.0) -> None:
+        self.home, self.idle_s = home, idle_s
+        self.headers = {**IDENTITY, **(headers or {})}
+
+    async def visit(self, call: Callable[[Asking], Awaitable[T]]) -> T:
+        """Return `await call(asking)` on the loop of the filesystem."""
+        return await self.home.visit(lambda filesystem: call(_Asking(self, filesystem)))
+
+
+class _Asking:
+    def __init__(self, session: Session, filesystem: Any) -> None:
+        self._session, self._filesystem = session, filesystem
+
+    async def get(self, url: str, extra: Mapping[str, str], want: Want) -> Reply:
+        """Return the response for an encoded URL, after redirects."""
+        from aiohttp import ClientTimeout
+        from yarl import URL
+
+        session = await self._filesystem.set_session()
+        timeout = ClientTimeout(total=None, connect=30, sock_read=self._session.idle_s)
+        common = {**self._filesystem.kwargs, "timeout": timeout}
+        headers = {**common.pop("headers", {}), **self._session.headers, **extra}
+        async with session.get(URL(url, encoded=True), headers=headers, **common) as response:
+            if response.status == 200:
+                check_announced(response.content_length, want.limit)
+            unwanted = response.status == 200 and want.empty  # the server knows no ranges
+            body = b"" if unwanted else await response.read()
+            return Reply(response.status, response.headers, body)
 
 
 def encode_url(url: str) -> str:

@@ -16,7 +16,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.engine import Engine
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.fs_generic import AsyncEngine, SyncEngine
-from fsstore.kvstore.fs_http import HttpEngine
+from fsstore.kvstore.fs_http import HttpEngine, Session
 from fsstore.kvstore.fs_s3 import S3Engine
 from fsstore.kvstore.referee import endpoint_of, questioned
 from fsstore.kvstore.retry import Retry
@@ -123,5 +123,5 @@ def _async_engine(protocols: tuple[str, ...], home: Home, retry: Retry, concurre
     if "s3" in protocols:
         return S3Engine(home, retry=retry, concurrency=concurrency)
     if "http" in protocols:
-        return HttpEngine(home, retry=retry, concurrency=concurrency)
+        return HttpEngine(Session(home, idle_s=retry.idle_s), retry=retry, concurrency=concurrency)
     return AsyncEngine(home, protocols[0], retry=retry, concurrency=concurrency)

@@ -1,41 +1,54 @@
-"""HTTP/1.1 for the common case: `GET` of values, over connections that are kept, at a third of the cost of aiohttp.
+"""One connection to a web server, and the `GET` under way on it.
 
-A batch of small values spends its time in the client: aiohttp needs about 110 µs of processor a request, this needs 40.
-It is so small because it gives up: on anything but a plain response with a `Content-Length` (redirects,
-transfer or content codings, another protocol version) `get` answers None, and the caller asks the full
-client from then on.  A `GET` may be asked twice.
+A batch of small values spends its time in the client: aiohttp needs about 110 µs of processor a request, this needs a
+third.  A value of known length is received into the memory it is handed out in, and is never copied; what is small
+arrives with its head and is copied once.
 
-One request is under way on a connection at a time.  A connection that the server closed while nobody used it is
-replaced without a word; any other failure is raised as the `OSError` it is.
+One request is under way on a connection at a time.  What a hostile server can cost is bounded: heads and trailers by
+64 KiB, answers that are no values likewise, values by what `Want` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-import weakref
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fsstore.errors import StoreError
+import numpy as np
+
+from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
+from fsstore.kvstore.contract import Buffer
+from fsstore.kvstore.http_answer import (
+    CHUNKED,
+    UNTIL_CLOSED,
+    Chunks,
+    Head,
+    end_of_head,
+    framing,
+    inflate,
+    parse_head,
+)
 from fsstore.kvstore.value_limit import check_announced
 
-__all__ = ["Reply", "Wire"]
+__all__ = ["ANYTHING", "Connection", "Reply", "Want"]
 
-_HEAD_LIMIT = 64 * 1024
-_KEPT_S = 15.0  # servers close idle connections after some time; one used that late may be closing
-_CONNECT_S = 30.0
-_LEFT_TO_OTHERS = frozenset(
-    ("host", "connection", "content-length", "transfer-encoding", "expect", "te", "upgrade")
-)
-_BODILESS = frozenset((204, 304))
+_SCRATCH = 64 * 1024
 
 
-class _Headers(dict[str, str]):
-    """Headers by name in lower case; `get` takes any case."""
+class Want(NamedTuple):
+    """What a request is for: values of at most `limit` bytes, parts of at most `part`; `empty`: only their heads.
 
-    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]  # of text only
-        return dict.get(self, name.lower(), default)
+    `tunnel`: a way through a proxy, whose bytes are those of another server from then on.
+    """
+
+    limit: int | None = None
+    part: int | None = None
+    empty: bool = False
+    tunnel: bool = False
+
+
+ANYTHING = Want()
 
 
 class Reply(NamedTuple):
@@ -43,29 +56,32 @@ class Reply(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    body: Buffer
 
 
-class _Connection(asyncio.Protocol):
-    """One connection, and the request under way on it."""
+class Connection(asyncio.BufferedProtocol):
+    """A connection that is `open`, or was.  `idle_s` is how long a server may be silent, `kept_s` how long we may."""
 
-    def __init__(self, idle_s: float) -> None:
-        self._idle_s = idle_s
+    def __init__(self, idle_s: float, kept_s: float) -> None:
+        self._idle_s, self._kept_s = idle_s, kept_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Reply | None] | None = None
+        self._waiter: asyncio.Future[Reply] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._begin()
+        self._scratch = bytearray(_SCRATCH)
+        self._view = memoryview(self._scratch)
+        self._begin(ANYTHING)
         self.last_active = self._loop.time()
         self.open = True
 
-    def _begin(self) -> None:
-        self._buffer = bytearray()
-        self._head: tuple[int, _Headers] | None = None
-        self._parts: list[bytes] = []
-        self._missing = 0
-        self._limit: int | None = None
-        self._head_only = False
+    def _begin(self, want: Want) -> None:
+        self._want = want
+        self._used = 0  # bytes of a head in the scratch
+        self._head: Head | None = None
+        self._body: memoryview | None = None  # a value of known length, and how much of it has arrived
+        self._filled = 0
+        self._chunks: Chunks | None = None
+        self._rest: bytearray | None = None  # a value that ends with the connection
         self.silent = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -73,16 +89,17 @@ class _Connection(asyncio.Protocol):
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
-    async def ask(self, request: bytes, limit: int | None, *, head_only: bool) -> Reply | None:
-        """Return the response to a request, or None if it is not a plain one.
+    async def secure(self, context: ssl.SSLContext, name: str) -> None:
+        """Speak TLS from now on, with a server of this name."""
+        if self._transport is None:
+            raise ConnectionResetError("the connection is closed")
+        self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
 
-        A value that announces more than `limit` bytes is not received: `ResourceExhaustedError`.  With `head_only`
-        the body of a whole value is not waited for.
-        """
+    async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
+        """Return the response to a request."""
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
-        self._begin()
-        self._limit, self._head_only = limit, head_only
+        self._begin(want)
         self.last_active = self._loop.time()
         self._waiter = self._loop.create_future()
         self._transport.write(request)
@@ -97,73 +114,150 @@ class _Connection(asyncio.Protocol):
             self._waiter = None
 
     def _check(self) -> None:
-        """Fail a request whose server has been silent for too long."""
+        """Fail a request whose server has been silent for too long; close what nobody has used for long."""
         self._timer = None
-        if self._waiter is None or self._waiter.done():
+        if not self.open:
             return
-        left = self.last_active + self._idle_s - self._loop.time()
+        asking = self._waiter is not None and not self._waiter.done()
+        left = self.last_active + (self._idle_s if asking else self._kept_s) - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._check)
+        elif asking:
+            self._fail(TimeoutError(f"the server was silent for {self._idle_s:g} s"))
         else:
-            self._waiter.set_exception(TimeoutError(f"the server was silent for {self._idle_s:g} s"))
+            self.close()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        if self._body is not None:
+            return self._body[self._filled :]
+        return self._view[self._used :]
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take a part of a response."""
         if self._waiter is None or self._waiter.done():
             self.close()
             return
         self.last_active, self.silent = self._loop.time(), False
-        if self._head is not None:
-            self._parts.append(data)
-            self._missing -= len(data)
-        else:
-            self._buffer += data
-            self._find_head()
-        if self._head is not None and self._missing <= 0:
-            self._finish(*self._head)
-
-    def _finish(self, status: int, headers: _Headers) -> None:
-        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        if self._missing < 0:
-            body = body[: self._missing]  # the connection is no longer to be trusted
-        if self._missing < 0 or headers.get("Connection", "keep-alive") != "keep-alive":
-            self.close()
-        if self._waiter is not None:
-            self._waiter.set_result(Reply(status, headers, body))
+        try:
+            if self._body is not None:
+                self._filled += nbytes
+                if self._filled == len(self._body):
+                    self._finish(self._body)
+            elif self._head is not None:
+                self._collect(self._view[:nbytes])
+            else:
+                self._used += nbytes
+                self._find_head()
+        except Exception as error:  # noqa: BLE001  # the request under way carries it
+            self._fail(error)
 
     def _find_head(self) -> None:
-        """Look for the end of the head; give up if what it announces is not a plain response."""
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0 and len(self._buffer) <= _HEAD_LIMIT:
-            return
-        head = _parse(bytes(self._buffer[:end])) if end >= 0 else None
-        size = None if head is None else _body_size(*head)
-        try:
-            check_announced(size if head is not None and head[0] == 200 else None, self._limit)
-        except StoreError as error:
-            self._fail(error)
-            return
-        if size is not None:
-            self._head, self._parts = head, [bytes(memoryview(self._buffer)[end + 4 :])]
-            self._missing = size - len(self._parts[0])
-            if self._head_only and head is not None and head[0] == 200 and self._missing > 0:
+        """Look for the end of the head, and begin the body."""
+        while (place := end_of_head(self._scratch, self._used)) is not None:
+            end, begin = place
+            head = parse_head(bytes(self._view[:end]))
+            if head.status >= 200:
+                self._begin_body(head, begin)
+                return
+            self._scratch[: self._used - begin] = self._scratch[begin : self._used]  # more is to come
+            self._used -= begin
+        if self._used == _SCRATCH:
+            raise UnavailableError(f"The head of the answer has more than {_SCRATCH} bytes")
+
+    def _begin_body(self, head: Head, begin: int) -> None:
+        self._head = head
+        arrived = self._view[begin : self._used]
+        size = framing(head)
+        self._check_size(head.status, size)
+        self._used = 0
+        if self._want.tunnel and head.status < 300:
+            self._head = head._replace(keeps=not arrived)
+            self._finish(b"")
+        elif self._want.empty and head.status == 200 and size != 0:
+            self.close()  # the server knows no ranges, and would send everything
+            self._finish(b"")
+        elif size in (CHUNKED, UNTIL_CLOSED):
+            self._chunks = Chunks() if size == CHUNKED else None
+            self._rest = bytearray() if size == UNTIL_CLOSED else None
+            self._collect(arrived)
+        elif size <= len(arrived):
+            if size < len(arrived):
+                self.close()  # nobody asked for more: the connection is no longer to be trusted
+            self._finish(bytes(arrived[:size]))
+        elif head.status not in (200, 206) and size > _SCRATCH:
+            self.close()
+            self._finish(bytes(arrived))
+        else:
+            self._body = _room(size)
+            self._body[: len(arrived)] = arrived
+            self._filled = len(arrived)
+
+    def _collect(self, data: memoryview) -> None:
+        """Take a part of a body of unknown length."""
+        if self._chunks is not None:
+            self._chunks.feed(data)
+            body, done = self._chunks.body, self._chunks.done
+            if self._chunks.beyond:
                 self.close()
-                self._parts, self._missing = [b""], 0
-            return
-        self.close()
-        if self._waiter is not None:
-            self._waiter.set_result(None)
+        else:
+            assert self._rest is not None
+            self._rest += data
+            body, done = self._rest, False
+        assert self._head is not None
+        self._check_size(self._head.status, len(body))
+        if not done and self._head.status not in (200, 206) and len(body) > _SCRATCH:
+            self.close()
+            done = True
+        if done:
+            self._finish(body)
+
+    def _check_size(self, status: int, size: int) -> None:
+        if status == 200:
+            check_announced(size, self._want.limit)
+        elif status == 206 and self._want.part is not None and size > self._want.part:
+            raise UnavailableError(f"The server sends {size} bytes for a range of {self._want.part}")
+
+    def _finish(self, body: Buffer) -> None:
+        head, waiter = self._head, self._waiter
+        assert head is not None
+        assert waiter is not None
+        if not head.keeps or self._rest is not None:
+            self.close()
+        if head.status == 200 and "content-encoding" in head.headers and not self._want.empty:
+            body = _plain(body, head.headers, self._want.limit)
+        self._body = self._chunks = self._rest = None
+        waiter.set_result(Reply(head.status, head.headers, body))
 
     def _fail(self, error: Exception) -> None:
         self.close()
-        if self._waiter is not None:
+        if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def eof_received(self) -> bool:
+        """End a body that ends with the connection."""
+        if self._rest is not None and self._waiter is not None and not self._waiter.done() and self._is_end():
+            try:
+                self._finish(self._rest)
+            except StoreError as error:
+                self._fail(error)
+        return False
+
+    def _is_end(self) -> bool:
+        """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        try:
+            return tls is None or not tls.read(1)
+        except ssl.SSLError:
+            return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
         """Fail the request under way."""
         self.open = False
+        if self._timer is not None:
+            self._timer.cancel()
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(error or ConnectionResetError("the server closed the connection"))
+            self._waiter.set_exception(exc or ConnectionResetError("the server closed the connection"))
 
     def close(self) -> None:
         """Close the connection."""
@@ -174,116 +268,13 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def _parse(head: bytes) -> tuple[int, _Headers] | None:
-    """Return the status and headers, or None if this is not HTTP/1.1 or a header is folded, repeated or malformed."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    if version != "HTTP/1.1" or not rest[:3].isdecimal() or rest[3:4].strip():
-        return None
-    headers = _Headers()
-    for line in lines:
-        name, colon, value = line.partition(":")
-        key = name.lower()
-        if not colon or not name or name != name.strip() or "\n" in value or "\r" in value:
-            return None
-        if key in headers and key in ("content-length", "content-range", "etag", "content-encoding"):
-            return None
-        headers[key] = value.strip(" \t")
-    return int(rest[:3]), headers
+def _plain(body: Buffer, headers: Mapping[str, str], limit: int | None) -> Buffer:
+    return body if headers["content-encoding"].lower() == "identity" else inflate(body, headers, limit)
 
 
-def _body_size(status: int, headers: _Headers) -> int | None:
-    """Return the length of the body, or None if the response is for the full client."""
-    if status < 200 or (300 <= status < 400 and status != 304):
-        return None
-    if "transfer-encoding" in headers or headers.get("Content-Encoding", "identity") != "identity":
-        return None
-    if status in _BODILESS:
-        return 0
-    size = headers.get("Content-Length") or ""
-    return int(size) if size.isascii() and size.isdecimal() and len(size) < 19 else None
-
-
-class Wire:
-    """Requests over kept connections.  Used on one event loop at a time; another loop starts with none."""
-
-    def __init__(self, headers: Mapping[str, str], idle_s: float) -> None:
-        lines = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
-        self._fields = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        self._idle_s = idle_s
-        self.able = self._fields.isascii() and not _LEFT_TO_OTHERS & {name.lower() for name in headers}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: dict[str, list[_Connection]] = {}
-        self._tls: ssl.SSLContext | None = None
-
-    async def get(
-        self, url: str, extra: Mapping[str, str], limit: int | None = None, *, head_only: bool = False
-    ) -> Reply | None:
-        """Return the response for an encoded URL, of at most `limit` bytes, or None if the full client has to ask."""
-        scheme, _, rest = url.partition("://")
-        host, slash, target = rest.partition("/")
-        fields = "".join(f"{name}: {value}\r\n" for name, value in extra.items())
-        text = f"GET {slash or '/'}{target} HTTP/1.1\r\nHost: {host}\r\n{self._fields}{fields}\r\n"
-        odd = "@" in host or "?" in host or " " in url or not url.isprintable()
-        if odd or not text.isascii() or scheme not in ("http", "https"):
-            return None
-        request = text.encode("ascii")
-        origin = f"{scheme}://{host}"
-        connection = self._idle(origin)
-        if connection is not None:
-            try:
-                return await self._ask(origin, connection, request, limit, head_only)
-            except ConnectionError:
-                if not connection.silent:
-                    raise
-        return await self._ask(origin, await self._connect(scheme, host), request, limit, head_only)
-
-    async def _ask(
-        self, origin: str, connection: _Connection, request: bytes, limit: int | None, head_only: bool
-    ) -> Reply | None:
-        reply = await connection.ask(request, limit, head_only=head_only)
-        if connection.open:
-            self._kept.setdefault(origin, []).append(connection)
-        return reply
-
-    def _idle(self, origin: str) -> _Connection | None:
-        """Return a kept connection, the one used last."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._kept = loop, {}
-            weakref.finalize(self, _close_all, self._kept, loop).atexit = False
-        kept = self._kept.get(origin, [])
-        while kept:
-            connection = kept.pop()
-            if connection.open and loop.time() - connection.last_active < _KEPT_S:
-                return connection
-            connection.close()
-        return None
-
-    async def _connect(self, scheme: str, host: str) -> _Connection:
-        name, colon, port = host.rpartition(":")
-        if not colon or host.endswith("]"):
-            name, port = host, ""
-        context: ssl.SSLContext | None = None
-        if scheme == "https":
-            context = self._tls = self._tls or ssl.create_default_context()
-        loop = asyncio.get_running_loop()
-        connecting = loop.create_connection(
-            lambda: _Connection(self._idle_s),
-            name.strip("[]"),
-            int(port or (443 if context else 80)),
-            ssl=context,
-        )
-        return (await asyncio.wait_for(connecting, min(_CONNECT_S, self._idle_s)))[1]
-
-
-def _close_all(kept: Mapping[str, list[_Connection]], loop: asyncio.AbstractEventLoop) -> None:
-    def close() -> None:
-        for connections in kept.values():
-            for connection in connections:
-                connection.close()
-
-    if loop.is_running():
-        loop.call_soon_threadsafe(close)
-    elif not loop.is_closed():
-        close()
+def _room(size: int) -> memoryview:
+    """Return memory for a value: NumPy's, which is not set to zero first, and has large pages where it is large."""
+    try:
+        return np.empty(size, np.uint8).data
+    except (MemoryError, ValueError) as error:
+        raise ResourceExhaustedError(f"A value of {size} bytes is more than memory can hold") from error

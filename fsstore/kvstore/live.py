@@ -93,14 +93,14 @@ def _set_of(filesystem: Any) -> KvDriver | None:
 
 def _web_prefix(filesystem: Any, url: str) -> KvPrefix:
     from fsstore.kvstore.fs import Home
-    from fsstore.kvstore.fs_http import HttpEngine
+    from fsstore.kvstore.fs_http import HttpEngine, Session
     from fsstore.kvstore.root_http import HttpDriver
 
     parts = urlsplit(url)
     if not parts.netloc:
         raise StoreError("an HTTP filesystem alone is no store: give it with a URL, as UPath or mapper")
     query = f"?{parts.query}" if parts.query else ""
-    engine = HttpEngine(Home(None, filesystem), query=query)
+    engine = HttpEngine(Session(Home(None, filesystem)), query=query)
     return KvPrefix(HttpDriver(engine, f"{parts.scheme}://{parts.netloc}"), unquote(parts.path))
 
 

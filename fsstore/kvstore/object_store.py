@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -38,7 +37,7 @@ from fsstore.kvstore.piece import Piece, entity_tag, fit
 from fsstore.kvstore.retry import Attempts, Retry
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
-__all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config", "shared"]
+__all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -74,26 +73,6 @@ def client_options(
         "connect_timeout": timedelta(seconds=min(policy.idle_s, 30.0)),
     }
     return {**options, "default_headers": headers} if headers else options
-
-
-_kept: OrderedDict[Hashable, ObstoreEngine] = OrderedDict()
-_KEPT = 32
-_VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
-
-
-def shared(key: Hashable, make: Callable[[], ObstoreEngine]) -> ObstoreEngine:
-    """Return the engine of a key, made unless it is among the last ones asked for.
-
-    A client costs 5 ms to make, and each has connections of its own; a dataset of fifty arrays should have one.  What
-    the client would read from the environment is part of the key.
-    """
-    variables = sorted(item for item in os.environ.items() if item[0].upper().startswith(_VARIABLES))
-    full = (os.getpid(), key, tuple(variables))
-    found = _kept.pop(full, None) or make()
-    _kept[full] = found
-    while len(_kept) > _KEPT:
-        _kept.popitem(last=False)
-    return found
 
 
 def bucket_engine(

@@ -2,6 +2,9 @@
 
 A URL `https://host/a/b?query` has the base `https://host?query` and the path `/a/b`.  The query is appended to every
 request; where it or the headers carry credentials, JSON and messages do not show them.
+
+The client is fsstore's own, unless another is named: it asks for several small values in the time in which others ask
+for one, starts no threads and survives a fork.
 """
 
 from __future__ import annotations
@@ -12,18 +15,18 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 from fsstore._json import Fields, Json, array_of, expected, quote, string
-from fsstore.errors import JsonError, StoreError, UrlError
+from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.coalesce import limits_from
 from fsstore.kvstore.contract import Features
-from fsstore.kvstore.engine import Engine
+from fsstore.kvstore.engine import Engine, shared
 from fsstore.kvstore.fs import FsspecDriver, Home, check_key
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.retry import Retry, retry_from
-from fsstore.kvstore.root_option import choose_engine, concurrency_from, take_engine
+from fsstore.kvstore.root_option import Library, choose_engine, concurrency_from, take_engine
 from fsstore.kvstore.secret import guard, reveal
 from fsstore.url import decode_path, encode_path
 
-__all__ = ["HttpDriver", "HttpKind"]
+__all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "own_engine", "root_of"]
 
 
 class HttpDriver(FsspecDriver):
@@ -88,7 +91,7 @@ class HttpKind:
         headers = fields.take("headers", array_of(_header), default=[])
         if headers:
             members["headers"] = guard(headers)
-        return {**members, **take_engine(fields)}
+        return {**members, **take_engine(fields, "fsstore")}
 
     def check_path(self, path: str) -> str:
         """Return the path as it is."""
@@ -115,7 +118,7 @@ class HttpKind:
         return base + gap + encode_path(path) + mark + query
 
     async def open(self, opening: KvOpening) -> HttpDriver:
-        """Return the driver; obstore serves plain URLs, fsspec those with a query or user information."""
+        """Return the driver."""
         url = str(reveal(opening.members["base_url"]))
         lines: list[str] = reveal(opening.members.get("headers", []))
         headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -127,23 +130,64 @@ class HttpKind:
             )
         retry = retry_from(opening.resources, "http_request_retries")
         threads = concurrency_from(opening.resources, "http_request_concurrency")
-        plain = not parts.query and "@" not in parts.netloc and "%" not in parts.path
         base = url.partition("?")[0]
 
         def choose() -> tuple[Engine, str]:
-            if choose_engine(opening.members, possible=plain) == "obstore":
+            library = _library(opening.members, url, headers)
+            if library == "obstore":
                 return obstore_engine(base, headers, retry, threads), ""
-            return fsspec_engine(parts.query, headers, retry, threads), unquote(base)
+            if library == "fsstore":
+                return own_engine(url, headers, retry, threads), root_of(base)
+            return fsspec_engine(parts.query, headers, retry, threads), root_of(base)
 
         limits = limits_from(opening.resources)
         return HttpDriver(*choose(), shown=base, members=opening.members, limits=limits, again=choose)
+
+
+def root_of(base: str) -> str:
+    """Return a URL without query as the start of paths: not encoded, but for a user in it."""
+    scheme, slashes, rest = base.partition("://")
+    host, slash, path = rest.partition("/")
+    return scheme + slashes + host + slash + unquote(path)
+
+
+def _library(members: Mapping[str, Json], url: str, headers: Mapping[str, str]) -> Library:
+    """Return which client serves a web server."""
+    wish = members.get("engine")
+    if wish in {None, "fsstore"}:
+        from fsstore.kvstore.http_client import check_able
+
+        try:
+            check_able(url, headers)
+        except UnimplementedError:
+            if wish is not None:
+                raise
+        else:
+            return "fsstore"
+    parts = urlsplit(url)  # obstore encodes paths itself, and knows neither queries nor users
+    plain = not parts.query and "@" not in parts.netloc and "%" not in parts.path
+    return choose_engine(members, possible=plain)
+
+
+def own_engine(url: str, headers: dict[str, str], retry: Retry, concurrency: int | None) -> Any:
+    """Return the engine over fsstore's own client for a web server, whose URL may have a query."""
+
+    def make() -> Engine:
+        from fsstore.kvstore.fs_http import IDENTITY, HttpEngine
+        from fsstore.kvstore.http_client import HttpClient
+
+        client = HttpClient({**IDENTITY, **headers}, retry.idle_s)
+        _, mark, query = url.partition("?")
+        return HttpEngine(client, query=mark + query, retry=retry, concurrency=concurrency or 32)
+
+    return shared(("own", url, tuple(sorted(headers.items())), retry, concurrency), make)
 
 
 def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency: int | None) -> Any:
     """Return the obstore engine for a web server."""
     from obstore.store import HTTPStore
 
-    from fsstore.kvstore.object_store import ObstoreEngine, client_options, shared
+    from fsstore.kvstore.object_store import ObstoreEngine, client_options
 
     place = base.removesuffix("/")  # obstore puts a slash of its own before the key
 
@@ -168,7 +212,7 @@ def fsspec_engine(
     options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return the engine over fsspec's HTTP filesystem, made with `options`."""
-    from fsstore.kvstore.fs_http import HttpEngine
+    from fsstore.kvstore.fs_http import HttpEngine, Session
     from fsstore.kvstore.fs_open import filesystem_class
 
     cls = filesystem_class("http")
@@ -180,5 +224,5 @@ def fsspec_engine(
     }
     home = Home(lambda: cls(**given))
     mark = f"?{query}" if query else ""
-    threads = concurrency or 32
-    return HttpEngine(home, headers=headers, query=mark, retry=retry, concurrency=threads, plain=not options)
+    session = Session(home, headers, retry.idle_s)
+    return HttpEngine(session, query=mark, retry=retry, concurrency=concurrency or 32)

@@ -21,13 +21,13 @@ __all__ = [
     "s3_store", "take_engine", "take_options",
 ]  # fmt: skip
 
-Library = Literal["obstore", "fsspec"]
+Library = Literal["fsstore", "obstore", "fsspec"]
 Make = Callable[[dict[str, Any]], Any]
 
 
-def take_engine(fields: Fields) -> dict[str, Json]:
-    """Take `engine`: which client library to use.  Left out, obstore if it is installed and can."""
-    engine = fields.take("engine", one_of("obstore", "fsspec"))
+def take_engine(fields: Fields, *names: Library) -> dict[str, Json]:
+    """Take `engine`: which client library to use.  Left out, the first of those below that can."""
+    engine = fields.take("engine", one_of(*names, "obstore", "fsspec"))
     return {"engine": engine} if engine else {}
 
 

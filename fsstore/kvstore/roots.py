@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from urllib.parse import unquote
 
 from fsstore import registry
 from fsstore._json import Fields, Json, boolean, dumps, quote, string
@@ -20,13 +19,13 @@ from fsstore.errors import JsonError, UnimplementedError, UrlError
 from fsstore.kvstore.chain_url import join_chain
 from fsstore.kvstore.coalesce import limits_from
 from fsstore.kvstore.contract import KvDriver
-from fsstore.kvstore.engine import Engine
+from fsstore.kvstore.engine import Engine, shared
 from fsstore.kvstore.fs import FsspecDriver
 from fsstore.kvstore.kind import KvKind, KvOpening, RootKind
 from fsstore.kvstore.live import from_live
 from fsstore.kvstore.referee import endpoint_of, judged
 from fsstore.kvstore.retry import retry_from
-from fsstore.kvstore.root_http import HttpDriver, HttpKind, fsspec_engine
+from fsstore.kvstore.root_http import HttpDriver, HttpKind, fsspec_engine, own_engine, root_of
 from fsstore.kvstore.root_option import (
     azure_options,
     azure_store,
@@ -115,8 +114,13 @@ class FsspecKind(RootKind):
         limits = limits_from(opening.resources)
         if url.startswith(("http://", "https://")):
             base, _, query = url.partition("?")
-            web = fsspec_engine(query, {}, retry_from(opening.resources, ""), None, options)
-            return FsspecHttpDriver(web, unquote(base), members=opening.members, limits=limits)
+            retry = retry_from(opening.resources, "")
+            web = (
+                fsspec_engine(query, {}, retry, None, options)
+                if options
+                else own_engine(url, {}, retry, None)
+            )
+            return FsspecHttpDriver(web, root_of(base), members=opening.members, limits=limits)
         engine, root = engine_for_url(url, options)
         return guarded(FsspecDriver(engine, root, members=opening.members, limits=limits), opening.members)
 
@@ -191,7 +195,7 @@ class BucketKind(RootKind):
         retry = retry_from(resources, f"{self.id}_request_retries")
         threads = concurrency_from(resources, f"{self.id}_request_concurrency")
         if choose_engine(members, possible=not members.get("storage_options")) == "obstore":
-            from fsstore.kvstore.object_store import ObstoreEngine, bucket_engine, shared
+            from fsstore.kvstore.object_store import ObstoreEngine, bucket_engine
 
             def make() -> ObstoreEngine:
                 store = self.store(str(members[self.bucket]), members, resources)

@@ -20,7 +20,7 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage"})
-_USER = re.compile(r"(?<=//)[^/@\s\"'|]+@")
+_USER = re.compile(r"(?<=//)[^/?#\s\"'|]+@")
 _QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s\"'<>|]*?)\?[^\s\"'<>|)]*")
 _ASSIGNED = re.compile(
     r"((?:authorization|x-amz-security-token|x-amz-signature|sig|signature|password|secret\w*|token)\"?\s*[=:]\s*)"

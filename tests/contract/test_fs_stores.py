@@ -13,11 +13,14 @@ import fsstore
 from fsstore import _runtime
 from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Write
+from fsstore.kvstore.fs_http import HttpEngine
+from fsstore.kvstore.http_client import HttpClient
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.live import from_live
 from fsstore.kvstore.object_store import bucket_engine
 from fsstore.kvstore.referee import QuestionedEngine
 from fsstore.kvstore.retry import Retry
+from fsstore.kvstore.root_http import HttpDriver
 from fsstore.kvstore.root_option import gcs_store
 from fsstore.kvstore.roots import FSSPEC, HTTP, S3, GcsDriver
 from fsstore.testing.kvstore_suite import CHECKS, filled
@@ -279,9 +282,9 @@ def test_use_conditional_write_is_printed_as_given():
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
 def test_http(check, engine, object_server):
-    """Web servers keep the contract of a read-only store, through aiohttp and through obstore."""
+    """Web servers keep the contract of a read-only store, through each client."""
     if check.__name__ == "keys_of_bytes" and engine == "obstore":
         return
     driver = opened(HTTP, {"base_url": object_server.url, "engine": engine})
@@ -295,7 +298,7 @@ def test_http(check, engine, object_server):
     check(make)
 
 
-@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
 @pytest.mark.parametrize("base", ["/box", "/box/"])
 def test_one_slash_stands_between_the_base_url_and_a_key(engine, base, object_server):
     """A key of a store whose URL ends with a slash must not be looked for behind two: it would read as missing."""
@@ -307,8 +310,10 @@ def test_one_slash_stands_between_the_base_url_and_a_key(engine, base, object_se
     assert [path for _, path, _ in object_server.log] == ["/box/k"]
 
 
-@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
-@pytest.mark.parametrize("place", ["http", "s3"])
+@pytest.mark.parametrize(
+    ("engine", "place"),
+    [("fsstore", "http"), ("fsspec", "http"), ("obstore", "http"), ("fsspec", "s3"), ("obstore", "s3")],
+)
 @pytest.mark.parametrize(
     ("limits", "requests"),
     [({}, 1), ({"max_gap": 20}, 1), ({"max_gap": 19}, 50), ({"max_gap": 20, "max_size": 300}, 10)],
@@ -388,15 +393,15 @@ def test_many_threads_share_a_store(drivers):
 def test_a_dropped_driver_closes_its_connections(object_server):
     """Connections do not outlive their driver: nothing is left for the garbage collector to complain about."""
     object_server.put("d/x", b"0123")
-    plain = opened(HTTP, {"base_url": object_server.url, "engine": "fsspec"})
+    client = HttpClient({}, 5.0)
+    plain = HttpDriver(HttpEngine(client), object_server.url)
     full = opened(FSSPEC, {"url": object_server.url, "storage_options": {"encoded": False}})
     for driver in (plain, full):
         assert bytes(_runtime.call(KvPrefix(driver, "/d/").read("x")).value) == b"0123"
-    [connections] = plain.engine.wire._kept.values()
-    session = full.engine.home._filesystem._session
+    [connections] = client._kept.values()
+    session = full.engine.client.home._filesystem._session
     assert connections
-    assert plain.engine.home._filesystem is None
-    del plain, full, driver
+    del plain, full, driver, client
     gc.collect()
 
     async def closed():

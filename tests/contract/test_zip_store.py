@@ -63,7 +63,7 @@ def test_a_missing_archive_is_empty():
     assert _runtime.call(collect(), waits=False) == []
 
 
-@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
 def test_members_of_a_remote_archive_are_read_together(engine, object_server, zip_builder):
     """Reading all small members of an archive on a web server costs a few requests, not one each."""
     object_server.put(

@@ -40,7 +40,7 @@ in_child(lambda: ts.KvStore.open(spec).result().read("/d/x").result(timeout=60).
 """
 
 
-@pytest.mark.parametrize("engine", ["", "fsspec", "obstore"])
+@pytest.mark.parametrize("engine", ["", "fsstore", "fsspec", "obstore"])
 def test_stores_work_in_forked_processes(object_server, engine):
     """Connections and threads stay behind at a fork: another client takes over, or the error says what to do."""
     object_server.put("d/x", b"0123")

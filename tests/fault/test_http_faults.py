@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import socket
+import threading
 
 import pytest
 
@@ -17,7 +18,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.fs import FsspecDriver
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.retry import Retry
-from fsstore.kvstore.root_http import HttpDriver, fsspec_engine, obstore_engine
+from fsstore.kvstore.root_http import HttpDriver, fsspec_engine, obstore_engine, own_engine
 from fsstore.kvstore.roots import HTTP, S3
 
 FAST = Retry(max_retries=4, initial_delay_s=0.001, max_delay_s=0.002, deadline_s=10, idle_s=1)
@@ -42,7 +43,8 @@ def http_store(server, engine, retry=FAST):
     """Return a store over the object server with a fast retry policy."""
     if engine == "obstore":
         return KvPrefix(HttpDriver(obstore_engine(server.url, {}, retry, 8), ""), "/d/")
-    return KvPrefix(HttpDriver(fsspec_engine("", {}, retry, 8), server.url), "/d/")
+    engine = own_engine(server.url, {}, retry, 8) if engine == "fsstore" else fsspec_engine("", {}, retry, 8)
+    return KvPrefix(HttpDriver(engine, server.url), "/d/")
 
 
 @functools.cache
@@ -57,7 +59,7 @@ def s3_store(server, engine):
     return KvPrefix(s3_driver(server.url, engine))
 
 
-@pytest.fixture(params=["http-fsspec", "http-obstore", "s3-fsspec", "s3-obstore"])
+@pytest.fixture(params=["http-fsstore", "http-fsspec", "http-obstore", "s3-fsspec", "s3-obstore"])
 def store(request, object_server):
     """Give a store over the object server, through each engine."""
     kind, engine = request.param.split("-")
@@ -204,7 +206,7 @@ def test_a_wrong_range_once_is_asked_for_again(store, object_server):
     assert bytes(run(store.read("x", 5, 9)).value) == DATA[5:9]
 
 
-@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
 def test_a_silent_server_does_not_hang_the_reader(object_server, engine):
     """A server that accepts and says nothing is given up after the idle time."""
     store = http_store(object_server, engine, Retry(max_retries=0, idle_s=1.0))
@@ -213,7 +215,7 @@ def test_a_silent_server_does_not_hang_the_reader(object_server, engine):
         run(store.read("x"))
 
 
-@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
 def test_an_unreachable_server_is_unavailable(engine):
     """Nobody listening is a failure that may pass, not a missing key."""
     with socket.socket() as probe:
@@ -275,17 +277,30 @@ def test_the_first_error_stops_a_batch(store, object_server):
     """When one key of a batch fails for good, the batch fails, and soon."""
     for number in range(200):
         object_server.put(f"d/n{number}", b"v")
-    object_server.fail("n0", *[answer(403)] * 9)
+    refused = threading.Event()
+
+    def refuse(handler, path, received):
+        handler.reply(403)
+        handler.wfile.flush()
+        refused.set()
+
+    def wait(handler, path, received):
+        refused.wait(10)
+        handler.reply(200, b"v")
+
+    object_server.fail("n0", *[refuse] * 9)
+    object_server.fail("/n", *[wait] * 200)
     with pytest.raises(PermissionDeniedError):
         run(store.read_many([Read(f"n{number}") for number in range(200)]))
     assert object_server.count() < 200
 
 
-def test_cancelling_a_batch_stops_its_requests(object_server):
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec"])
+def test_cancelling_a_batch_stops_its_requests(object_server, engine):
     """A cancelled read leaves no request behind on the loop."""
     object_server.put("d/x", DATA)
     object_server.fail("x", *[lambda handler, path, body: object_server.released.wait(30)] * 4)
-    store = http_store(object_server, "fsspec")
+    store = http_store(object_server, engine)
 
     async def cancelled():
         task = asyncio.ensure_future(store.read_many([Read(f"x{n}") for n in range(4)]))
@@ -327,9 +342,10 @@ def test_the_query_reaches_the_server(object_server):
     assert "abc" not in str(members) + HTTP.to_url(path, members)
 
 
-def test_servers_without_entity_tags_have_dated_generations(object_server):
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec"])
+def test_servers_without_entity_tags_have_dated_generations(object_server, engine):
     """An old enough `Last-Modified` serves as generation."""
     object_server.put("d/x", DATA)
     object_server.etags = False
-    result = run(http_store(object_server, "fsspec").read("x"))
+    result = run(http_store(object_server, engine).read("x"))
     assert result.generation.startswith(b"date:")

@@ -1,174 +1,247 @@
-"""The small HTTP client answers what is plain, leaves the rest to the full one, and survives whatever a server sends."""
+"""What a web server may send: every form of answer is read, in whatever pieces it arrives; what is not clear is refused."""
 
 import asyncio
+import gzip
+import zlib
 
 import pytest
 
 from fsstore import _runtime
-from fsstore.errors import StoreError, UnavailableError
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.http_wire import Wire
-from fsstore.kvstore.retry import Retry
-from fsstore.kvstore.root_http import HttpDriver, fsspec_engine
+from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
+from fsstore.kvstore.http_wire import ANYTHING, Connection, Want
 
-PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0123"
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n0\r\n\r\n"
-FAST = Retry(max_retries=2, initial_delay_s=0.001, max_delay_s=0.002, deadline_s=10, idle_s=0.3)
-
-
-class Script:
-    """A server that sends prepared bytes, one answer a request; None closes the connection."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.requests = []
-        self.connections = 0
-
-    async def _serve(self, reader, writer):
-        self.connections += 1
-        try:
-            while True:
-                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
-                answer = self.answers.pop(0) if self.answers else PLAIN
-                if answer is None:
-                    break
-                writer.write(answer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async def run(self, use):
-        """Serve while `use(url)` runs; return what it returns."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        try:
-            return await use(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        finally:
-            server.close()
+VALUE = bytes(range(256)) * 2
+LENGTH = b"Content-Length: %d\r\n" % len(VALUE)
+OK = b"HTTP/1.1 200 OK\r\n"
+PACKED = gzip.compress(VALUE, mtime=0)
+RAW = zlib.compressobj(wbits=-15)
+RAW = RAW.compress(VALUE) + RAW.flush()
 
 
-def ask(script, *, count=1, headers=None):
-    """Return what a `Wire` answers to requests made one after the other."""
-
-    async def use(url):
-        wire = Wire(headers or {}, 0.3)
-        replies = [await wire.get(url + "/k", {}) for _ in range(count)]
-        for connections in wire._kept.values():
-            for connection in connections:
-                connection.close()
-        return replies
-
-    return _runtime.call(script.run(use))
+def chunked(value, size=100):
+    """Return a value in chunks."""
+    parts = [value[at : at + size] for at in range(0, len(value), size)]
+    return b"".join(b"%X\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-def read(script):
-    """Return the value that the engine reads, through either client."""
+def coded(body, coding):
+    """Return an answer with a coded body."""
+    return OK + b"Content-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(body)) + body
 
-    async def use(url):
-        driver = HttpDriver(fsspec_engine("", {}, FAST, 4), url)
-        value = bytes((await KvPrefix(driver, "/").read("k")).value)
+
+class Pipe(asyncio.Transport):
+    """A transport that leads nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent, self.aborted = b"", False
+
+    def write(self, data):
+        """Keep what is sent."""
+        self.sent += data
+
+    def abort(self):
+        """Remember."""
+        self.aborted = True
+
+
+def told(answer, *, want=ANYTHING, size=10**9, end=False):
+    """Return what a connection makes of an answer that arrives in pieces of `size`, and whether it may go on."""
+
+    async def run():
+        connection = Connection(30.0, 30.0)
+        connection.connection_made(Pipe())
+        asking = asyncio.ensure_future(connection.ask(b"GET /", want))
         await asyncio.sleep(0)
-        return value
+        rest = memoryview(answer)
+        while rest and not connection._transport.aborted:
+            room = connection.get_buffer(-1)
+            count = min(len(room), len(rest), size)
+            room[:count] = rest[:count]
+            connection.buffer_updated(count)
+            rest = rest[count:]
+        if end:
+            connection.eof_received()
+            connection.connection_lost(None)
+        try:
+            return await asyncio.wait_for(asking, 5), connection.open
+        finally:
+            connection.close()
 
-    return _runtime.call(script.run(use))
+    return _runtime.call(run())
 
 
-def test_connections_are_kept():
-    """Requests one after the other use one connection, and headers are read in any case."""
-    script = Script(b'HTTP/1.1 200 OK\r\ncontent-LENGTH: 1\r\nEtag:  "a" \r\n\r\nx')
-    first, second = ask(script, count=2)
-    assert (first.status, first.headers.get("ETag"), first.body) == (200, '"a"', b"x")
-    assert second.body == b"0123"
-    assert script.connections == 1
+ANSWERS = {
+    "length": OK + LENGTH + b"\r\n" + VALUE,
+    "headers in any case": OK + LENGTH.lower() + b"eTAG:  \t \r\n\r\n" + VALUE,
+    "chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(VALUE),
+    "chunks of a byte": OK + b"Transfer-Encoding: CHUNKED\r\n\r\n" + chunked(VALUE, 1),
+    "extension, trailers": OK
+    + b"Transfer-Encoding: chunked\r\n\r\n"
+    + b'200;a="b"\r\n%b\r\n0\r\nX: y\r\nZ: w\r\n\r\n' % VALUE,
+    "first another": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 2 + OK + LENGTH + b"\r\n" + VALUE,
+    "folded": OK + b"X: a\r\n \tb\r\n" + LENGTH + b"\r\n" + VALUE,
+    "line feeds": b"HTTP/1.1 200 OK\nContent-Length: 512\n\n" + VALUE,
+    "twice the same": OK + LENGTH * 2 + b"\r\n" + VALUE,
+    "gzip": coded(PACKED, b"gzip"),
+    "gzip of two members": coded(
+        gzip.compress(VALUE[:9], mtime=0) + gzip.compress(VALUE[9:], mtime=0), b"x-gzip"
+    ),
+    "deflate": coded(zlib.compress(VALUE), b"deflate"),
+    "deflate without a header": coded(RAW, b"deflate"),
+    "gzip in chunks": OK
+    + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + chunked(PACKED, 7),
+}
+
+
+@pytest.mark.parametrize("size", [1, 3, 64, 10**9])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_are_read_in_whatever_pieces_they_arrive(name, size):
+    """The same value at every boundary, and the connection may be used again."""
+    reply, kept = told(ANSWERS[name], size=size)
+    assert (reply.status, bytes(reply.body)) == (200, VALUE)
+    assert kept
+
+
+@pytest.mark.parametrize("size", [1, 64, 10**9])
+@pytest.mark.parametrize(
+    "first", [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200\r\n", OK + b"Connection: close\r\n"]
+)
+def test_a_body_may_end_with_the_connection(first, size):
+    """Without a length the end of the connection ends the value."""
+    reply, kept = told(first + b"\r\n" + VALUE, size=size, end=True)
+    assert bytes(reply.body) == VALUE
+    assert not kept
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("head", "kept"),
     [
-        CHUNKED,
-        b"HTTP/1.1 302 Found\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n0123",
-        b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN,
-        b"HTTP/1.1 200 OK\r\n\r\n0123",
-        b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\n0123",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n0123",
-        b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n0123",
-        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n0123",
-        b"HTTP/1.1 200 OK\r\n folded: 1\r\nContent-Length: 4\r\n\r\n0123",
-        b"HTTP/1.1 2x0 OK\r\nContent-Length: 4\r\n\r\n0123",
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-        b"x" * 70_000,
+        (OK, True),
+        (OK + b"Connection: Keep-Alive\r\n", True),
+        (OK + b"Connection: foo, Close\r\n", False),
+        (b"HTTP/1.0 200 OK\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n", True),
     ],
 )
-def test_what_is_not_plain_is_left_to_the_full_client(answer):
-    """Nothing is guessed: the answer is None, and the connection is not used again."""
-    script = Script(answer)
-    first, second = ask(script, count=2)
-    assert first is None
-    assert second.body == b"0123"
-    assert script.connections == 2
+def test_servers_say_whether_connections_are_kept(head, kept):
+    """`Connection`, and the version where it says nothing, decide about the next request."""
+
+    assert told(head + b"Content-Length: 0\r\n\r\n")[1] is kept
 
 
-def test_the_full_client_takes_over():
-    """A server that sends chunks is read by the full client, from then on at once."""
-    script = Script(CHUNKED, CHUNKED)
-    assert read(script) == b"0123"
-    assert [b"aiohttp" in request for request in script.requests] == [False, True]
+@pytest.mark.parametrize("status", [204, 304])
+def test_some_answers_have_no_body(status):
+    """Whatever length they announce."""
+    reply, _ = told(b"HTTP/1.1 %d x\r\nContent-Length: 10\r\n\r\n" % status)
+    assert (reply.status, reply.body) == (status, b"")
 
 
-def test_bytes_after_a_response_are_no_answer():
-    """What a server sends beyond its response is never taken for the answer to the next request."""
-    script = Script(PLAIN + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL")
-    assert [reply.body for reply in ask(script, count=2)] == [b"0123", b"0123"]
-    assert script.connections == 2
+MALFORMED = {
+    "two lengths": OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\n01234",
+    "a negative length": OK + b"Content-Length: -4\r\n\r\n0123",
+    "a huge length": OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n0123",
+    "no memory for it": OK + b"Content-Length: 999999999999999999\r\n\r\n0123",
+    "a list of lengths": OK + b"Content-Length: 4, 4\r\n\r\n0123",
+    "a status that is none": b"HTTP/1.1 2x0 OK\r\nContent-Length: 4\r\n\r\n0123",
+    "another version": b"HTTP/2 200 OK\r\nContent-Length: 4\r\n\r\n0123",
+    "another protocol": b"SSH-2.0-OpenSSH\r\n\r\n",
+    "no end of the head": b"x" * 70_000,
+    "a space before the colon": OK + b"Content-Length : 4\r\n\r\n0123",
+    "a header without a name": OK + b": 4\r\n\r\n0123",
+    "a line without a colon": OK + b"nothing\r\n\r\n0123",
+    "a zero byte": OK + b"X: \0\r\nContent-Length: 4\r\n\r\n0123",
+    "a lone carriage return": OK + b"X: a\rContent-Length: 9\r\nContent-Length: 4\r\n\r\n0123",
+    "two ranges": b"HTTP/1.1 206 x\r\nContent-Range: bytes 0-3/9\r\nContent-Range: bytes 1-4/9\r\n\r\n",
+    "a transfer coding": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + chunked(PACKED),
+    "a content coding": coded(b"0123", b"br"),
+    "damaged gzip": coded(PACKED[:30] + b"\xff" * 9 + PACKED[39:], b"gzip"),
+    "half of gzip": coded(PACKED[:-9], b"gzip"),
+    "a chunk of no size": OK + b"Transfer-Encoding: chunked\r\n\r\n\r\n",
+    "a chunk of -1": OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+    "a chunk of 2**80": OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n",
+    "a chunk longer than it says": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
+    "an endless line": OK + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 9000,
+    "endless trailers": OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 20_000,
+}
 
 
-def test_a_connection_closed_while_idle_is_replaced():
-    """A kept connection that the server closed costs no error."""
-    script = Script(PLAIN, None, PLAIN)
-    assert [reply.body for reply in ask(script, count=2)] == [b"0123", b"0123"]
-    assert script.connections == 2
-
-
-def test_a_server_that_wants_to_close_is_obeyed():
-    """`Connection: close` ends the use of a connection."""
-    script = Script(PLAIN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-    assert len(ask(script, count=2)) == 2
-    assert script.connections == 2
-
-
-@pytest.mark.parametrize("answer", [PLAIN[:-1], PLAIN[:20], b""])
-def test_a_response_that_stops_is_an_error(answer):
-    """A server that falls silent within a response is given up after the idle time, at each try."""
-    with pytest.raises(UnavailableError, match="silent"):
-        read(Script(*[answer] * 9))
-
-
-def test_a_broken_response_is_asked_for_again():
-    """A connection closed in the middle of a response is a passing failure."""
-    assert read(Script(None, PLAIN)) == b"0123"
-
-
-def test_unusual_requests_are_left_to_the_full_client():
-    """Credentials in the URL, headers of the protocol itself, and text that is not ASCII are not for the small client."""
-
-    async def use(url):
-        wire = Wire({}, 0.3)
-        return [
-            await wire.get("http://me:secret@127.0.0.1/k", {}),
-            await wire.get("ftp://127.0.0.1/k", {}),
-            await wire.get(url + "/k?x HTTP/1.1\r\nX: y", {}),
-            await wire.get(url + "/k", {"X": "é"}),
-        ]
-
-    assert _runtime.call(Script().run(use)) == [None] * 4
-    assert not Wire({"Host": "other"}, 1.0).able
-    assert not Wire({"X": "é"}, 1.0).able
-
-
-def test_a_bad_port_is_an_error_of_the_store():
-    """A URL that names no port number fails as every bad URL does."""
-    driver = HttpDriver(fsspec_engine("", {}, FAST, 4), "http://127.0.0.1:port")
+@pytest.mark.parametrize("size", [1000, 10**9])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_not_clear_is_refused(name, size):
+    """Nothing is guessed: an error of the store, and the connection is not used again."""
     with pytest.raises(StoreError):
-        _runtime.call(KvPrefix(driver, "/").read("k"))
+        told(MALFORMED[name], size=size)
+
+
+def test_lengths_and_chunks_are_not_believed_together():
+    """Chunks decide where both are said."""
+    reply, _ = told(OK + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(VALUE))
+    assert bytes(reply.body) == VALUE
+
+
+@pytest.mark.parametrize("last", [ANSWERS["length"], ANSWERS["chunks"]])
+def test_bytes_after_a_response_are_no_answer(last):
+    """What a server sends beyond its response is not taken for the answer to the next request."""
+    reply, kept = told(last + b"HTTP/1.1 200 OK\r\n")
+    assert bytes(reply.body) == VALUE
+    assert not kept
+
+
+LARGE = 10**9
+BOUND = {
+    "announced": (OK + b"Content-Length: %d\r\n\r\n" % LARGE, Want(limit=100)),
+    "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(VALUE), Want(limit=100)),
+    "bomb": (coded(gzip.compress(bytes(10**7)), b"gzip"), Want(limit=10**6)),
+}
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_values_that_nobody_can_need_are_not_received(name):
+    """By what is announced, what has arrived, and what it would be decompressed."""
+    answer, want = BOUND[name]
+    with pytest.raises(ResourceExhaustedError):
+        told(answer, want=want)
+
+
+def test_more_than_the_part_asked_for_is_not_received():
+    """A range is as long as it was asked for, or about as long."""
+    head = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 0-%d/%d\r\nContent-Length: %d\r\n\r\n"
+    with pytest.raises(UnavailableError, match="for a range of 10"):
+        told(head % (LARGE - 1, LARGE, LARGE), want=Want(part=10))
+
+
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: %d\r\n" % LARGE, b"Transfer-Encoding: chunked\r\n", b""]
+)
+def test_of_a_failure_only_the_beginning_is_received(framing):
+    """A page that explains an error may be endless."""
+    body = b"%x\r\n" % LARGE + b"x" * 200_000 if b"chunked" in framing else b"x" * 200_000
+    reply, kept = told(b"HTTP/1.1 500 x\r\n" + framing + b"\r\n" + body, size=1000)
+    assert reply.status == 500
+    assert len(reply.body) < 100_000
+    assert not kept
+
+
+def test_nothing_is_received_where_nothing_is_wanted():
+    """A server that knows no ranges is not waited for by somebody who asks whether there is a value."""
+    reply, kept = told(OK + b"Content-Length: %d\r\n\r\n" % LARGE, want=Want(empty=True))
+    assert (reply.status, reply.body, reply.headers.get("Content-Length")) == (200, b"", str(LARGE))
+    assert not kept
+
+
+def test_a_large_value_is_received_where_it_stays():
+    """A body of known length is not put together from parts: what is handed out is what was received into."""
+    value = bytes(range(256)) * 1000
+    reply, _ = told(OK + b"Content-Length: %d\r\n\r\n" % len(value) + value, size=5000)
+    assert isinstance(reply.body, memoryview)
+    assert not reply.body.readonly
+    assert bytes(reply.body) == value
+
+
+@pytest.mark.parametrize("answer", [ANSWERS["length"][:-1], ANSWERS["chunks"][:-1], OK[:9], b""])
+def test_a_connection_that_ends_within_a_response_is_an_error(answer):
+    """Half a value is not handed out."""
+    with pytest.raises(ConnectionError):
+        told(answer, end=True)

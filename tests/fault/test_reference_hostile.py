@@ -30,7 +30,8 @@ def run(coroutine):
 
 
 @pytest.mark.parametrize(
-    "target", [None, {"engine": "fsspec"}, {"engine": "obstore"}, {"headers": {"X-A": "b"}}]
+    "target",
+    [None, {"engine": "fsstore"}, {"engine": "fsspec"}, {"engine": "obstore"}, {"headers": {"X-A": "b"}}],
 )
 def test_whole_targets_of_a_local_set_are_refused_by_the_size_they_announce(server, tmp_path, target):
     """Nothing of a web target larger than a chunk can need is downloaded, and no request is made to find out."""

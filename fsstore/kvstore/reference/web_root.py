@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import urljoin
 
 from fsstore.errors import PermissionDeniedError
 from fsstore.kvstore.contract import KvPrefix
@@ -22,18 +22,48 @@ Check = Callable[[str], Any]
 
 def guarded_root(url: str, options: Mapping[str, Any], *, bound: str | None, check: Check) -> KvPrefix:
     """Return the store below `url`; `bound` is the prefix outside which `options` must not be sent."""
-    from fsstore.kvstore.fs import Home
-    from fsstore.kvstore.fs_http import HttpEngine
-    from fsstore.kvstore.fs_open import filesystem_class
-    from fsstore.kvstore.root_http import HttpDriver
+    from fsstore.kvstore.fs_http import IDENTITY, HttpEngine
+    from fsstore.kvstore.http_client import HttpClient
+    from fsstore.kvstore.retry import Retry
+    from fsstore.kvstore.root_http import HttpDriver, root_of
 
-    cls = filesystem_class("http")
     given = dict(options)
     headers = {str(name): str(value) for name, value in dict(given.pop("headers", {})).items()}
+    follow = _gate(check, bound if options else None)
+    if given:
+        client = _session(given, headers, follow)
+    else:
+        client = HttpClient({**IDENTITY, **headers}, Retry().idle_s, follow=follow)
+    base, mark, query = url.partition("?")
+    engine = HttpEngine(client, query=mark + query)
+    return KvPrefix(HttpDriver(engine, root_of(base), shown=base, members={"base_url": redact_url(url)}))
+
+
+def _gate(check: Check, bound: str | None) -> Check:
+    """Return what refuses hops that lead out of `bound`, or to where `check` does."""
+
+    def follow(url: str) -> None:
+        target = normalize(url)
+        if bound is not None and not has_prefix(target, bound):
+            raise PermissionDeniedError(
+                f'The redirect to "{redact_url(target)}" leaves "{bound}", for which the options were given'
+            )
+        check(target)
+
+    return follow
+
+
+def _session(given: dict[str, Any], headers: Mapping[str, str], follow: Check) -> Any:
+    """Return the session of an `HTTPFileSystem` with options of its own, whose hops go through `follow`."""
+    from fsstore.kvstore.fs import Home
+    from fsstore.kvstore.fs_http import Session
+    from fsstore.kvstore.fs_open import filesystem_class
+
+    cls = filesystem_class("http")
     client = dict(given.pop("client_kwargs", {}))
 
     def make() -> Any:
-        traces = [*client.get("trace_configs", ()), _trace(check, bound if options else None)]
+        traces = [*client.get("trace_configs", ()), _trace(follow)]
         return cls(
             **given,
             client_kwargs={**client, "trace_configs": traces},
@@ -42,22 +72,15 @@ def guarded_root(url: str, options: Mapping[str, Any], *, bound: str | None, che
             use_listings_cache=False,
         )
 
-    base, mark, query = url.partition("?")
-    engine = HttpEngine(Home(make), headers=headers, query=mark + query)
-    return KvPrefix(HttpDriver(engine, unquote(base), shown=base, members={"base_url": redact_url(url)}))
+    return Session(Home(make), headers)
 
 
-def _trace(check: Check, bound: str | None) -> Any:
+def _trace(follow: Check) -> Any:
     from aiohttp import TraceConfig
 
     async def on_redirect(_session: Any, _context: Any, params: Any) -> None:
         place = params.response.headers.get("Location") or params.response.headers.get("URI") or ""
-        target = normalize(urljoin(str(params.url), place))
-        if bound is not None and not has_prefix(target, bound):
-            raise PermissionDeniedError(
-                f'The redirect to "{redact_url(target)}" leaves "{bound}", for which the options were given'
-            )
-        check(target)
+        follow(urljoin(str(params.url), place))
 
     trace = TraceConfig()
     trace.on_request_redirect.append(on_redirect)
