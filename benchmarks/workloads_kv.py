@@ -51,7 +51,7 @@ def read_files(folder: Path) -> Mapping[str, Contender]:
 
 @workload("kvstore: 4096 values of 8 KB over HTTP in one batch", size=_BATCH_BYTES)
 def read_http(folder: Path) -> Mapping[str, Contender]:
-    """Read many small values from a web server, with both client libraries; `cat` is fsspec's own way."""
+    """Read many small values from a web server, with each client; `cat` is fsspec's own way."""
     del folder
     import fsspec
     import tensorstore
@@ -71,8 +71,8 @@ def read_http(folder: Path) -> Mapping[str, Contender]:
         return list(filesystem.cat(urls).values())[-1] if server else b""
 
     return {
-        "fsstore": make(fsstore, {"engine": "obstore"}),
-        "fsstore (no obstore)": make(fsstore, {"engine": "fsspec"}),
+        "fsstore": make(fsstore, {}),
+        "fsstore (obstore)": make(fsstore, {"engine": "obstore"}),
         "tensorstore": make(tensorstore, {}),
         "fsspec cat": cat,
     }
