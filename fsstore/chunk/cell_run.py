@@ -18,19 +18,30 @@ from fsstore.chunk.plan import Cell, Plan, Points, chunk_numbers
 __all__ = ["CellRun", "batches"]
 
 _FEW = 32  # columns for fewer cells cost more than the cells
+_TOGETHER = (
+    128  # made together for batches of few: between large chunks, whose data fill the caches, it takes longer
+)
 
 
 def batches(plan: Plan, model: ChunkModel, size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
     """Yield the cells of a plan, `size` at a time, with the keys of their chunks."""
     numbers = range(plan.cell_count)
-    few = list(plan.cells()) if len(numbers) <= _FEW else None
-    for begin in numbers[::size]:
-        if few is not None:
-            cells = few[begin : begin + size]
-            yield cells, [model.key(chunk_numbers(plan, cell)) for cell in cells]
-        else:
-            run = CellRun(plan, numbers[begin : begin + size])
+    if len(numbers) <= _FEW:
+        cells = list(plan.cells())
+        yield from _cut(cells, [model.key(chunk_numbers(plan, cell)) for cell in cells], size)
+        return
+    step = size if size > _FEW else size * (_TOGETHER // size)
+    for begin in numbers[::step]:
+        run = CellRun(plan, numbers[begin : begin + step])
+        if size > _FEW:
             yield run, run.keys(model)
+        else:
+            yield from _cut(list(run), run.keys(model), size)
+
+
+def _cut(cells: Sequence[Cell], keys: list[str], size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+    for begin in range(0, len(cells), size):
+        yield cells[begin : begin + size], keys[begin : begin + size]
 
 
 class CellRun(Sequence[Cell]):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fsstore.chunk.cell_run import CellRun
+from fsstore.chunk.cell_run import CellRun, batches
 from fsstore.chunk.grid import RegularAxis, VariableAxis
 from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.place import Placement
@@ -197,3 +197,24 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
         assert list(map(str, run)) == list(map(str, cells[begin:end]))
         if run:
             assert run.keys(model) == [model.key(chunk_numbers(request_plan, cell)) for cell in run]
+
+
+@pytest.mark.parametrize(("few", "together"), [(32, 128), (6, 8), (0, 8)])
+@pytest.mark.parametrize("seed", range(10))
+def test_batches(seed, few, together, monkeypatch):
+    """Batches of any size are the cells of the plan with their keys, made one by one or in columns."""
+    monkeypatch.setattr("fsstore.chunk.cell_run._FEW", few)
+    monkeypatch.setattr("fsstore.chunk.cell_run._TOGETHER", together)
+    rng = random.Random(400 + seed)
+    model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
+    for _ in range(40):
+        _, axes, result, maps, _ = random_request(rng)
+        request_plan = plan(maps, result, axes)
+        expected = [
+            (str(cell), model.key(chunk_numbers(request_plan, cell))) for cell in request_plan.cells()
+        ]
+        size = rng.choice([1, 2, 5, 33, 100])
+        found = list(batches(request_plan, model, size))
+        assert [len(cells) for cells, _ in found[:-1]] == [size] * (len(found) - 1)
+        pairs = [pair for cells, keys in found for pair in zip(map(str, cells), keys, strict=True)]
+        assert pairs == expected
