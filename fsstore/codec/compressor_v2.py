@@ -174,7 +174,9 @@ class BoundFilters:
             bound.append(step.bind(flat))
             flat = step.encoded(flat)
         self._encode = tuple(step.encode for step in bound)
-        self._decode = tuple(step.decode for step in reversed(bound))
+        self._decode = tuple((step.id, inverse.decode) for step, inverse in zip(filters, bound, strict=True))[
+            ::-1
+        ]
         self.encoded = flat.as_bytes
 
     def encode(self, data: Array) -> Any:
@@ -190,8 +192,12 @@ class BoundFilters:
 
     def decode(self, data: Any) -> Array:
         """Return the elements of filtered bytes."""
-        for step in self._decode:
-            data = step(data)
+        for name, step in self._decode:
+            try:
+                data = step(data)
+            except StoreError as error:
+                error.add_note(f"in filter {quote(name)}")
+                raise
         dtype, shape = self.chunk.dtype, self.chunk.shape
         if dtype.hasobject:
             if not isinstance(data, np.ndarray) or not data.dtype.hasobject:

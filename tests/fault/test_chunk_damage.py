@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -96,6 +97,23 @@ def test_damage_names_the_compressor(name):
     with pytest.raises(StoreError, match='Error reading "0": ') as found:
         store.read().result()
     assert found.value.__notes__ == [f'in codec "{name or "bytes"}"']
+
+
+@pytest.mark.parametrize("failing", ["fletcher32", "crc32"])
+def test_damage_names_the_filter(failing):
+    """Of several filters the one that cannot decode is named."""
+    filters = [{"id": "delta", "dtype": "<i4"}, {"id": "fletcher32"}, {"id": "crc32"}]
+    spec = {"driver": "zarr", "kvstore": "memory://", "metadata": {"compressor": None, "filters": filters}}
+    store = ts.open(spec, create=True, dtype="int32", shape=[8]).result()
+    store.write(np.arange(8, dtype="int32")).result()
+    octets = bytearray(store.kvstore["0"])
+    octets[10] ^= 1
+    if failing == "fletcher32":
+        octets[:4] = zlib.crc32(octets[4:]).to_bytes(4, "little")
+    store.kvstore["0"] = bytes(octets)
+    with pytest.raises(StoreError, match='Error reading "0": ') as found:
+        store.read().result()
+    assert f'in filter "{failing}"' in found.value.__notes__
 
 
 @pytest.mark.parametrize("name", [name for name in CHAINS if "start" not in name])
