@@ -73,16 +73,61 @@ def scan(folder: Path) -> Mapping[str, Contender]:
     return _document({f"x/{n}": [f"s3://b/{n % 1000}.nc", n * 7919, 1000] for n in range(100_000)})
 
 
+def _interleaved(count: int, inline: str) -> dict[str, Any]:
+    """Return references of five variables in the order of the files they come from, some variables inline."""
+    return {
+        f"{name}/{n}.0": f"base64:{n:06d}==" if name in inline else [f"s3://b/{n}.nc", n * 7919, 1000]
+        for n in range(count // 5)
+        for name in "tuvwx"
+    }
+
+
+@workload("references: scan a document of 100,000, interleaved, beside ujson")
+def scan_interleaved(folder: Path) -> Mapping[str, Contender]:
+    """Five variables whose references take turns."""
+    return _document(_interleaved(100_000, ""))
+
+
 @workload("references: scan a document of 100,000, a fifth inline, beside ujson")
 def scan_mixed(folder: Path) -> Mapping[str, Contender]:
-    """Five variables of which one is inline, in the order of the files they come from."""
-    return _document(
-        {
-            f"{name}/{n}.0": f"base64:{n:06d}==" if name == "t" else [f"s3://b/{n}.nc", n * 7919, 1000]
-            for n in range(20_000)
-            for name in "tuvwx"
-        }
-    )
+    """Five variables that take turns, of which one is inline."""
+    return _document(_interleaved(100_000, "t"))
+
+
+@workload("references: scan a document of 100,000, all inline, beside ujson")
+def scan_inline(folder: Path) -> Mapping[str, Contender]:
+    """Five variables that take turns, all of them inline."""
+    return _document(_interleaved(100_000, "tuvwx"))
+
+
+def _opened(folder: Path, refs: dict[str, Any]) -> Mapping[str, Contender]:
+    """Return opening a set from a local file, and reading one value of it."""
+    import fsspec
+    import ujson
+
+    import fsstore
+
+    (folder / "refs.json").write_text(ujson.dumps({"version": 1, "refs": refs}), encoding="utf-8")
+    key = "t/7777.0"
+    options = {"remote_protocol": "file", "skip_instance_cache": True}
+    return {
+        "fsstore": lambda: bytes(
+            fsstore.KvStore.open(f"file://{folder}/refs.json|reference:").result().read(key).result().value
+        ),
+        "fsspec": lambda: fsspec.filesystem("reference", fo=f"{folder}/refs.json", **options).cat_file(key),
+    }
+
+
+@workload("references: open a set of 200,000, a fifth inline")
+def open_mixed(folder: Path) -> Mapping[str, Contender]:
+    """Five variables that take turns, of which one is inline."""
+    return _opened(folder, _interleaved(200_000, "t"))
+
+
+@workload("references: open a set of 200,000, all inline")
+def open_inline(folder: Path) -> Mapping[str, Contender]:
+    """Five variables that take turns, all of them inline."""
+    return _opened(folder, _interleaved(200_000, "tuvwx"))
 
 
 @workload("references: read 4096 pieces of a file", size=CHUNKS * LENGTH * 4)

@@ -74,7 +74,8 @@ def test_values(text, value):
         "5", "true", "false", "1.5", "NaN", "[]", '["u", 1]', '["u", 1, 2, 3]', '[["u", 1, 2]]', '["u", null, 1]',
         '["u", 1, null]', '["u", "1", 2]', '["u", 1.0, 2]', '["u", 1, 2.5]', '["u", -1, 2]', '["u", 1, -1]',
         '["u", true, 2]', '["u", 99999999999999999999999, 1]', '["", 0, 1]', "[null]", "[null, 0, 1]", "[5, 0, 1]",
-        '"base64:!!!"', '"base64:AA"', '"base64:AA-_"', '"base64:AAAA\\n"', '["a\\u0000b", 0, 1]', '"\\ud800"',
+        '"base64:!!!"', '"base64:AA"', '"base64:AA-_"', '"base64:AAAA\\n"', '"base64:AAAA="', '"base64:AAAA===="',
+        '["a\\u0000b", 0, 1]', '"\\ud800"',
     ],
 )  # fmt: skip
 def test_malformed_values_are_refused_when_opened(text):

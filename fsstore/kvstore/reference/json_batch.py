@@ -1,8 +1,9 @@
 """Members of a JSON object read many at a time by a JSON parser, where they do not look alike.
 
-Inline values stand between ranges in most sets, and then no long run of members has one form (`json_run`).  `take`
-cuts a window of the text behind the last member that seems to end there and gives it to the parser as an object of its
-own.  A cut inside of a string or of brackets leaves them open, so a text that parses was cut between members.
+Where spaces differ from member to member, or keys and URLs hold escapes, no long run of members has one form
+(`json_form`).  `take` cuts a window of the text behind the last member that seems to end there and gives it to the
+parser as an object of its own.  A cut inside of a string or of brackets leaves them open, so a text that parses was cut
+between members.
 
 `sort` accepts only what needs no second look: text, `[url]` and `[url, offset, length]` in their exact types.  Where it
 meets anything else it gives up, and whoever reads member by member says what is wrong, and where.  About 2 µs a member,

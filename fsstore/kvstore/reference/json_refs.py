@@ -10,7 +10,7 @@ reported, with its key and the byte where it stands, all at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ from fsstore._json import show
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference import json_batch, json_scan
 from fsstore.kvstore.reference.gen import Gen, parse_gen
-from fsstore.kvstore.reference.json_scan import Member, Run, Scanner, Sink
+from fsstore.kvstore.reference.json_scan import Member, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.refset import TableSet
-from fsstore.kvstore.reference.table import ABSENT, WHOLE, Row, Rows, Table, TableBuilder
+from fsstore.kvstore.reference.table import ABSENT, WHOLE, Row, Rows, Run, Table, TableBuilder
 from fsstore.kvstore.reference.template import TemplateError, Templates, render
 from fsstore.kvstore.reference.value import decode_value
 
@@ -43,10 +43,9 @@ class _Refs:
         self.problems: list[str] = []
         self._target = target
 
-    def run(self, run: Run) -> None:
-        urls = np.repeat(self.builder.url_ids(run.urls), run.repeats)
-        offset, length = run.numbers or (np.zeros(len(urls), np.int64), np.full(len(urls), WHOLE, np.int64))
-        self.builder.add_rows(run.keys, Rows(urls, offset, length))
+    def run(self, run: Run) -> bool:
+        self.builder.add_run(run)
+        return True
 
     def batch(self, members: dict[str, Any]) -> bool:
         batch = json_batch.sort(members, WHOLE)
@@ -115,14 +114,16 @@ class _Document(_Refs):
         self.refs: _Refs | None = None
         self._nested = nested
 
-    def run(self, run: Run) -> None:
-        self.names.add("a reference")
-        super().run(run)
+    def run(self, run: Run) -> bool:
+        keys = {key.decode() for key in run.loose.values()}
+        return not keys & _SPECIAL and super().run(run) and self._note(keys, odd=bool(run.groups))
 
     def batch(self, members: dict[str, Any]) -> bool:
-        if members.keys() & _SPECIAL or not super().batch(members):
-            return False
-        self.names |= {"a reference"} if members.keys() - _BESIDE_REFS else members.keys()
+        return not members.keys() & _SPECIAL and super().batch(members) and self._note(members.keys())
+
+    def _note(self, keys: Set[str], *, odd: bool = False) -> bool:
+        """Remember names beside which a document of version 1 may not lack its version."""
+        self.names |= {"a reference"} if odd or keys - _BESIDE_REFS else keys
         return True
 
     def member(self, member: Member) -> None:

@@ -1,9 +1,9 @@
 """Scanning a JSON object of references without building it.
 
-The document comes in pieces, of which only what is being read is kept.  Members that all look alike are read as
-columns, thousands at once (`json_run`).  Other references and inline values go through a JSON parser by the hundred
-(`json_batch`).  What is left (nulls, objects, mistakes) is read by a tokenizer, member by member.  Where text ends too
-early, the next piece is appended and the member is read again; without a next piece, the document is damaged.
+The document comes in pieces, of which only what is being read is kept.  Members that look alike are read as columns,
+thousands at once (`json_run`).  Where spaces or escapes differ from member to member, they go through a JSON parser by
+the hundred (`json_batch`).  What is left (objects, mistakes) is read by a tokenizer, member by member.  Where text ends
+too early, the next piece is appended and the member is read again; without a next piece, the document is damaged.
 
 The expressions are possessive: no backtracking, so time is linear in the text whatever it holds.  Runs are looked for
 in windows that grow while they succeed, and not at all for a while after they failed; batches likewise.
@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError
 from fsstore.kvstore.reference import json_batch
-from fsstore.kvstore.reference.json_run import Run, take
+from fsstore.kvstore.reference.json_run import take
+from fsstore.kvstore.reference.table import Run
 
-__all__ = ["Buffer", "Member", "Run", "Scanner", "Sink"]
+__all__ = ["Buffer", "Member", "Scanner", "Sink"]
 
 T = TypeVar("T")
 _DECODER = json.JSONDecoder(strict=False)
@@ -57,8 +58,8 @@ class Member(NamedTuple):
 class Sink(Protocol):
     """What receives the members of an object."""
 
-    def run(self, run: Run) -> None:
-        """Take a run of references."""
+    def run(self, run: Run) -> bool:
+        """Take a run of references, or none of it; return whether it was taken."""
         ...
 
     def batch(self, members: dict[str, Any]) -> bool:
@@ -158,15 +159,14 @@ class Scanner:
             return False
         self._skip_space()
         found = take(self._data, self._at, self._window)
-        if found is None:
+        if found is None or not sink.run(found[0]):
             self._window, self._rest = _LEAST, _FEW
             return False
-        run, stop = found
+        stop = found[1]
         short = stop - self._at < self._window // 2
         self._window = max(_LEAST, self._window // 4) if short else min(_MOST, 2 * self._window)
         self._rest = _FEW if stop - self._at < _LEAST // 4 else 0
         self._at = stop
-        sink.run(run)
         return True
 
     def _batch(self, sink: Sink) -> bool:
@@ -192,6 +192,7 @@ class Scanner:
         key = str(_parse(name, place))
         inner = sink.enter(key) if self._data[self._at : self._at + 1] == b"{" else None
         if inner is not None:
+            self._rest = self._single = 0
             self.members(inner)
         else:
             place = self._gone + self._at

@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fsstore._json import Fields, integer, quote, show
+from fsstore._json import Fields, integer, show
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.grid import Grid, grid_of
-from fsstore.kvstore.reference.json_scan import Buffer, Member, Run, Scanner, Sink
+from fsstore.kvstore.reference.json_scan import Buffer, Member, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key
+from fsstore.kvstore.reference.table import Run
 from fsstore.kvstore.reference.value import decode_text, encode_text
 
 __all__ = ["format_metadata", "is_document", "is_object", "parse_metadata"]
@@ -54,8 +55,9 @@ class _Metadata:
         self.parsed: dict[str, Any] = {}
         self.problems: list[str] = []
 
-    def run(self, run: Run) -> None:
-        self.problems += [f"Error in metadata {quote(key)}: Expected object" for key in run.names()]
+    def run(self, run: Run) -> bool:
+        """Want metadata one by one, as their text."""
+        return False
 
     def batch(self, members: dict[str, Any]) -> bool:
         """Want metadata one by one, as their text."""
@@ -89,8 +91,9 @@ class _Document:
         self.others: dict[str, Any] = {}
         self.complete = False
 
-    def run(self, run: Run) -> None:
-        """Pass over members that have the form of references."""
+    def run(self, run: Run) -> bool:
+        """Want members one by one."""
+        return False
 
     def batch(self, members: dict[str, Any]) -> bool:
         """Want metadata one by one, as their text."""

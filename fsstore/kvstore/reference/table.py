@@ -24,9 +24,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.inline import Inline, Piece
 from fsstore.kvstore.reference.keys import Family, Group, join, split, split_one
 
-__all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Row", "Rows", "Table", "TableBuilder"]
+__all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Row", "Rows", "Run", "Table", "TableBuilder"]
 
 ABSENT = -1
 INLINE = -2
@@ -78,10 +79,27 @@ class Rows(NamedTuple):
         """Replace the rows a NumPy index selects."""
         self.url[where], self.offset[where], self.length[where] = rows
 
+    def row(self, at: int) -> Row:
+        """Return one row."""
+        return Row(int(self.url[at]), int(self.offset[at]), int(self.length[at]))
+
     @property
     def nbytes(self) -> int:
         """The memory the columns take."""
         return int(self.url.nbytes + self.offset.nbytes + self.length.nbytes)
+
+
+class Run(NamedTuple):
+    """References taken together: the groups of their keys, and loose keys by their place; URLs and inline values.
+
+    The rows count URLs and values from the first of the run.
+    """
+
+    groups: list[Group]
+    loose: dict[int, bytes]
+    rows: Rows
+    urls: list[bytes]
+    values: list[Piece]
 
 
 _Piece: TypeAlias = tuple[Int64, Rows]
@@ -123,7 +141,7 @@ class Block:
             linear, at = at, int(np.searchsorted(self.index, at))
             if at >= len(self.index) or self.index[at] != linear:
                 return None
-        return Row(int(self.rows.url[at]), int(self.rows.offset[at]), int(self.rows.length[at]))
+        return self.rows.row(at)
 
     def keys(self, start: int, stop: int) -> tuple[list[str], Rows]:
         """Return the keys and rows that exist among the stored rows `[start, stop)`."""
@@ -144,7 +162,7 @@ class Table:
     """References by key.  `urls` and `inline` are what rows point into."""
 
     urls: list[str] = field(default_factory=list)
-    inline: list[bytes] = field(default_factory=list)
+    inline: Sequence[bytes] = ()
     loose: dict[str, Row] = field(default_factory=dict)
     blocks: dict[Family, Block] = field(default_factory=dict)
 
@@ -222,7 +240,7 @@ class TableBuilder:
 
     def __init__(self) -> None:
         self.urls: list[str] = []
-        self.inline: list[bytes] = []
+        self.inline = Inline()
         self._ids: dict[bytes, int] = {}
         self._loose: dict[str, Row] = {}
         self._pieces: dict[Family, list[_Piece]] = {}
@@ -248,8 +266,7 @@ class TableBuilder:
 
     def add_inline(self, key: bytes, value: bytes) -> None:
         """Add one inline value."""
-        self.inline.append(value)
-        self.add(key, Row(INLINE, len(self.inline) - 1, len(value)))
+        self.add(key, Row(INLINE, self.inline.append(value), len(value)))
 
     def add_rows(self, keys: Sequence[bytes] | Group, rows: Rows) -> None:
         """Add many references at once."""
@@ -258,6 +275,20 @@ class TableBuilder:
             self._add_group(keys, rows)
         else:
             self._add(keys, rows)
+
+    def add_run(self, run: Run) -> None:
+        """Add references whose keys are split, and whose rows count URLs and inline values of their own."""
+        self._flush()
+        url, offset, length = run.rows
+        ids, first = self.url_ids(run.urls), self.inline.extend(run.values)
+        if run.values:
+            offset = np.where(url == INLINE, offset + first, offset)
+        url = np.where(url >= 0, ids.take(url, mode="clip"), url) if len(ids) else url
+        rows = Rows(url, offset, length)
+        for group in run.groups:
+            self._add_group(group, rows.take(group.positions))
+        for position, key in run.loose.items():
+            self._loose[key.decode()] = rows.row(position)
 
     def _flush(self) -> None:
         if self._waiting:
@@ -269,8 +300,7 @@ class TableBuilder:
         for group in groups:
             self._add_group(group, rows.take(group.positions))
         for position in loose:
-            row = Row(int(rows.url[position]), int(rows.offset[position]), int(rows.length[position]))
-            self._loose[keys[position].decode()] = row
+            self._loose[keys[position].decode()] = rows.row(position)
 
     def _add_group(self, group: Group, rows: Rows) -> None:
         coords: Any = group.coords

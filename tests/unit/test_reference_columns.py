@@ -1,0 +1,138 @@
+"""What reading references in bulk rests on: numbers and families found in a text, base64 checked, values in pieces."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+
+import numpy as np
+import pytest
+
+from fsstore.kvstore.reference.families import families
+from fsstore.kvstore.reference.inline import Inline, Piece, base64_sizes
+from fsstore.kvstore.reference.json_plain import Plain
+from fsstore.kvstore.reference.keys import split_one
+from fsstore.kvstore.reference.text import LONGEST, Text
+from fsstore.kvstore.reference.value import decode_text
+
+
+def test_numbers_are_read_backwards_from_any_place():
+    """Before every place of a text stands the number that its digits say, or none that is canonical."""
+    rng = random.Random(1)
+    words = [
+        "".join(rng.choices("0123456789", k=rng.randrange(27))) + rng.choice(["", *'a.":/;\x80'])
+        for _ in range(2000)
+    ]
+    data = "x".join(words).encode()
+    values, starts, good = Text(data).number(np.arange(len(data) + 1))
+    for end, (value, start, is_number) in enumerate(
+        zip(values.tolist(), starts.tolist(), good.tolist(), strict=True)
+    ):
+        digits = re.search(rb"[0-9]*\Z", data[max(0, end - 40) : end])[0]
+        assert end - start == min(len(digits), LONGEST)
+        assert is_number == bool(re.fullmatch(rb"0|[1-9][0-9]{0,17}", digits))
+        assert not is_number or value == int(digits)
+
+
+def test_parts_of_a_text_are_found_and_cut_out():
+    """Where something stands is said of any place, also outside of the text; what is cut out is what stands there."""
+    text = Text(b"one, two, three")
+    assert text.has(np.arange(-3, 20), b", t").nonzero()[0].tolist() == [3 + 3, 3 + 8]
+    assert text.parts(np.array([0, 5, 15]), np.array([3, 8, 15])) == b"onetwo"
+    assert [word.tobytes() for word in text.words(np.array([0, 5]), np.array([3, 10]))] == [
+        b"one".ljust(8, b"\0") + b"two, thr",
+        b"".ljust(8, b"\0") + b"ee".ljust(8, b"\0"),
+    ]
+
+
+PARTS = [
+    "x",
+    "",
+    "g1",
+    "x/1",
+    "a.b",
+    "é",
+    "0",
+    "7",
+    "05",
+    "12",
+    "9" * 18,
+    "9" * 19,
+    "1" * 30,
+    "prefix of nineteen",
+    "c",
+]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_in_a_text_are_of_the_families_they_are_of_alone(seed):
+    """Every key that is read lands in a group of its family, in order, or is loose; what is not read is said."""
+    rng = random.Random(seed)
+    parts = rng.sample(PARTS, rng.randrange(2, 9))
+    keys = [
+        "".join(rng.choice(parts) + rng.choice("/.") for _ in range(rng.randrange(5))) + rng.choice(parts)
+        for _ in range(200)
+    ]
+    keys = [key.encode() for key in keys if key and not key.startswith("/")]
+    start = np.cumsum([0, *(len(key) + 2 for key in keys)])
+    groups, loose, count = families(Text(b'"%b"' % b'""'.join(keys)), start[:-1], start[1:] - 1)
+    found = dict.fromkeys(loose.tolist())
+    for group in groups:
+        positions = np.arange(count)[group.positions].tolist()
+        assert positions == sorted(positions)
+        found.update(zip(positions, ((group.family, row) for row in group.coords.tolist()), strict=True))
+    assert found == {number: split_one(key) for number, key in enumerate(keys[:count])}
+    assert count == len(keys) or b"1" * 30 in keys[count]
+
+
+def test_base64_is_checked_as_it_is_decoded():
+    """Of all short texts, one by one and together, those are base64 that decode, and of the size that is said."""
+    texts = [
+        "".join(text)
+        for size in range(9)
+        for text in itertools.product("AB=!"[: 4 if size < 6 else 3], repeat=size)
+    ]
+    sizes = {}
+    for text in texts:
+        try:
+            sizes[text.encode()] = len(decode_text("base64:" + text))
+        except ValueError:
+            assert base64_sizes(text.encode(), np.array([len(text)])) is None, text
+    for good, size in sizes.items():
+        assert base64_sizes(good, np.array([len(good)])).tolist() == [size]
+    lengths = np.array([len(good) for good in sizes])
+    assert base64_sizes(b"".join(sizes), lengths).tolist() == list(sizes.values())
+    assert base64_sizes(b"".join(sizes) + b"AAAA=AAA", np.append(lengths, [5, 3])) is None
+    assert base64_sizes(b"AA=A" + b"AAA=", np.array([4, 4])) is None
+
+
+def test_inline_values_are_numbered_in_the_order_they_came():
+    """Single values and pieces, encoded or not, are one sequence."""
+    values = Inline()
+    assert values.append(b"a") == 0
+    assert (
+        values.extend(
+            [Piece.of(b"AAECAw==", np.array([4, 0, 4]), encoded=True), Piece.of(b"bcd", np.array([1, 2]))]
+        )
+        == 1
+    )
+    assert values.append(b"base64:") == 6
+    assert list(values) == [b"a", b"\0\1\2", b"", b"\3", b"b", b"cd", b"base64:"]
+    assert values[-2] == b"cd"
+    assert values[1:3] == [b"\0\1\2", b""]
+    with pytest.raises(IndexError):
+        values[7]
+
+
+@pytest.mark.parametrize("text", [b'"a"', b'"a\\/b\\/"', b'"\\\\/\\"\\/\\\\\\\\\\"\\n"', b'"\\u00e9\\\\\\/"'])
+def test_escapes_come_back_when_strings_are_parsed(text):
+    """Without escaped quotes every quote is a boundary; a string means what it meant, and places are those it had."""
+    import json
+
+    plain = Plain.of(text + b', "next')
+    assert plain.data.count(b'"') == 3
+    stop = plain.data.index(b'", "') + 1
+    assert plain.parse([plain.data[:stop]]) == [json.loads(text)]
+    assert plain.place(stop) == len(text)
+    assert plain.is_text(stop)
