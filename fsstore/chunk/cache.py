@@ -44,8 +44,11 @@ class ChunkCache:
     def keep(self, identity: Any, chunk: CachedChunk) -> None:
         """Keep a chunk."""
         size = 256 + (0 if chunk.array is None else chunk.array.nbytes)
-        self.pool.put((self.owner, identity), chunk, size)
+        key = identity
+        while isinstance(key, tuple):  # a part of a shard: the identity of the shard, and its number there
+            key = key[0]
+        self.pool.put((self.owner, identity), chunk, size, group=(self.owner, key))
 
-    def forget(self, identity: Any) -> None:
-        """Drop a chunk that was overwritten."""
-        self.pool.discard((self.owner, identity))
+    def forget(self, key: str) -> None:
+        """Drop what was decoded from a key that was written: a chunk, or the parts of a shard."""
+        self.pool.discard_group((self.owner, key))

@@ -253,7 +253,7 @@ async def _store(job: _Job, array: ChunkedArray) -> bool:
     stamp = await entry.store.write(entry.key, job.kind.format.encode(array), condition)
     if condition == NO_VALUE and stamp.generation == UNKNOWN:
         return False
-    entry.keep(array, stamp.generation, stamp.time)
+    entry.stored(array, stamp.generation, stamp.time)
     return True
 
 

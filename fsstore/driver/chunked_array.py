@@ -193,7 +193,7 @@ class ChunkedDriver(ArrayDriver):
             return futures.failed(error)
         if self.kvstore.ledger is not None:
             pool, owner = self.options.pool, self.entry.identity
-            self.kvstore.ledger.after_commit(("chunks", owner), lambda _: pool.discard_all(owner))
+            self.kvstore.ledger.after_commit(("chunks", owner), lambda _: pool.discard_groups(owner))
         return write_chunks(request)
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
@@ -218,7 +218,7 @@ class ChunkedDriver(ArrayDriver):
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
         """Return the driver as a transaction sees it; None unbinds."""
         kvstore = self.kvstore.within(transaction)
-        entry = self.entry.within(kvstore.prefix, self._current())
+        entry = self.entry.within(kvstore, self._current(), self.options.metadata_pool)
         bound = ChunkedDriver(self.kind, kvstore, entry, self.array, self.options, self.mode)
         bound.transaction = transaction
         return bound

@@ -38,7 +38,8 @@ def store_identity(kvstore: OpenKv) -> str:
 class MetadataEntry:
     """The current metadata of one array, and the generation of the document it was read from.
 
-    `identity` is the same for everything of one array, inside and outside of transactions.
+    `identity` is the same for everything of one array, inside and outside of transactions; `is_written` says that the
+    document was stored through this entry.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class MetadataEntry:
         "format",
         "generation",
         "identity",
+        "is_written",
         "key",
         "store",
         "time",
@@ -62,6 +64,7 @@ class MetadataEntry:
         self.key: str = options.get("metadata_key") or array_format.document
         self._options = dict(options)
         self.array: ChunkedArray | None = None
+        self.is_written = False
         self.generation = UNKNOWN
         self.time = float("-inf")
 
@@ -73,14 +76,18 @@ class MetadataEntry:
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
         identity = (array_format.id, chosen, store_identity(kvstore))
         made = cls(array_format, kvstore.prefix, options, identity)
+        return made._share(kvstore, pool)
+
+    def _share(self, kvstore: OpenKv, pool: CachePool) -> MetadataEntry:
         ledger = kvstore.ledger
-        found: MetadataEntry = pool.share((identity, None if ledger is None else id(ledger)), made)
+        found: MetadataEntry = pool.share((self.identity, None if ledger is None else id(ledger)), self)
         return found
 
-    def within(self, store: KvPrefix, array: ChunkedArray) -> MetadataEntry:
-        """Return the entry of an array as a transaction sees it, which begins with what is known now."""
-        entry = MetadataEntry(self.format, store, array.extra, self.identity)
-        entry.keep(array, self.generation, self.time)
+    def within(self, kvstore: OpenKv, array: ChunkedArray, pool: CachePool) -> MetadataEntry:
+        """Return the entry that handles in a transaction share: what is known outside, until it is written."""
+        entry = MetadataEntry(self.format, kvstore.prefix, array.extra, self.identity)._share(kvstore, pool)
+        if not entry.is_written:
+            entry.keep(array, self.generation, self.time)
         return entry
 
     def publish(self, pool: CachePool) -> None:
@@ -153,8 +160,13 @@ class MetadataEntry:
         return array
 
     def keep(self, array: ChunkedArray, generation: bytes, time: float) -> None:
-        """Remember what was just stored."""
+        """Remember what is known to be stored."""
         self.array, self.generation, self.time = array, generation, time
+
+    def stored(self, array: ChunkedArray, generation: bytes, time: float) -> None:
+        """Remember what was just stored through this entry."""
+        self.keep(array, generation, time)
+        self.is_written = True
 
     def forget(self) -> None:
         """Forget what was read."""

@@ -56,7 +56,7 @@ class Resize:
                 await delete_outside(self._entry.store, old, new_shape)
             stamp = await self._replace_document(new)
             if stamp is not None:
-                self._entry.keep(new, *stamp)
+                self._entry.stored(new, *stamp)
                 return new
             await _runtime.pause(0.001 * attempt)
         raise AbortedError(f"{self._entry.describe()} was changed by other writers at every attempt")

@@ -1,4 +1,4 @@
-"""What is committed is seen by every handle of its context, also by those that trust what they have cached."""
+"""What is written or committed is seen by every handle of its context, also by those that trust what they have cached."""
 
 import pytest
 import tensorstore
@@ -7,6 +7,25 @@ import fsstore
 
 SPEC = {"driver": "zarr3", "kvstore": "memory://x/"}
 MODULES = pytest.mark.parametrize("module", [fsstore, tensorstore])
+
+
+@MODULES
+@pytest.mark.parametrize("recheck", [True, False, "open"])
+@pytest.mark.parametrize("read_chunk", [4, 2, 1])
+def test_writes(module, recheck, read_chunk):
+    """Parts of chunks and of shards, whole ones and fill values are read as they were written last."""
+    context = module.Context({"cache_pool": {"total_bytes_limit": 1_000_000}})
+    spec = {**SPEC, "recheck_cached_data": recheck}
+    layout = module.ChunkLayout(read_chunk_shape=[read_chunk], write_chunk_shape=[4])
+    store = module.open(
+        spec, create=True, dtype=module.int32, shape=[8], chunk_layout=layout, context=context
+    ).result()
+    other = module.open(spec, context=context).result()
+    expected = [1] * 8
+    for begin, end, value in [(0, 8, 1), (1, 2, 5), (0, 4, 7), (2, 4, 0), (3, 6, 2), (0, 8, 0)]:
+        store[begin:end] = value
+        expected[begin:end] = [value] * (end - begin)
+        assert store.read().result().tolist() == other.read().result().tolist() == expected
 
 
 @MODULES
@@ -41,6 +60,21 @@ def test_chunks_cached_by_a_handle_that_is_gone(module):
     assert again.read().result().tolist() == [1, 1, 1, 1]
     other = module.open(spec, create=True, dtype=module.int32, shape=[4]).result()
     assert other.read().result().tolist() == [0, 0, 0, 0]
+
+
+@MODULES
+def test_handles_in_one_transaction(module):
+    """Handles bound to one transaction share its shape; until it has one of its own they follow that outside."""
+    context = module.Context()
+    store = module.open(SPEC, create=True, dtype=module.int32, shape=[4], context=context).result()
+    with module.Transaction() as transaction:
+        first = store.with_transaction(transaction)
+        store.resize(exclusive_max=[5]).result()
+        assert store.with_transaction(transaction).read().result().shape == (5,)
+        first.resize(exclusive_max=[6]).result()
+        assert store.with_transaction(transaction).read().result().shape == (6,)
+        assert store.read().result().shape == (5,)
+    assert store.read().result().shape == (6,)
 
 
 @MODULES
