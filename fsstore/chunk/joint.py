@@ -1,57 +1,60 @@
 """Small reads of one array made together: each chunk is fetched and decoded once, whoever wants a part of it.
 
 Many small reads are often begun before the first result is asked for, and often touch the same chunks.  A `ReadQueue`
-holds those that were begun until somebody waits for one of them, then makes them all at once.  An error in a chunk
-fails the reads that touch it and no others.
+holds those that were begun until somebody waits for one of them, then makes them all at once.  Boxes are not even
+planned before that: to begin one is to remember it.  An error in a chunk fails the reads that touch it and no others.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fsstore import _runtime
 from fsstore import future as futures
+from fsstore.chunk.allocation import new_array
+from fsstore.chunk.boxes import Boxes, BoxView, plan_boxes
+from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.plan import AnyCell
-from fsstore.chunk.read import INLINE_BYTES, read_here
+from fsstore.chunk.read import INLINE_BYTES, ReadRequest, plan_alone, read_here
+from fsstore.chunk.request import located
 from fsstore.chunk.source import Source
-from fsstore.chunk.window import ReadPart, ReadRequest, Window, locate_error
+from fsstore.chunk.window import Planned, ReadPart, locate_error
+from fsstore.codec.bound_chain import Array
 from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.kvstore.contract import ReadResult
 
-__all__ = ["ReadQueue", "read_together"]
+__all__ = ["ReadQueue"]
 
 _FETCH_BYTES = 64 * 1024 * 1024
 _QUEUE_LIMIT = 4096
+_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 _LARGE_CHUNK = 256 * 1024  # worth a worker each
 _SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
 
-Users = list[tuple[int, ReadPart, AnyCell]]
+User: TypeAlias = tuple[int, ReadPart, AnyCell]
+"""The number of a read that wants a part of a chunk, how it reads, and the part."""
 
 
 class ReadQueue:
     """Reads of one array that have begun and not started."""
 
-    __slots__ = ("_bytes", "_lock", "_waiting")
+    __slots__ = ("_lock", "_waiting")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[tuple[list[Window], Future[Any]]] = []
-        self._bytes = 0
+        self._waiting: list[tuple[Future[Any], Planned | BoxView]] = []
 
-    def add(self, windows: list[Window], touched_bytes: int) -> Future[Any]:
-        """Return the future of a read that is made when this or another future of the queue is waited for.
-
-        `touched_bytes` is the size of the decoded chunks it touches.
-        """
+    def add(self, wanted: Planned | BoxView) -> Future[Any]:
+        """Return the future of a read that is made when this or another future of the queue is waited for."""
         future: Future[Any] = futures.pending(start=self.flush)
         with self._lock:
-            self._waiting.append((windows, future))
-            self._bytes += touched_bytes
+            self._waiting.append((future, wanted))
             full = len(self._waiting) >= _QUEUE_LIMIT
         if full:
             self.flush()
@@ -61,58 +64,110 @@ class ReadQueue:
         """Make the reads that wait: here if that is quick, otherwise on a pool thread."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            touched, self._bytes = self._bytes, 0
-        waiting = [(windows, future) for windows, future in waiting if not future.cancelled()]
+        waiting = [each for each in waiting if not each[0].cancelled()]
         if not waiting:
             return
-        if touched <= INLINE_BYTES:
-            _make(waiting, quick=True)
+        batch = _Batch([future for future, _ in waiting])
+        with batch.failing():
+            batch.plan([wanted for _, wanted in waiting])
+        if batch.touched_bytes <= INLINE_BYTES:
+            batch.make(quick=True)
         else:
-            _runtime.submit(partial(_make, quick=False), waiting, kind="io")
+            _runtime.submit(partial(batch.make, quick=False), kind="io")
 
 
-def _make(waiting: list[tuple[list[Window], Future[Any]]], *, quick: bool) -> None:
-    errors: list[BaseException | None] = [None]
-    try:
-        if len(waiting) == 1 and quick:
-            _runtime.drive(read_here(waiting[0][0]))
-        else:
-            errors = _runtime.drive(read_together([windows for windows, _ in waiting]))
-    except BaseException as failure:  # noqa: BLE001  # whatever it is, nobody may wait for ever
-        errors = [failure] * len(waiting)
-    for (windows, future), error in zip(waiting, errors, strict=True):
-        if error is None:
-            futures.resolve(future, windows[0].part.request.out)
-        else:
-            futures.fail(future, error)
+class _Batch:
+    """Reads that are made together, known by their numbers."""
+
+    __slots__ = ("_boxes", "_errors", "_futures", "_outs", "_planned")
+
+    def __init__(self, waiting: Sequence[Future[Any]]) -> None:
+        self._futures = waiting
+        self._outs: dict[int, Array] = {}
+        self._errors: list[BaseException | None] = [None] * len(waiting)
+        self._planned: dict[int, Planned] = {}
+        self._boxes: list[Boxes] = []
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Fail all reads when something fails that concerns all, so that nobody waits for ever."""
+        try:
+            yield
+        except BaseException as failure:  # noqa: BLE001  # the futures carry it
+            self._errors = [failure] * len(self._futures)
+            self._planned, self._boxes = {}, []
+
+    @property
+    def touched_bytes(self) -> int:
+        """How many bytes are decoded if each read decodes for itself."""
+        plans: Sequence[Boxes | Planned] = [*self._boxes, *self._planned.values()]
+        return sum([each.touched_bytes for each in plans])
+
+    def plan(self, wanted: Sequence[Planned | BoxView]) -> None:
+        """Plan the reads that are not planned yet."""
+        views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
+        if len(views) >= _COLUMNS_FROM:
+            self._boxes = plan_boxes(views)
+        for boxes in self._boxes:
+            self._outs |= boxes.outs
+        for number in set(range(len(wanted))).difference(self._outs):
+            each = wanted[number]
+            try:
+                planned = _alone(each) if isinstance(each, BoxView) else each
+            except StoreError as error:
+                self._errors[number] = error
+            else:
+                self._planned[number], self._outs[number] = planned, planned.out
+
+    def make(self, *, quick: bool) -> None:
+        """Make the reads."""
+        with self.failing():
+            if quick and len(self._futures) == 1:
+                for planned in self._planned.values():
+                    _runtime.drive(read_here(planned.windows))
+            else:
+                _runtime.drive(self._make_together())
+        for number, (future, error) in enumerate(zip(self._futures, self._errors, strict=True)):
+            if error is None:
+                futures.resolve(future, self._outs[number])
+            else:
+                futures.fail(future, error)
+
+    async def _make_together(self) -> None:
+        """Make the reads; each chunk is fetched once."""
+        listed: dict[Any, list[User]] = {}
+        parts: dict[Any, ReadPart] = {}
+        for number, planned in self._planned.items():
+            for window in planned.windows:
+                for cell, identity in zip(window.cells, window.identities, strict=True):
+                    listed.setdefault(identity, []).append((number, window.part, cell))
+                    parts.setdefault(type(identity), window.part)
+        users: dict[Any, Iterable[User]] = {**listed}
+        for boxes in self._boxes:
+            for key, run in boxes.runs.items():
+                users[key] = [*users[key], *run] if key in users else run
+                parts.setdefault(str, boxes.part)
+        for kind, part in parts.items():
+            wanted = [identity for identity in users if type(identity) is kind]
+            size = _batch_size(part.chunks.model)
+            job = _Job(part.source, users, self._errors)
+            batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
+            if size == 1:  # large chunks: each worker reads and decodes its own
+                await _runtime.offload(_runtime.map_blocking, job.run, batches)
+                continue
+            for batch in batches:
+                await job.fetch_and_place(batch)
 
 
-async def read_together(reads: Sequence[Sequence[Window]]) -> list[BaseException | None]:
-    """Make reads of one array, each given as its windows; return the error of each, or None."""
-    errors: list[BaseException | None] = [None] * len(reads)
-    users: dict[Any, Users] = {}
-    sources: dict[Any, Source] = {}
-    for number, windows in enumerate(reads):
-        for window in windows:
-            for cell, identity in zip(window.cells, window.identities, strict=True):
-                users.setdefault(identity, []).append((number, window.part, cell))
-                sources.setdefault(type(identity), window.part.source)
-    size = _batch_size(reads[0][0].part.request)
-    for kind, source in sources.items():
-        wanted = [identity for identity in users if type(identity) is kind]
-        batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
-        job = _Job(source, users, errors)
-        if size == 1:  # large chunks: each worker reads and decodes its own
-            await _runtime.offload(_runtime.map_blocking, job.run, batches)
-            continue
-        for batch in batches:
-            await job.fetch_and_place(batch)
-    return errors
+def _alone(view: BoxView) -> Planned:
+    chunks, transform, order = view
+    shape, maps = located(transform, chunks.bounds)
+    return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))
 
 
-def _batch_size(request: ReadRequest) -> int:
+def _batch_size(model: ChunkModel) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
-    chunk, shard = request.model.chain.chunk, request.model.shard
+    chunk, shard = model.chain.chunk, model.shard
     size = math.prod(chunk.shape if shard is None else shard.sub_shape) * chunk.dtype.itemsize
     return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // max(1, size))
 
@@ -121,7 +176,7 @@ class _Job(NamedTuple):
     """Chunks of one source: who wants which part of each, and the errors of the reads."""
 
     source: Source
-    users: dict[Any, Users]
+    users: dict[Any, Iterable[User]]
     errors: list[BaseException | None]
 
     def run(self, batch: list[Any]) -> None:
@@ -158,7 +213,7 @@ class _Job(NamedTuple):
         identity, answer = pair
         if answer is None:
             return
-        users = self.users[identity]
+        users = list(self.users[identity])
         try:
             if len(users) == 1 or answer.state != "value" or _want_little(users):
                 for _, part, cell in users:
@@ -169,12 +224,12 @@ class _Job(NamedTuple):
             for _, part, cell in users:
                 part.placement.copy_out(cell, chunk)
         except StoreError as error:
-            located = locate_error(self.source, identity, error)
+            told = locate_error(self.source, identity, error)
             for number, _, _ in users:
-                self.errors[number] = located
+                self.errors[number] = told
 
 
-def _want_little(users: Users) -> bool:
+def _want_little(users: Sequence[User]) -> bool:
     """Return whether it is less work to decode what each read wants of a chunk than to decode all of it once."""
     wanted = 0
     for _, part, cell in users:

@@ -188,19 +188,16 @@ class Placement:
 
 
 class BoxPlacement:
-    """The array of a request that is one box within a chunk; does what `Placement` does for others."""
+    """What `Placement` does, for boxes, which know where they go."""
 
-    __slots__ = ("_array",)
-
-    def __init__(self, array: Array) -> None:
-        self._array = array
+    __slots__ = ()
 
     def target(self, box: Box) -> Array | None:
-        """Return the array if the box is its chunk."""
-        return self._array if box.covers else None
+        """Return where the box goes if it is its chunk."""
+        return box.target if box.covers else None
 
     def blocks(self, boxes: Sequence[Box], shape: tuple[int, ...]) -> None:
-        """Return None: one box does not come with others."""
+        """Return None: boxes go to arrays of their own."""
 
     def numbers(self, box: Box) -> Sequence[int]:
         """Return the numbers of the chunk."""
@@ -211,12 +208,12 @@ class BoxPlacement:
         return _span(box.inside, shape, order)
 
     def copy_out(self, box: Box, chunk: Array) -> None:
-        """Copy the selected elements of the chunk to the array."""
-        self._array[...] = chunk[box.inside]
+        """Copy the selected elements of the chunk to where they go."""
+        box.target[...] = chunk[box.inside]
 
     def fill(self, box: Box, value: Any) -> None:
-        """Set the elements of the array to one value."""
-        self._array[...] = value
+        """Set the elements to one value."""
+        box.target[...] = value
 
 
 def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:

@@ -94,14 +94,15 @@ class Cell(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A cell that is a request by itself: the numbers of its chunk, and the index of the elements there.
+    """A cell that knows by itself where it goes: the numbers of its chunk, the index of the elements there, the target.
 
     `covers`: they are the whole chunk, in its shape.
     """
 
-    numbers: tuple[int, ...]
+    numbers: Sequence[int]
     inside: tuple[Any, ...]
     covers: bool
+    target: np.ndarray[Any, np.dtype[Any]]
 
 
 AnyCell: TypeAlias = Cell | Box
@@ -163,13 +164,16 @@ def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]
     return Plan(shape, components, (*unused, *used), len(unused), separable, basic)
 
 
-def box_in_chunk(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]) -> Box | None:
-    """Return what a request selects if it is a box within one chunk with its dimensions in order, else None.
+def box_in_chunk(
+    maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
+) -> Box | None:
+    """Return what goes to `out` if that is a box within one chunk with its dimensions in order, else None.
 
     Small reads are such boxes nearly always, and a few integers take a quarter of the time of a plan.
     """
     numbers: list[int] = []
     inside: list[Any] = []
+    shape = out.shape
     covers, rank = True, 0
     for output_map, axis in zip(maps, axes, strict=True):
         if isinstance(output_map, Indexed):
@@ -191,7 +195,7 @@ def box_in_chunk(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequen
         inside.append(slice(first - start, last - start + 1, step))
         covers = covers and last - first == size - 1 and (step == 1 or size == 1)
         rank += 1
-    return Box(tuple(numbers), (*inside, ...), covers) if rank == len(shape) else None
+    return Box(tuple(numbers), (*inside, ...), covers, out) if rank == len(shape) else None
 
 
 def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:

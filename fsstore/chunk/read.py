@@ -13,17 +13,19 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.cell_run import batches
+from fsstore.chunk.chunks import JOINT_BYTES, Chunks
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import BoxPlacement, Placement
-from fsstore.chunk.plan import Box, Plan, box_in_chunk, chunk_numbers, plan
+from fsstore.chunk.plan import Box, OutputMap, Plan, box_in_chunk, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import KvSource
-from fsstore.chunk.window import ReadPart, ReadRequest, Window, decode, fetch, size_of
+from fsstore.chunk.window import Planned, ReadPart, Window, decode, fetch, size_of
+from fsstore.codec.bound_chain import Array
 from fsstore.errors import UnimplementedError
 from fsstore.future import Future
 from fsstore.kvstore.contract import ReadResult
@@ -31,17 +33,28 @@ from fsstore.kvstore.contract import ReadResult
 if TYPE_CHECKING:
     from fsstore.chunk.joint import ReadQueue
 
-__all__ = ["INLINE_BYTES", "read", "read_here"]
+__all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here"]
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
 _NEAR_BYTES = 1024 * 1024  # of stores that never wait: still in the processor's cache when it is decoded
 _TURN_S = 0.005
 INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
-_JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
 _IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
 _WINDOW_COST = 256 * 1024
+_NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
+
+
+class ReadRequest(NamedTuple):
+    """A read: which elements of which chunks are wanted, and where they go.
+
+    `maps` and the shape of `out` are those of `plan.plan`.
+    """
+
+    chunks: Chunks
+    maps: Sequence[OutputMap]
+    out: Array
 
 
 def _bytes_touched(model: ChunkModel, outline: Plan, entries: ShardEntries | None) -> int:
@@ -53,7 +66,7 @@ def _bytes_touched(model: ChunkModel, outline: Plan, entries: ShardEntries | Non
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
     """Return how many bytes of the chunks that windows touch are decoded."""
-    if not windows[0].part.request.model.chain.decodes_spans:
+    if not windows or not windows[0].part.chunks.model.chain.decodes_spans:
         return touched
     total = 0
     for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
@@ -62,28 +75,42 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
     return total
 
 
+def plan_alone(request: ReadRequest) -> Planned:
+    """Return the plan of a read that touches few chunks, none of them a shard."""
+    chunks, maps, out = request
+    model = chunks.model
+    box = box_in_chunk(maps, out, model.axes)
+    if box is not None:
+        windows, count = [_box_window(chunks, box)], 1
+    else:
+        outline = plan(maps, out.shape, model.axes)
+        count = outline.cell_count
+        windows = list(_windows(request, outline, count)) if count else []
+    return Planned(windows, out, _bytes_decoded(windows, count * size_of(model.chain)))
+
+
 def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     """Begin to read; the future's result is `request.out`, filled.
 
     Small reads over stores that never wait go to `queue`, to be made with others.
     """
-    model = request.model
-    box = None if model.chain.shard is not None else box_in_chunk(request.maps, request.out.shape, model.axes)
+    chunks, maps, out = request
+    model = chunks.model
+    box = None if model.chain.shard is not None else box_in_chunk(maps, out, model.axes)
     if box is not None:
         return _read_box(request, box, queue)
-    if not request.fill_missing and model.shard is not model.chain.shard:
-        told = "Finding missing parts of shards is not supported in a grid of varying chunks"
-        return futures.failed(UnimplementedError(told))
-    outline = plan(request.maps, request.out.shape, model.axes)
+    if not chunks.fill_missing and model.shard is not model.chain.shard:
+        return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
+    outline = plan(maps, out.shape, model.axes)
     cells = outline.cell_count
     if not cells:
-        return futures.ready(request.out)
-    entries = None if model.shard is None else ShardEntries(request.maps, request.out.shape, model)
-    waits = request.store.driver.features.waits
+        return futures.ready(out)
+    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
+    waits = chunks.store.driver.features.waits
     touched = _bytes_touched(model, outline, entries)
     small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
-    joint = small or (touched <= _JOINT_BYTES and request.out.nbytes <= INLINE_BYTES)
-    threads = request.threads or _runtime.core_count()
+    joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_BYTES)
+    threads = chunks.threads or _runtime.core_count()
     copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
     share = cells if small or copied else math.ceil(cells / (4 * threads))
     most = _WAITING_BYTES if waits else _NEAR_BYTES
@@ -94,26 +121,30 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
         windows = _shard_windows(request, outline, entries, few=few)
     if waits:
         done = _runtime.start(_read_waiting(windows, threads))
-    elif joint and queue is not None and request.cache is None:
-        return queue.add(made := list(windows), _bytes_decoded(made, touched))
+    elif joint and queue is not None:
+        return queue.add(Planned(made := list(windows), out, _bytes_decoded(made, touched)))
     elif small:
         done = _runtime.start(read_here(windows), waits=False)
     else:
         if few:
             windows = _fetched(windows, threads)
         done = _runtime.spread(_taking_turns(), windows, workers=threads)
-    return futures.mapped(done, request.out)
+    return futures.mapped(done, out)
+
+
+def _box_window(chunks: Chunks, box: Box) -> Window:
+    part = ReadPart(chunks, BoxPlacement(), KvSource(chunks.store))
+    return Window(part, [box], [chunks.model.key(box.numbers)])
 
 
 def _read_box(request: ReadRequest, box: Box, queue: ReadQueue | None) -> Future[Any]:
     """Begin to read a part of one chunk."""
-    model = request.model
-    part = ReadPart(request, BoxPlacement(request.out), KvSource(request.store))
-    window = Window(part, [box], [model.key(box.numbers)])
-    if request.store.driver.features.waits:
+    window = _box_window(request.chunks, box)
+    if request.chunks.store.driver.features.waits:
         done = _runtime.start(_read_waiting(iter([window]), 1))
-    elif queue is not None and request.cache is None:
-        return queue.add([window], _bytes_decoded([window], size_of(model.chain)))
+    elif queue is not None:
+        touched = _bytes_decoded([window], size_of(request.chunks.model.chain))
+        return queue.add(Planned([window], request.out, touched))
     else:
         done = _runtime.start(read_here([window]), waits=False)
     return futures.mapped(done, request.out)
@@ -161,7 +192,7 @@ async def _read_waiting(windows: Iterator[Window], threads: int) -> None:
 def _bytes_of(window: Window) -> int:
     """Return how many bytes the chunks of a window have, decoded; a small one costs its tasks and requests."""
     part = window.part
-    chain = part.request.model.chain if part.entries is None else part.entries.layout.inner
+    chain = part.chunks.model.chain if part.entries is None else part.entries.layout.inner
     return max(_WINDOW_COST, len(window.cells) * size_of(chain))
 
 
@@ -180,8 +211,9 @@ def _pieces(window: Window, answers: Sequence[ReadResult], count: int) -> Iterat
 
 def _windows(request: ReadRequest, outline: Plan, size: int) -> Iterator[Window]:
     """Yield windows of `size` chunks."""
-    part = ReadPart(request, Placement(outline, request.out), KvSource(request.store))
-    for cells, keys in batches(outline, request.model, size):
+    chunks = request.chunks
+    part = ReadPart(chunks, Placement(outline, request.out), KvSource(chunks.store))
+    for cells, keys in batches(outline, chunks.model, size):
         yield Window(part, cells, keys)
 
 
@@ -192,13 +224,13 @@ def _shard_windows(
 
     With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.
     """
-    model, out = request.model, request.out
-    source = KvSource(request.store)
-    whole = ReadPart(request, Placement(outline, out), source)
-    part = ReadPart(request, Placement(entries.plan, out), entries.source(source), entries)
+    chunks, _, out = request
+    source = KvSource(chunks.store)
+    whole = ReadPart(chunks, Placement(outline, out), source)
+    part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
     for cell in outline.cells():
-        key = model.key(chunk_numbers(outline, cell))
-        if cell.covers and not few and request.cache is None and request.fill_missing:
+        key = chunks.model.key(chunk_numbers(outline, cell))
+        if cell.covers and not few and chunks.cache is None and chunks.fill_missing:
             yield Window(whole, [cell], [key])
             continue
         cells, numbers = entries.of(cell)

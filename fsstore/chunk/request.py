@@ -8,9 +8,23 @@ from fsstore.chunk.grid import IntArray
 from fsstore.chunk.plan import Affine, Constant, Indexed, OutputMap
 from fsstore.errors import OutOfRangeError
 from fsstore.index import IndexTransform
+from fsstore.index.compose import compose
 from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE
 
-__all__ = ["maps_within", "plan_maps"]
+__all__ = ["located", "maps_within", "plan_maps"]
+
+
+def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
+    """Return the shape of a view, and where in the array its positions lie.
+
+    `bounds` is the identity over the array, with explicit bounds.
+    """
+    extent = bounds.domain.shape
+    maps = maps_within(transform, extent)
+    if maps is not None:
+        return transform.domain.shape, maps
+    bounded = compose(transform, bounds)
+    return bounded.domain.shape, plan_maps(bounded, extent)
 
 
 def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap]:

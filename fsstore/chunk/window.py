@@ -1,6 +1,6 @@
 """Cells of a read that are fetched together, decoded, and put in their places.
 
-A `ReadPart` knows how the cells of a request are found and decoded: as chunks of the store, or as entries of the shards
+A `ReadPart` knows how cells are found and decoded: as chunks of the store, or as entries of the shards
 there.  A `Window` is some of its cells.  Fetching one may wait; decoding one never does, and any number of threads
 may decode at once, since cells are disjoint parts of the result.
 """
@@ -14,39 +14,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore import _runtime
-from fsstore.chunk.cache import CachedChunk, ChunkCache
-from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.cache import CachedChunk
+from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.place import Placing
-from fsstore.chunk.plan import AnyCell, OutputMap
+from fsstore.chunk.plan import AnyCell
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import ByteRange, Source
 from fsstore.codec.bound_chain import Array, BoundChain, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
-from fsstore.kvstore.contract import UNKNOWN, KvPrefix, ReadResult
+from fsstore.kvstore.contract import UNKNOWN, ReadResult
 from fsstore.kvstore.excerpt import values_of
 
-__all__ = ["ReadPart", "ReadRequest", "Window", "decode", "fetch", "locate_error", "size_of"]
-
-
-class ReadRequest(NamedTuple):
-    """A read: the array's layout, where its chunks are, what is wanted and where it goes.
-
-    `maps` and the shape of `out` are those of `plan.plan`.  `threads` limits the workers.
-    """
-
-    model: ChunkModel
-    store: KvPrefix
-    maps: Sequence[OutputMap]
-    out: Array
-    fill_missing: bool = True
-    threads: int | None = None
-    cache: ChunkCache | None = None
+__all__ = ["Planned", "ReadPart", "Window", "decode", "fetch", "locate_error", "size_of"]
 
 
 class ReadPart(NamedTuple):
-    """One way in which cells of a request are found and decoded: as stored chunks, or as entries of shards."""
+    """One way in which cells are found and decoded: as stored chunks, or as entries of shards."""
 
-    request: ReadRequest
+    chunks: Chunks
     placement: Placing
     source: Source
     entries: ShardEntries | None = None
@@ -82,7 +67,7 @@ class ReadPart(NamedTuple):
         self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> bool:
         """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
-        if self.request.model.bind is not None or len(cells) < 2:
+        if self.chunks.model.bind is not None or len(cells) < 2:
             return False
         chain = self.chain(cells[0])
         present, values = values_of(answers)
@@ -116,22 +101,22 @@ class ReadPart(NamedTuple):
         """Return what decodes the chunk of a cell."""
         if self.entries is not None:
             return self.entries.layout.inner
-        model = self.request.model
+        model = self.chunks.model
         return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
 
     @property
     def _seen_as_decoded(self) -> bool:
-        return not self.request.model.is_partial and (self.entries is None or self.entries.in_order)
+        return not self.chunks.model.is_partial and (self.entries is None or self.entries.in_order)
 
     def _view(self, chunk: Array) -> Array:
         """Return a decoded chunk as the array sees it."""
-        return self.request.model.view(chunk if self.entries is None else self.entries.in_array_order(chunk))
+        return self.chunks.model.view(chunk if self.entries is None else self.entries.in_array_order(chunk))
 
     def _fill(self, cell: AnyCell, identity: Any) -> None:
-        if not self.request.fill_missing:
+        if not self.chunks.fill_missing:
             numbers = ", ".join(map(str, self.placement.numbers(cell)))
             raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
-        fill = self.request.model.fill
+        fill = self.chunks.model.fill
         if not (isinstance(fill, np.ndarray) and fill.ndim):
             self.placement.fill(cell, fill)
             return
@@ -140,12 +125,12 @@ class ReadPart(NamedTuple):
 
     def decode_cached(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
         """Do the same through the cache: decode the whole chunk and keep it."""
-        cache = self.request.cache
+        cache = self.chunks.cache
         if cache is None:
             raise ValueError("no cache")
         kept = cache.find(identity)
         if answer.state == "unspecified" and kept is None:  # dropped from the pool since it was asked for
-            answer = _runtime.call(self._read_again(identity), waits=self.request.store.driver.features.waits)
+            answer = _runtime.call(self._read_again(identity), waits=self.chunks.store.driver.features.waits)
         if answer.state != "unspecified" or kept is None:
             array = self.decode_new(cell, answer) if answer.state == "value" else None
             kept = CachedChunk(array, answer.generation, answer.time)
@@ -170,6 +155,14 @@ class Window(NamedTuple):
     answers: Sequence[ReadResult] | None = None
 
 
+class Planned(NamedTuple):
+    """A read that is planned: its windows, the result they fill, and how many bytes are decoded for it."""
+
+    windows: list[Window]
+    out: Array
+    touched_bytes: int
+
+
 def size_of(chain: BoundChain) -> int:
     """Return how many bytes a decoded chunk has."""
     return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
@@ -177,7 +170,7 @@ def size_of(chain: BoundChain) -> int:
 
 async def fetch(window: Window) -> Sequence[ReadResult]:
     """Return what is stored of each cell of a window; "unspecified" what the cache has."""
-    cache = window.part.request.cache
+    cache = window.part.chunks.cache
     if cache is None:
         return await window.part.source.read_whole(window.identities)
     answers: list[ReadResult | None] = []
@@ -201,9 +194,9 @@ async def fetch(window: Window) -> Sequence[ReadResult]:
 def decode(window: Window, answers: Sequence[ReadResult]) -> None:
     """Put the selected elements of each cell in their place."""
     part = window.part
-    if part.request.cache is None and part.decode_together(window.cells, window.identities, answers):
+    if part.chunks.cache is None and part.decode_together(window.cells, window.identities, answers):
         return
-    take = part.decode if part.request.cache is None else part.decode_cached
+    take = part.decode if part.chunks.cache is None else part.decode_cached
     for cell, identity, answer in zip(window.cells, window.identities, answers, strict=True):
         try:
             take(cell, identity, answer)

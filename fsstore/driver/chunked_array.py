@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.allocation import broadcast, new_array
+from fsstore.chunk.boxes import BoxView, is_box
 from fsstore.chunk.cache import ChunkCache
+from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.joint import ReadQueue
-from fsstore.chunk.plan import OutputMap
+from fsstore.chunk.read import ReadRequest
 from fsstore.chunk.read import read as read_chunks
-from fsstore.chunk.request import maps_within, plan_maps
-from fsstore.chunk.window import ReadRequest
+from fsstore.chunk.request import located
 from fsstore.chunk.write import WriteRequest
 from fsstore.chunk.write import write as write_chunks
 from fsstore.codec_spec import CodecSpec
@@ -60,7 +61,7 @@ class ChunkedDriver(ArrayDriver):
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
         self._queue = ReadQueue()
-        self._bounded = _bounds(array, explicit=True)
+        self._kept: tuple[ChunkedArray, Chunks] | None = None
 
     # --- what it is
 
@@ -108,16 +109,21 @@ class ChunkedDriver(ArrayDriver):
 
     # --- input and output
 
-    def _located(
-        self, transform: IndexTransform, array: ChunkedArray
-    ) -> tuple[tuple[int, ...], list[OutputMap]]:
-        """Return the shape of a view, and where in the array its positions lie."""
-        maps = maps_within(transform, array.shape)
-        if maps is not None:
-            return transform.domain.shape, maps
-        bounds = self._bounded if array is self.array else _bounds(array, explicit=True)
-        located = compose(transform, bounds)
-        return located.domain.shape, plan_maps(located, array.shape)
+    def _chunks(self, array: ChunkedArray) -> Chunks:
+        """Return the chunks as reads see them, made anew when the array has changed."""
+        kept = self._kept
+        if kept is None or kept[0] is not array:
+            options, store = self.options, self.entry.store
+            chunks = Chunks(
+                _bounds(array, explicit=True),
+                array.model,
+                store,
+                options.fill_missing_data_reads,
+                options.threads,
+                self._cache(),
+            )
+            kept = self._kept = (array, chunks)
+        return kept[1]
 
     def _cache(self) -> ChunkCache | None:
         pool = self.options.pool
@@ -151,22 +157,15 @@ class ChunkedDriver(ArrayDriver):
         return self._read(transform, order)
 
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
-        array = self._current()
+        chunks = self._chunks(self._current())
+        if is_box(transform, chunks.reach):
+            return self._queue.add(BoxView(chunks, transform, order))
         try:
-            shape, maps = self._located(transform, array)
-            out = new_array(shape, array.model.dtype, order)
+            shape, maps = located(transform, chunks.bounds)
+            out = new_array(shape, chunks.model.dtype, order)
         except StoreError as error:
             return futures.failed(error)
-        request = ReadRequest(
-            array.model,
-            self.entry.store,
-            maps,
-            out,
-            self.options.fill_missing_data_reads,
-            self.options.threads,
-            self._cache(),
-        )
-        return read_chunks(request, self._queue)
+        return read_chunks(ReadRequest(chunks, maps, out), self._queue if chunks.cache is None else None)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view.  Reads begun before see the data before."""
@@ -178,7 +177,7 @@ class ChunkedDriver(ArrayDriver):
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
         array = self._current()
         try:
-            shape, maps = self._located(transform, array)
+            shape, maps = located(transform, _bounds(array, explicit=True))
             spread = broadcast(values.astype(array.model.dtype, copy=False), shape)
             request = WriteRequest(
                 array.model,
@@ -228,7 +227,7 @@ class ChunkedDriver(ArrayDriver):
     ) -> Statistics:
         """Return how much of a view is stored."""
         array = self._current()
-        shape, maps = self._located(transform, array)
+        shape, maps = located(transform, _bounds(array, explicit=True))
         none, every = await stored_share(array.model, self.entry.store, maps, shape)
         return Statistics(none if not_stored else None, every if fully_stored else None)
 

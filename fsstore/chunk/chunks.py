@@ -1,0 +1,44 @@
+"""The chunks of one open array, as reads see them: what is constant from one read to the next."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from fsstore.chunk.cache import ChunkCache
+from fsstore.chunk.grid import RegularAxis
+from fsstore.chunk.model import ChunkModel
+from fsstore.index import IndexTransform
+from fsstore.kvstore.contract import KvPrefix
+
+__all__ = ["JOINT_BYTES", "Chunks"]
+
+JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Where the chunks of an array are, what they hold, and how they are read.
+
+    `bounds` is the identity over the array, with explicit bounds.  `threads` limits the workers.
+    `reach`: a box with no longer side may wait, unplanned, for others to be read with; 0 where none may.
+    """
+
+    bounds: IndexTransform
+    model: ChunkModel
+    store: KvPrefix
+    fill_missing: bool = True
+    threads: int | None = None
+    cache: ChunkCache | None = None
+    reach: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Find the reach: such a box touches at most two chunks a dimension, and these are not too large."""
+        model = self.model
+        chunk = model.chain.chunk
+        steps = [axis.step for axis in model.axes if isinstance(axis, RegularAxis)]
+        plain = len(steps) == len(chunk.shape) == len(model.axes) and not model.is_partial
+        alone = self.store.driver.features.waits or self.cache is not None or model.chain.shard is not None
+        touched = chunk.dtype.itemsize * math.prod([2 * step for step in steps])
+        reach = min(steps, default=0) if plain and not alone and touched <= JOINT_BYTES else 0
+        object.__setattr__(self, "reach", reach)
