@@ -15,7 +15,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -34,6 +34,7 @@ __all__ = [
     "gather",
     "loop",
     "map_blocking",
+    "map_in_order",
     "must_not_wait",
     "offload",
     "on_loop_thread",
@@ -242,36 +243,58 @@ def map_blocking(
 
     The calling thread works too, so that one item costs no hop and a pool thread may call this without deadlock.
     """
+    return list(map_in_order(function, items, kind=kind, limit=limit))
+
+
+def map_in_order(
+    function: Callable[[S], T], items: Sequence[S], *, kind: PoolKind = "compute", limit: int | None = None
+) -> Iterator[T]:
+    """Yield what `map_blocking` returns, one after the other, while pool threads go on with those that follow."""
     count = len(items)
     workers = min(limit or (core_count() if kind == "compute" else _IO_THREADS), count)
     if workers <= 1 or on_worker(kind):
-        return [function(item) for item in items]
-    results: list[Any] = [None] * count
+        yield from map(function, items)
+        return
+    results: list[Any] = [_NOTHING] * count
     numbers = iter(range(count))
     stop = threading.Event()
 
+    def step() -> bool:
+        """Do the next item; return False if none is left to begin."""
+        number = None if stop.is_set() else next(numbers, None)
+        if number is None:
+            return False
+        try:
+            results[number] = function(items[number])
+        except BaseException:
+            stop.set()
+            raise
+        return True
+
     def work() -> None:
-        for number in numbers:
-            if stop.is_set():
-                return
-            try:
-                results[number] = function(items[number])
-            except BaseException:
-                stop.set()
-                raise
+        while step():
+            pass
 
     others = [submit(work, kind=kind, limit=limit) for _ in range(workers - 1)]
     try:
-        work()
+        for number in range(count):
+            while results[number] is _NOTHING and step():
+                pass
+            if results[number] is _NOTHING:
+                _settle(others)
+            yield results[number]
+            results[number] = None  # who draws them may not keep them
     finally:
-        errors = [error for error in (_outcome(other) for other in others) if error is not None]
-    if errors:
-        raise errors[0]
-    return results
+        stop.set()
+        _settle(others)
 
 
-def _outcome(done: ThreadFuture[None]) -> BaseException | None:
-    return None if done.cancel() else done.exception()
+def _settle(others: Sequence[ThreadFuture[None]]) -> None:
+    """Wait until jobs that have begun are over, drop the others, and raise the first error."""
+    errors = [None if other.cancel() else other.exception() for other in others]
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 def spread(

@@ -121,6 +121,13 @@ class Placement:
             values = values[(0,) * len(self._lead)]
         chunk[inside] = values
 
+    def source(self, cell: Cell) -> Array | None:
+        """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
+        if not self.plan.basic:
+            return None
+        values: Array = self._view[self._outside(cell)]
+        return values[(0,) * len(self._lead)] if self._lead else values
+
     def fill(self, cell: Cell, value: Any) -> None:
         """Set the elements of the array to one value."""
         view, outside = self._target_index(cell)

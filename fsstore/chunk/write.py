@@ -1,11 +1,10 @@
 """Writing a request: chunks that are covered are encoded and stored; the others are read, changed and stored again.
 
 A changed chunk is stored under the condition that the bytes it was made from are still the stored ones; if another
-writer was faster it is read and changed again, so no update is lost.  Of a shard only the sub-chunks touched are
-decoded and encoded; the others keep their bytes.  A chunk whose elements all equal the fill value, bit by bit, is
-deleted instead of stored.
+writer was faster it is read and changed again, so no update is lost.
 
-Windows of cells bound the memory, as in `read`.
+Windows of cells bound the memory, as in `read`.  A large chunk is encoded while it is written, where the store can do
+that (`write_late`): its file is there before, and the disk works from the first megabyte on.
 """
 
 from __future__ import annotations
@@ -13,24 +12,21 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from fsstore import _runtime
-from fsstore.chunk.allocation import new_array
-from fsstore.chunk.cache import ChunkCache
-from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.encode import ChunkEncoder, Portions, WriteRequest
 from fsstore.chunk.place import Placement
-from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers, plan
-from fsstore.chunk.shard_entries import ShardEntries
-from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.chunk.plan import Cell, chunk_numbers, plan
+from fsstore.codec.bound_chain import BoundChain
 from fsstore.codec.contract import Buffer
-from fsstore.codec.fill import equals_fill, missing_element
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.future import Future, ready
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, Write
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, LateWrite, Read, ReadResult, Stamp, Write
 
 __all__ = ["WriteRequest", "write"]
 
@@ -44,24 +40,8 @@ _BATCH_WORKERS = 4  # a window of several files waits for all at once: more work
 _WORKERS_BYTES = (
     28 * 1024 * 1024
 )  # of chunks; what is encoded and allocated beside them comes to as much again
+_LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
 _ATTEMPTS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
-    """A write: the array's layout, where its chunks are, which elements, and their values.
-
-    `values` has the dtype of the model; `maps` and the shape of `values` are those of `plan.plan`.
-    `elide`: delete chunks that equal the fill value.
-    """
-
-    model: ChunkModel
-    store: KvPrefix
-    maps: Sequence[OutputMap]
-    values: Array
-    elide: bool = True
-    threads: int | None = None
-    cache: ChunkCache | None = None
 
 
 def write(request: WriteRequest) -> Future[Any]:
@@ -71,7 +51,7 @@ def write(request: WriteRequest) -> Future[Any]:
     cells = outline.cell_count
     if not cells:
         return ready(None)
-    chunk_bytes = max(1, math.prod(model.chain.chunk.shape) * model.chain.chunk.dtype.itemsize)
+    chunk_bytes = _size_of(model.chain)
     threads = request.threads or _runtime.core_count()
     share = math.ceil(cells / (4 * _SYNC_WORKERS))
     waits = request.store.driver.features.waits
@@ -93,6 +73,10 @@ def write(request: WriteRequest) -> Future[Any]:
     return _runtime.spread(
         lambda window: _runtime.drive(writer.store(window)), windows, workers=workers, kind="io"
     )
+
+
+def _size_of(chain: BoundChain) -> int:
+    return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
 
 
 def _encoders(chain: BoundChain, threads: int) -> int:
@@ -123,21 +107,20 @@ class _Writer:
 
     def __init__(self, request: WriteRequest, placement: Placement, encoders: int) -> None:
         self._request = request
-        self._encoders = threading.BoundedSemaphore(encoders)
+        self._turns = threading.BoundedSemaphore(encoders)
         self._model = request.model
+        self._size = _size_of(request.model.chain)
         self._placement = placement
         self._path = request.store.path
         self._driver = request.store.driver
-        self._entries: ShardEntries | None = None
-        if self._model.shard is not None:
-            self._entries = ShardEntries(request.maps, request.values.shape, self._model)
-            self._entry_placement = Placement(self._entries.plan, request.values)
+        # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
+        keeps = not self._driver.features.conditional_delete
+        self._encoder = ChunkEncoder(request, placement, keeps=keeps)
 
     def bytes_of(self, cells: list[Cell]) -> int:
         """Return how much memory a window takes on its way: a shard is split, encoded and put together."""
-        chain = self._model.chain
-        copies = 1 if chain.shard is None else 3
-        return copies * len(cells) * math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize
+        copies = 1 if self._model.chain.shard is None else 3
+        return copies * len(cells) * self._size
 
     async def store(self, cells: list[Cell]) -> None:
         """Store a window of cells, again and again those that other writers changed meanwhile."""
@@ -174,8 +157,7 @@ class _Writer:
         if partial:
             answers = await self._driver.read_many([Read(key) for key in partial])
             found = dict(zip(partial, answers, strict=True))
-        writes = await _runtime.offload(self._encode, cells, found, kind="compute")
-        stamps = await self._driver.write_many(writes)
+        writes, stamps = await self._put(cells, found)
         if self._request.cache is not None:
             self._forget(cells)
         return [
@@ -183,6 +165,44 @@ class _Writer:
             for pair, write, stamp in zip(cells, writes, stamps, strict=True)
             if stamp.generation == UNKNOWN and write.if_equal != UNKNOWN
         ]
+
+    async def _put(
+        self, cells: list[tuple[str, Cell]], found: dict[str, ReadResult]
+    ) -> tuple[list[Write], list[Stamp]]:
+        """Encode cells and write them; one alone is encoded while it is written, if the store can do that."""
+        write_late = getattr(self._driver, "write_late", None)
+        if write_late is not None and len(cells) == 1 and self._size >= _LATE_BYTES:
+            [(key, cell)] = cells
+            write, portions = self._begin(key, cell, found.get(key))
+            if portions is not None:
+                with closing(
+                    self._in_turn(key, portions)
+                ) as value:  # which would keep its turn after a failure
+                    return [write], [await write_late(LateWrite(key, value, write.if_equal))]
+            writes = [write]
+        else:
+            writes = await _runtime.offload(self._encode, cells, found, kind="compute")
+        return writes, await self._driver.write_many(writes)
+
+    def _begin(self, key: str, cell: Cell, old: ReadResult | None) -> tuple[Write, Portions | None]:
+        try:
+            return Write(key, None, _condition(old)), self._encoder.portions(cell, old)
+        except StoreError as error:
+            raise self._located(key, error) from error
+
+    def _in_turn(self, key: str, portions: Portions) -> Generator[Sequence[Buffer], None, None]:
+        """Yield portions while other windows do not encode.
+
+        What is yielded is written in the same turn, so that it is on its way to the disk before others are encoded.
+        """
+        try:
+            with self._turns:
+                yield from portions
+        except StoreError as error:
+            raise self._located(key, error) from error
+
+    def _located(self, key: str, error: StoreError) -> StoreError:
+        return error.within(f"Error writing {self._driver.describe_key(key)}")
 
     def _modification(self, key: str, cell: Cell) -> Callable[[ReadResult], Awaitable[Buffer | None]]:
         async def change(old: ReadResult) -> Buffer | None:
@@ -199,92 +219,18 @@ class _Writer:
             self._request.cache.forget(key[cut:])  # type: ignore[union-attr]  # checked by the caller
 
     def _encode(self, cells: list[tuple[str, Cell]], found: dict[str, ReadResult]) -> list[Write]:
-        with self._encoders:
+        with self._turns:
             return [self._encode_cell(key, cell, found.get(key)) for key, cell in cells]
 
     def _encode_cell(self, key: str, cell: Cell, old: ReadResult | None) -> Write:
         try:
-            if old is None:
-                chunk = self._placement.target(cell)
-                if chunk is None:
-                    raise ValueError("a covered cell has a target")
-                return Write(key, self._encoded(chunk, self._chain(cell)))
-            condition = NO_VALUE if old.state == "missing" else old.generation
-            value = self._changed(cell, old)
-            return Write(key, value, condition)
+            return Write(key, self._encoder.value(cell, old), _condition(old))
         except StoreError as error:
-            raise error.within(f"Error writing {self._driver.describe_key(key)}") from error
+            raise self._located(key, error) from error
 
-    def _changed(self, cell: Cell, old: ReadResult) -> Buffer | None:
-        """Return the encoding of a chunk of which a part is written; None deletes it."""
-        # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
-        must_store = old.state != "missing" and not self._driver.features.conditional_delete
-        if self._entries is not None:
-            return self._changed_shard(cell, old, must_store=must_store)
-        chain = self._chain(cell)
-        chunk = self._writable(old, chain)
-        self._placement.copy_in(cell, self._model.view(chunk))
-        return chain.encode(chunk) if must_store else self._encoded(chunk, chain)
 
-    def _chain(self, cell: Cell) -> BoundChain:
-        if self._model.bind is None:
-            return self._model.chain
-        return self._model.chain_of(chunk_numbers(self._placement.plan, cell))
-
-    def _encoded(self, chunk: Array, chain: BoundChain) -> Buffer | None:
-        if self._elides(chunk, chain):
-            return None
-        return chain.encode(chunk) if self._request.elide else chain.encode_all(chunk)
-
-    def _elides(self, chunk: Array, chain: BoundChain) -> bool:
-        fill = chain.chunk.fill_value
-        return self._request.elide and fill is not None and equals_fill(chunk, fill)
-
-    def _writable(self, old: ReadResult, chain: BoundChain) -> Array:
-        spec = chain.chunk
-        chunk = new_array(spec.shape, spec.dtype)
-        if old.state == "missing":
-            chunk[...] = missing_element(spec.dtype, spec.fill_value)
-        else:
-            chain.decode(old.value, chunk)
-        return chunk
-
-    def _changed_shard(self, cell: Cell, old: ReadResult, *, must_store: bool) -> Buffer | None:
-        entries = self._entries
-        if entries is None:
-            raise ValueError("not a shard")
-        touched = [
-            (sub_cell, number if isinstance(number, tuple) else (number,))
-            for sub_cell, number in zip(*entries.of(cell), strict=True)
-        ]
-        changed = self._changed_entries(entries, touched, None if old.state == "missing" else old.value)
-        if changed is None and must_store:
-            return entries.layouts[0].assemble([None] * entries.layouts[0].count)
-        return changed
-
-    def _changed_entries(
-        self,
-        entries: ShardEntries,
-        touched: list[tuple[Cell, tuple[int, ...]]],
-        old: Buffer | None,
-        level: int = 0,
-    ) -> Buffer | None:
-        """Return a shard with the sub-chunks touched changed, whatever the level it is on; None if it is empty."""
-        layout = entries.layouts[level]
-        parts: list[Buffer | None] = [None] * layout.count if old is None else list(layout.split(old))
-        by_part: dict[int, list[tuple[Cell, tuple[int, ...]]]] = {}
-        for pair in touched:
-            by_part.setdefault(pair[1][level], []).append(pair)
-        for number, below in by_part.items():
-            if level + 1 < len(entries.layouts):
-                parts[number] = self._changed_entries(entries, below, parts[number], level + 1)
-            else:
-                parts[number] = self._changed_part(entries, below[0][0], parts[number])
-        return None if all(part is None for part in parts) else layout.assemble(parts)
-
-    def _changed_part(self, entries: ShardEntries, cell: Cell, before: Buffer | None) -> Buffer | None:
-        chain = entries.layout.inner
-        result = ReadResult("missing") if before is None else ReadResult("value", before)
-        chunk = self._writable(result, chain)
-        self._entry_placement.copy_in(cell, self._model.view(entries.in_array_order(chunk)))
-        return self._encoded(chunk, chain)
+def _condition(old: ReadResult | None) -> bytes:
+    """Return the condition of a write that was made from what was stored."""
+    if old is None:
+        return UNKNOWN
+    return NO_VALUE if old.state == "missing" else old.generation

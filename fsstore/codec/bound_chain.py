@@ -11,8 +11,9 @@ It knows nothing of JSON, keys or stores.  It has no state and may be called fro
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -291,10 +292,20 @@ class BoundChain:
         """Return the encoding with every part of a shard stored, also those that equal the fill value."""
         if self.shard is None:
             return self.encode(array)
+        return b"".join(itertools.chain.from_iterable(self.portions(array, elide=False)))
+
+    def portions(self, array: Array, *, elide: bool = True) -> Iterator[list[Buffer]]:
+        """Yield the encoding of a chunk as lists of pieces; those of a shard are made when they are asked for.
+
+        Parts of a shard that equal the fill value are stored unless `elide`.
+        """
+        if self.shard is None:
+            yield [self.encode(array)]
+            return
         data: Any = array
         for step in self._arrays:
             data = step(data)
-        return self.shard.assemble(self.shard.encode_parts(data, elide=False))
+        yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
 
     def decode_many(self, buffers: Iterable[Buffer], outs: Iterable[Array]) -> None:
         """Decode each of `buffers` into the array beside it in `outs`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ __all__ = ["Entries", "ShardLayout", "blocks_of"]
 Entries = npt.NDArray[np.uint64]
 _MISSING = 2**64 - 1
 _SHARE_FROM = 16
+_PORTION_BYTES = 1 << 20
+_PORTION_PARTS = 512  # a system call takes 1,024
 
 
 def blocks_of(array: Array, part: Sequence[int]) -> Array:
@@ -120,10 +122,6 @@ class ShardLayout:
         """Return which sub-chunks the rows say are there."""
         return np.not_equal(entries[:, 0], np.uint64(_MISSING))
 
-    def encode_index(self, entries: Entries) -> Buffer:
-        """Return the encoded index of `count` rows."""
-        return self._index.encode(entries.reshape((*self.grid, 2)))
-
     def split(self, shard: Buffer) -> list[memoryview | None]:
         """Return views of the encoded sub-chunks of a whole shard in grid order, None for missing ones."""
         view = memoryview(shard)
@@ -131,19 +129,44 @@ class ShardLayout:
         entries = self.decode_index(view[start:stop], len(view))
         return [None if at == _MISSING else view[at : at + n] for at, n in entries.tolist()]
 
-    def assemble(self, parts: Sequence[Buffer | None]) -> bytes:
+    def assemble(self, parts: Iterable[Buffer | None]) -> bytes:
         """Return the shard of encoded sub-chunks in grid order: contiguous, without gaps, None for missing ones."""
-        entries = np.full((self.count, 2), _MISSING, np.uint64)
-        rows = [row for row, part in enumerate(parts) if part is not None]
-        present = [part for part in parts if part is not None]
-        if len(parts) != self.count:
-            raise ValueError(f"a shard has {self.count} sub-chunks, not {len(parts)}")
-        lengths = np.fromiter((memoryview(part).nbytes for part in present), np.uint64, len(present))
-        first = self.index_size if self.at_start else 0
-        entries[rows, 0] = np.cumsum(lengths, dtype=np.uint64) - lengths + np.uint64(first)
-        entries[rows, 1] = lengths
-        index = self.encode_index(entries)
-        return b"".join([index, *present] if self.at_start else [*present, index])
+        return b"".join(itertools.chain.from_iterable(self.portions(parts)))
+
+    def portions(self, parts: Iterable[Buffer | None]) -> Iterator[list[Buffer]]:
+        """Yield what `assemble` joins, about a megabyte at a time.
+
+        If the index comes last, the sub-chunks are asked for as they are yielded.
+        """
+        portion: list[Buffer] = []
+        if self.at_start:
+            parts = list(parts)
+            portion.append(self._index_of([_length(part) for part in parts]))
+        lengths: list[int] = []
+        size = 0
+        for part in parts:
+            lengths.append(_length(part))
+            if part is None:
+                continue
+            portion.append(part)
+            size += lengths[-1]
+            if size >= _PORTION_BYTES or len(portion) >= _PORTION_PARTS:
+                yield portion
+                portion, size = [], 0
+        if not self.at_start:
+            portion.append(self._index_of(lengths))
+        if portion:
+            yield portion
+
+    def _index_of(self, lengths: Sequence[int]) -> Buffer:
+        """Return the encoded index of sub-chunks that follow each other; a length below zero is a missing one."""
+        if len(lengths) != self.count:
+            raise ValueError(f"a shard has {self.count} sub-chunks, not {len(lengths)}")
+        length = np.array(lengths, np.int64)
+        end = np.cumsum(np.maximum(length, 0)) + (self.index_size if self.at_start else 0)
+        entries = np.stack([end - length, length], axis=1).astype(np.uint64)
+        entries[length < 0] = _MISSING
+        return self._index.encode(entries.reshape((*self.grid, 2)))
 
     def positions(self) -> Iterator[tuple[int, ...]]:
         """Return the grid positions of the sub-chunks in the order of the index."""
@@ -162,12 +185,12 @@ class ShardLayout:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
         return self.inner.encoded_size is None and self.count >= _SHARE_FROM
 
-    def encode_parts(self, array: Array, *, elide: bool = True) -> list[Buffer | None]:
+    def encode_parts(self, array: Array, *, elide: bool = True) -> Iterable[Buffer | None]:
         """Return the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value."""
         blocks = self.blocks(array.astype(self.chunk.dtype, copy=False))
         if self.shares_cores:  # each sub-chunk is copied and compared while it is in the cache
             positions = list(self.positions())
-            return _runtime.map_blocking(lambda at: self._encode_part(blocks[at], elide=elide), positions)
+            return _runtime.map_in_order(lambda at: self._encode_part(blocks[at], elide=elide), positions)
         flat = np.ascontiguousarray(blocks).reshape((self.count, *self.sub_shape))
         # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
         parts = flat if self.sub_shape else [flat.reshape(())]
@@ -225,6 +248,10 @@ class ShardLayout:
         elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
         np.copyto(blocks, elements.reshape(blocks.shape), casting="equiv")
         return True
+
+
+def _length(part: Buffer | None) -> int:
+    return -1 if part is None else memoryview(part).nbytes
 
 
 def _check_apart(entries: Entries) -> None:

@@ -24,6 +24,8 @@ What every driver promises (`fsstore.testing` checks it over each):
 * A driver over something that may be missing as a whole, and must not pass for empty then, raises `NotFoundError` for
   reads and listings.  It offers `begin_creating()`: who is about to write calls that, and from then on it is empty.
   A driver that writes to another one forwards the call.
+* A driver that can write a value while it is being made may offer `write_late(write)` besides.  It asks for the next
+  part of the value when it has written the one before, and for nothing if the condition does not hold.
 * Values returned may be any read-only buffer; the caller must not change them.
 * With `features.waits` false no coroutine of the driver ever suspends, so `_runtime` may drive it inline on
   any thread.  All drivers are thread-safe.
@@ -35,7 +37,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -50,6 +52,7 @@ __all__ = [
     "Features",
     "KvDriver",
     "KvPrefix",
+    "LateWrite",
     "Read",
     "ReadResult",
     "Stamp",
@@ -101,6 +104,14 @@ class Write(NamedTuple):
 
     key: str
     value: Buffer | None
+    if_equal: bytes = UNKNOWN
+
+
+class LateWrite(NamedTuple):
+    """A `Write` whose value is made while it is written: lists of buffers that follow each other."""
+
+    key: str
+    value: Iterator[Sequence[Buffer]]
     if_equal: bytes = UNKNOWN
 
 

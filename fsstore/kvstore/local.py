@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal
 from fsstore._json import Fields, Json, Parser, integer, one_of, string
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore import local_scan
-from fsstore.kvstore.contract import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract import Entry, Features, KvDriver, LateWrite, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.local_path import check_prefix, normalize
 from fsstore.kvstore.local_read import describe, read_batch
-from fsstore.kvstore.local_write import Protocol, write_batch
+from fsstore.kvstore.local_write import Protocol, write_batch, write_late
 from fsstore.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
@@ -61,6 +61,10 @@ class LocalDriver:
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes`; each is atomic, and all are durable when answered."""
         return write_batch(writes, self.protocol, self.io_limit)
+
+    async def write_late(self, write: LateWrite) -> Stamp:
+        """Apply a write whose value is made while it is written."""
+        return write_late(write, self.protocol)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, and directories that lie in it as a whole."""

@@ -185,8 +185,9 @@ import resource, signal, sys
 import fsstore as ts
 
 place, limit, value = sys.argv[1], getattr(resource, sys.argv[2]), int(sys.argv[3])
-chunks = ts.ChunkLayout(chunk_shape=[1000])
-store = ts.open(f"file://{place}|zarr3:", create=True, dtype="float64", shape=[4000], chunk_layout=chunks,
+side = int(sys.argv[4])
+chunks = ts.ChunkLayout(chunk_shape=[side])
+store = ts.open(f"file://{place}|zarr3:", create=True, dtype="float64", shape=[4 * side], chunk_layout=chunks,
     codec=ts.CodecSpec({"driver": "zarr3", "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]})).result()
 store[...] = 1.0
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -204,14 +205,15 @@ print(sorted(set(store.read().result().tolist())))
 """
 
 
+@pytest.mark.parametrize("side", [1000, 300_000])
 @pytest.mark.parametrize(
     ("limit", "value"), [("RLIMIT_FSIZE", 5000), ("RLIMIT_NOFILE", 0)], ids=["room", "descriptors"]
 )
-def test_a_machine_that_is_short_of_something(tmp_path, limit, value):
+def test_a_machine_that_is_short_of_something(tmp_path, limit, value, side):
     """Files that may not grow, and descriptors that are used up, are errors; what was stored stays, and nothing else."""
     place = tmp_path / "a"
     done = subprocess.run(
-        [sys.executable, "-c", SHORT_OF, str(place), limit, str(value)],
+        [sys.executable, "-c", SHORT_OF, str(place), limit, str(value), str(side)],
         capture_output=True,
         text=True,
         check=False,

@@ -183,7 +183,6 @@ def test_shards_are_the_sum_of_their_parts(data):
     assert layout.assemble(parts) == shard
     start, stop = layout.index_span(len(shard))
     entries = layout.decode_index(shard[start:stop], len(shard))
-    assert bytes(layout.encode_index(entries)) == shard[start:stop]
     assert layout.present(entries).tolist() == [part is not None for part in parts]
     out = np.full(spec.shape, spec.fill_value, spec.dtype)
     blocks = layout.blocks(out)

@@ -23,7 +23,7 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.kvstore import local_read, local_write
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, LateWrite, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.local import KIND, LocalDriver
@@ -311,6 +311,67 @@ def test_syncing(tmp_path, monkeypatch):
     drive(FAST.write_many(writes))
     drive(FAST.delete_range(KeyRange.prefix(f"{tmp_path}/")))
     assert synced == []
+
+
+def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch):
+    """Each part is asked for when those before are written, full steps on their way to the disk; the sync comes last."""
+    calls = []
+    for name in ("writev", "fsync", "rename"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
+        )
+    monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
+    monkeypatch.setattr(local_write, "_STEP_BYTES", 4)
+
+    def value():
+        for portion in ([b"0123456789"], [b"ab", memoryview(b"cdef")], [b"g", b"", b"h"]):
+            calls.append("ask")
+            yield portion
+
+    for driver in (LocalDriver(), FAST):
+        calls.clear()
+        stamp = drive(driver.write_late(LateWrite(f"{tmp_path}/k", value())))
+        found = drive(driver.read_many([Read(f"{tmp_path}/k")]))[0]
+        assert (bytes(found.value), found.generation) == (b"0123456789abcdefgh", stamp.generation)
+        written = [call for call in calls if call not in ("begin", "fsync")]
+        if driver is FAST:
+            assert calls == written == ["ask", "writev"] * 3 + ["rename"]
+        else:
+            cut = ["writev", "begin", "writev", "begin", "writev"]
+            rest = ["ask", "writev", "begin", "ask", "writev", "fsync", "rename", "fsync"]
+            assert calls == ["ask", *cut, *rest]
+
+
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none", "non_atomic"])
+def test_a_value_that_cannot_be_made_changes_nothing(tmp_path, mode):
+    """Neither when making it fails nor when its condition does not hold, which is found out before it is made."""
+    driver = LocalDriver(Protocol(mode, sync=False))
+    key = f"{tmp_path}/k"
+    drive(driver.write_many([Write(key, b"old")]))
+
+    def fails():
+        yield [b"new"]
+        raise StoreError("no more")
+
+    def unasked():
+        raise AssertionError("the condition does not hold")
+        yield []
+
+    with pytest.raises(StoreError, match="no more"):
+        drive(driver.write_late(LateWrite(key, fails())))
+    if mode != "non_atomic":
+        assert drive(driver.write_late(LateWrite(key, unasked(), NO_VALUE))).generation == UNKNOWN
+    assert drive(driver.read_many([Read(key)]))[0].value == b"old"
+    assert os.listdir(tmp_path) == ["k"]
+
+
+def test_the_system_may_take_less_than_it_is_given(tmp_path, monkeypatch):
+    """What a call leaves over is written by the next."""
+    real = os.writev
+    monkeypatch.setattr(local_write.os, "writev", lambda fd, parts: real(fd, [b"".join(parts)[:3]]))
+    drive(FAST.write_late(LateWrite(f"{tmp_path}/k", iter([[b"01", b"2345"], [b"678"], [b"9abcd"]]))))
+    assert (tmp_path / "k").read_bytes() == b"0123456789abcd"
 
 
 @pytest.mark.parametrize("mode", ["os", "lockfile", "none"])

@@ -62,6 +62,29 @@ def test_map_blocking_keeps_order_and_raises_the_first_error():
         _runtime.map_blocking(lambda n: 1 // (n - 3), range(50))
 
 
+def test_map_in_order_goes_on_beside_its_caller():
+    """Results come in order, one by one; who stops drawing waits for what has begun and for nothing else."""
+    assert list(_runtime.map_in_order(lambda n: n * n, range(50))) == [n * n for n in range(50)]
+    begun = []
+    results = _runtime.map_in_order(lambda n: begun.append(n) or n, range(10_000), kind="io", limit=2)
+    assert next(results) == 0
+    results.close()
+    count = len(begun)
+    assert sorted(begun) == list(range(count))
+    assert list(_runtime.map_blocking(lambda n: n, range(4), kind="io", limit=2)) == [0, 1, 2, 3]
+    assert len(begun) == count
+
+
+def test_map_in_order_raises_an_error_in_its_place():
+    """What comes before an error is yielded; the error ends it."""
+    results = _runtime.map_in_order(lambda n: 1 // (n - 40), range(50), limit=1)
+    assert [next(results) for _ in range(40)] == [1 // (n - 40) for n in range(40)]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    with pytest.raises(ZeroDivisionError):
+        list(_runtime.map_in_order(lambda n: 1 // (n - 40), range(50), kind="io", limit=4))
+
+
 def test_map_blocking_nests_without_deadlock():
     """A pool thread may spread work again."""
     nested = _runtime.map_blocking(lambda _: sum(_runtime.map_blocking(lambda n: n, range(10))), range(10))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
 import pytest
 
 import fsstore
+from fsstore import _runtime
+from fsstore.codec import shard_layout
 from fsstore.codec.bound_chain import BoundChain
 from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.codec.shard_layout import ShardLayout
+from fsstore.codec.zstd import BoundZstd
+from fsstore.errors import StoreError
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 ZSTD = {"name": "zstd", "configuration": {"level": 1}}
@@ -55,6 +60,10 @@ def created(path, shape, chunk, codecs, **context):
     ).result()
 
 
+def sharding(configuration):
+    return {"name": "sharding_indexed", "configuration": configuration}
+
+
 @pytest.mark.parametrize("limit", [1, 2])
 def test_chunks_encoded_at_once(tmp_path, monkeypatch, limit):
     """`data_copy_concurrency` bounds how many windows are encoded at once, however many wait for the disk."""
@@ -84,6 +93,74 @@ def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch
     array.write(values).result()
     assert (counted.calls, counted.most) == (4, 1)
     assert (array.read().result() == values).all()
+
+
+def test_a_shard_is_written_while_it_is_encoded(tmp_path, monkeypatch):
+    """The first sub-chunks are in the file before the last are encoded, and partial writes do the same."""
+    monkeypatch.setattr(_runtime, "core_count", lambda: 1)
+    monkeypatch.setattr(shard_layout, "_PORTION_BYTES", 1)
+    events = []
+    encode, writev = BoundChain.encode, os.writev
+    monkeypatch.setattr(BoundChain, "encode", lambda *a: events.append("encode") or encode(*a))
+    monkeypatch.setattr(os, "writev", lambda *a: events.append("write") or writev(*a))
+    codecs = {"chunk_shape": [32, 1024], "codecs": [BYTES, ZSTD], "index_codecs": [BYTES]}
+    array = created(tmp_path, [1024, 1024], [1024, 1024], [sharding(codecs)])
+    values = np.arange(1, 1 + 1024 * 1024, dtype="u4").astype("u2").reshape(1024, 1024)
+    for part in (np.s_[:, :], np.s_[5:1000, 3:]):
+        events.clear()
+        array[part].write(values[part]).result()
+        encoded = [event for event in events if event == "encode"]
+        assert events.index("write") < 3
+        assert len(encoded) >= 32
+        assert events[-1] == "write"  # the index
+    assert (array.read().result() == values).all()
+
+
+@pytest.mark.parametrize("codecs", [[BYTES, ZSTD], "shard"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_chunk_that_cannot_be_encoded(tmp_path, monkeypatch, codecs, whole):
+    """The error names the chunk, the other chunks do not wait for ever, and what was stored stays."""
+    if codecs == "shard":
+        codecs = [sharding({"chunk_shape": [128, 128], "codecs": [BYTES, ZSTD], "index_codecs": [BYTES]})]
+    encode = BoundZstd.encode
+
+    def fail(codec, data):
+        if np.frombuffer(data, "u2")[0] == 3:
+            raise StoreError("it does not fit")
+        return encode(codec, data)
+
+    monkeypatch.setattr(BoundZstd, "encode", fail)
+    array = created(tmp_path, [8192, 1024], [1024, 1024], codecs)
+    part = np.s_[:, : 1024 - (not whole)]
+    array.write(np.full((8192, 1024), 7, "u2")).result()
+    values = np.full((8192, 1024), 9, "u2")
+    values[3072] = 3
+    with pytest.raises(StoreError, match=r"Error writing .*c/3/0.*it does not fit"):
+        array[part].write(values[part]).result()
+    assert (array[3072:4096].read().result() == 7).all()
+    array[part].write(np.full((8192, 1024), 5, "u2")[part]).result()
+    assert (array[part].read().result() == 5).all()
+    assert not list(tmp_path.rglob("*.__lock"))
+
+
+@pytest.mark.parametrize("inner", [[BYTES, ZSTD], "shard"])
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_a_part_of_fill_values_deletes_what_becomes_empty(tmp_path, inner, location):
+    """A large shard of which the last other elements are overwritten goes; one of whose parts remain some stays."""
+    if inner == "shard":
+        inner = [sharding({"chunk_shape": [32, 32], "codecs": [BYTES, ZSTD], "index_codecs": [BYTES]})]
+    codecs = {"chunk_shape": [64, 64], "codecs": inner, "index_codecs": [BYTES], "index_location": location}
+    array = created(tmp_path, [1024, 1024], [1024, 1024], [sharding(codecs)])
+    array[100:200, 100:200].write(7).result()
+    expected = np.zeros((1024, 1024), "u2")
+    expected[100:200, 100:200] = 7
+    assert (array.read().result() == expected).all()
+    array[50:150, :1000].write(0).result()
+    expected[50:150, :1000] = 0
+    assert (array.read().result() == expected).all()
+    array.oindex[[150, 199, *range(150, 200)], 100:200].write(0).result()
+    assert not (tmp_path / "c/0/0").exists()
+    assert not array.read().result().any()
 
 
 @pytest.mark.parametrize("count", [4, 64])

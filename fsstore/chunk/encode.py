@@ -1,0 +1,173 @@
+"""What is stored of a chunk that a request writes.
+
+A chunk that is covered is encoded; one of which a part is written is decoded, changed and encoded again.  Of a shard
+only the sub-chunks touched are decoded and encoded; the others keep their bytes.  A chunk whose elements all equal the
+fill value, bit by bit, is not stored.
+
+An encoding is made when it is asked for, portion by portion: a shard may be under way to the disk before its last
+sub-chunks are encoded.  Nothing here knows of keys or stores.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fsstore import _runtime
+from fsstore.chunk.allocation import new_array
+from fsstore.chunk.cache import ChunkCache
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.place import Placement
+from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers
+from fsstore.chunk.shard_entries import ShardEntries
+from fsstore.codec.bound_chain import Array, BoundChain
+from fsstore.codec.contract import Buffer
+from fsstore.codec.fill import equals_fill, missing_element
+from fsstore.kvstore.contract import KvPrefix, ReadResult
+
+__all__ = ["ChunkEncoder", "Portions", "WriteRequest"]
+
+Portions: TypeAlias = Iterator[Sequence[Buffer]]
+_Touched: TypeAlias = list[tuple[Cell, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A write: the array's layout, where its chunks are, which elements, and their values.
+
+    `values` has the dtype of the model; `maps` and the shape of `values` are those of `plan.plan`.
+    `elide`: delete chunks that equal the fill value.
+    """
+
+    model: ChunkModel
+    store: KvPrefix
+    maps: Sequence[OutputMap]
+    values: Array
+    elide: bool = True
+    threads: int | None = None
+    cache: ChunkCache | None = None
+
+
+class ChunkEncoder:
+    """Encodes the chunks of one request.  It may be used by several threads at once.
+
+    `keeps`: chunks that become all fill values when a part is written are stored as such.
+    """
+
+    def __init__(self, request: WriteRequest, placement: Placement, *, keeps: bool) -> None:
+        self._model, self._placement = request.model, placement
+        self._elide, self._keeps = request.elide, keeps
+        self._entries: ShardEntries | None = None
+        if self._model.shard is not None:
+            self._entries = ShardEntries(request.maps, request.values.shape, self._model)
+            self._entry_placement = Placement(self._entries.plan, request.values)
+
+    def value(self, cell: Cell, old: ReadResult | None) -> Buffer | None:
+        """Return the encoding of a chunk, given what is stored of it unless it is covered; None deletes it."""
+        portions = self.portions(cell, old)
+        if portions is None:
+            return None
+        buffers = list(itertools.chain.from_iterable(portions))
+        return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+    def portions(self, cell: Cell, old: ReadResult | None) -> Portions | None:
+        """Return the same as lists of buffers that follow each other, made when they are asked for."""
+        chain = self._chain(cell)
+        if old is None:
+            chunk = self._placement.target(cell)
+            if chunk is None:
+                raise ValueError("a covered cell has a target")
+            return None if self._elides(chunk, chain) else chain.portions(chunk, elide=self._elide)
+        may_vanish = self._may_vanish(cell, old, chain)
+        if self._entries is not None:
+            return self._shard_portions(self._entries, cell, old, may_vanish=may_vanish)
+        if not may_vanish:
+            return self._portions_of_changed(cell, old, chain)
+        chunk = self._changed(cell, old, chain)
+        return None if self._elides(chunk, chain) else chain.portions(chunk, elide=self._elide)
+
+    def _may_vanish(self, cell: Cell, old: ReadResult, chain: BoundChain) -> bool:
+        """Return whether a chunk may come to be all fill values because nothing else is written to a part of it."""
+        fill = chain.chunk.fill_value
+        if not self._elide or fill is None or self._must_store(old):
+            return False
+        written = None if self._model.is_partial else self._placement.source(cell)
+        return written is None or equals_fill(written, fill)
+
+    def _must_store(self, old: ReadResult) -> bool:
+        return self._keeps and old.state != "missing"
+
+    def _chain(self, cell: Cell) -> BoundChain:
+        if self._model.bind is None:
+            return self._model.chain
+        return self._model.chain_of(chunk_numbers(self._placement.plan, cell))
+
+    def _elides(self, chunk: Array, chain: BoundChain) -> bool:
+        fill = chain.chunk.fill_value
+        return self._elide and fill is not None and equals_fill(chunk, fill)
+
+    def _portions_of_changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Portions:
+        yield from chain.portions(self._changed(cell, old, chain), elide=self._elide)
+
+    def _changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Array:
+        """Return a chunk of which a part is written."""
+        chunk = _decoded(None if old.state == "missing" else old.value, chain)
+        self._placement.copy_in(cell, self._model.view(chunk))
+        return chunk
+
+    def _shard_portions(
+        self, entries: ShardEntries, cell: Cell, old: ReadResult, *, may_vanish: bool
+    ) -> Portions | None:
+        touched = [
+            (sub_cell, number if isinstance(number, tuple) else (number,))
+            for sub_cell, number in zip(*entries.of(cell), strict=True)
+        ]
+        before = None if old.state == "missing" else old.value
+        parts: Iterable[Buffer | None] = self._changed_parts(entries, touched, before)
+        if may_vanish:
+            parts = list(parts)
+            if all(part is None for part in parts):
+                return None
+        return entries.layouts[0].portions(parts)
+
+    def _changed_parts(
+        self, entries: ShardEntries, touched: _Touched, old: Buffer | None, level: int = 0
+    ) -> Iterator[Buffer | None]:
+        """Yield the parts of a shard, whatever the level it is on: changed where they are touched."""
+        layout = entries.layouts[level]
+        before: list[Buffer | None] = [None] * layout.count if old is None else list(layout.split(old))
+        by_part: dict[int, _Touched] = {}
+        for pair in touched:
+            by_part.setdefault(pair[1][level], []).append(pair)
+
+        def change(number: int) -> Buffer | None:
+            if level + 1 == len(entries.layouts):
+                return self._changed_part(entries, by_part[number][0][0], before[number])
+            parts = list(self._changed_parts(entries, by_part[number], before[number], level + 1))
+            return None if all(part is None for part in parts) else entries.layouts[level + 1].assemble(parts)
+
+        numbers = sorted(by_part)
+        changed = _runtime.map_in_order(change, numbers) if layout.shares_cores else map(change, numbers)
+        for number, part in enumerate(before):
+            yield next(changed) if number in by_part else part
+
+    def _changed_part(self, entries: ShardEntries, cell: Cell, before: Buffer | None) -> Buffer | None:
+        chain = entries.layout.inner
+        chunk = _decoded(before, chain)
+        self._entry_placement.copy_in(cell, self._model.view(entries.in_array_order(chunk)))
+        if self._elides(chunk, chain):
+            return None
+        return chain.encode(chunk) if self._elide else chain.encode_all(chunk)
+
+
+def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
+    """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
+    spec = chain.chunk
+    chunk = new_array(spec.shape, spec.dtype)
+    if data is None:
+        chunk[...] = missing_element(spec.dtype, spec.fill_value)
+    else:
+        chain.decode(data, chunk)
+    return chunk
