@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -37,6 +38,8 @@ __all__ = ["DETECT", "Zarr3"]
 DETECT = Detection("zarr3", "array", files=("zarr.json",), read_whole=True)
 """How an array is recognised."""
 
+_MARSHAL = 2  # the last version in which equal values are equal bytes
+_MAX_KEPT = 16 * 1024
 _MAX_LISTED = 1 << 22
 _MAX_COVERED = 2**62 - 2
 
@@ -52,6 +55,13 @@ class Zarr3:
 
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""
+        try:
+            given = marshal.dumps(json, _MARSHAL)
+            if len(given) <= _MAX_KEPT:
+                constraints: dict[str, Json] = marshal.loads(_constraints(given))  # noqa: S302  # written below
+                return constraints
+        except ValueError:  # of other types than those of JSON, or refused: the parser says why
+            pass
         return parse_document(json, stored=False)
 
     def constrain_schema(
@@ -94,6 +104,15 @@ class Zarr3:
         """Return the array with another shape."""
         stored = list(shape[: array.rank - array.fixed])
         return build({**array.metadata, "shape": stored}, array.extra)
+
+
+@lru_cache(maxsize=64)
+def _constraints(given: bytes) -> bytes:
+    """Return the constraints that a `metadata` member means; both are marshalled, so that nobody can change them.
+
+    Programs open many arrays alike, or one many times.
+    """
+    return marshal.dumps(parse_document(marshal.loads(given), stored=False), _MARSHAL)  # noqa: S302  # dumped above
 
 
 @lru_cache(maxsize=64)
