@@ -129,7 +129,18 @@ class ChunkedDriver(ArrayDriver):
         pool = self.options.pool
         if not pool.total_bytes_limit or self.kvstore.ledger is not None:
             return None
-        return ChunkCache(pool, self.entry.identity, self.options.data_fresh_after())
+        return ChunkCache(pool, self.entry.cache_owner(self.array), self.options.data_fresh_after())
+
+    def _forget_cached(self) -> None:
+        """Drop cached chunks, now or after the commit."""
+        pool, ledger = self.options.pool, self.kvstore.ledger
+        if not pool.total_bytes_limit:
+            return
+        owner = self.entry.cache_owner(self.array)
+        if ledger is None:
+            pool.discard_groups(owner)
+        else:
+            ledger.after_commit(("chunks", owner), lambda _: pool.discard_groups(owner))
 
     def _needs_recheck(self) -> bool:
         trusted = self.mode.assume_metadata or self.mode.assume_cached_metadata
@@ -191,8 +202,7 @@ class ChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
         if self.kvstore.ledger is not None:
-            pool, owner = self.options.pool, self.entry.identity
-            self.kvstore.ledger.after_commit(("chunks", owner), lambda _: pool.discard_groups(owner))
+            self._forget_cached()
         return write_chunks(request)
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
@@ -207,6 +217,7 @@ class ChunkedDriver(ArrayDriver):
             raise StoreError("Resize not supported because assume_metadata was specified")
         job = Resize(self.entry, self._current, options, fixed=self.array.fixed)
         array = await job.run(transform, bounds)
+        self._forget_cached()
         if self.kvstore.ledger is not None:
             pool, entry = self.options.metadata_pool, self.entry
             self.kvstore.ledger.after_commit(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from fsstore._json import dumps
 from fsstore.cache_pool import CachePool
 from fsstore.context import ContextResource
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnimplementedError
@@ -45,6 +46,7 @@ class MetadataEntry:
     __slots__ = (
         "__weakref__",
         "_options",
+        "_owner",
         "array",
         "format",
         "generation",
@@ -65,6 +67,7 @@ class MetadataEntry:
         self._options = dict(options)
         self.array: ChunkedArray | None = None
         self.is_written = False
+        self._owner: tuple[ChunkedArray | None, Hashable] = (None, None)
         self.generation = UNKNOWN
         self.time = float("-inf")
 
@@ -158,6 +161,14 @@ class MetadataEntry:
                 f"Updated metadata at {self.describe()} is incompatible with existing metadata"
             )
         return array
+
+    def cache_owner(self, array: ChunkedArray) -> Hashable:
+        """Return what owns the cached chunks of the array: equal for handles whose chunks are alike."""
+        known, owner = self._owner
+        if known is not array:
+            owner = self.identity, dumps(_fixed(array), allow_nan=True)
+            self._owner = array, owner
+        return owner
 
     def keep(self, array: ChunkedArray, generation: bytes, time: float) -> None:
         """Remember what is known to be stored."""

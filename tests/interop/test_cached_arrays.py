@@ -45,6 +45,27 @@ def test_chunks(module, recheck):
     assert store.read().result().tolist() == [1, 5, 1, 1]
 
 
+@pytest.mark.parametrize("recheck", [True, False, "open"])
+@pytest.mark.parametrize("read_chunk", [4, 2])
+def test_chunks_that_are_gone(recheck, read_chunk):
+    """Chunks that a resize deletes and arrays that take the place of others are not read from the cache.
+
+    tensorstore reads parts of shards that were deleted, and all of an array that was replaced, unless it rechecks.
+    """
+    context = fsstore.Context({"cache_pool": {"total_bytes_limit": 1_000_000}})
+    spec = {**SPEC, "recheck_cached_data": recheck}
+    layout = fsstore.ChunkLayout(read_chunk_shape=[read_chunk], write_chunk_shape=[4])
+    made = {"chunk_layout": layout, "context": context}
+    store = fsstore.open(spec, create=True, dtype="int32", shape=[8], **made).result()
+    store[...] = 7
+    assert store.read().result().tolist() == [7] * 8
+    store = store.resize(exclusive_max=[4]).result().resize(exclusive_max=[8]).result()
+    assert store.read().result().tolist() == [7] * 4 + [0] * 4
+    replaced = {"create": True, "delete_existing": True, "shape": [8], **made}
+    assert fsstore.open(spec, dtype="int32", **replaced).result().read().result().tolist() == [0] * 8
+    assert fsstore.open(spec, dtype="int16", **replaced).result().read().result().tolist() == [0] * 8
+
+
 @MODULES
 def test_chunks_cached_by_a_handle_that_is_gone(module):
     """What a pool holds of an array serves the next handle of it, and never another array at the same path."""
