@@ -145,7 +145,11 @@ class JsonDriver(ArrayDriver):
             answer = await self._store.read()
             if answer.state == "missing":
                 raise NotFoundError(f"Error reading {self._store.describe()}")
-            value = find(self._parse(answer.value), self._pointer)
+            document = self._parse(answer.value)
+            try:
+                value = find(document, self._pointer)
+            except StoreError as error:
+                raise error.within(f"Error reading {self._store.describe()}") from None
             out = new_array(transform.domain.shape, np.dtype(object))
             for index in np.ndindex(out.shape):
                 out[index] = value
@@ -155,9 +159,9 @@ class JsonDriver(ArrayDriver):
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to replace the value: the document blindly, a part of it by read-modify-write."""
-        if values.shape:
+        if values.shape and transform.input_rank:
             raise StoreError(f"Expected array of rank 0, but received array of rank {values.ndim}")
-        part = _plain(values[()])
+        part = _plain(values.tolist())  # an array is a list
         return _runtime.start(self._replace(part), waits=self._waits)
 
     async def _replace(self, part: Any) -> None:
@@ -172,7 +176,10 @@ class JsonDriver(ArrayDriver):
         for attempt in range(_ATTEMPTS):
             answer = await self._store.read()
             document = None if answer.state == "missing" else self._parse(answer.value)
-            changed = dumps(replace(document, self._pointer, part)).encode()
+            try:
+                changed = dumps(replace(document, self._pointer, part)).encode()
+            except StoreError as error:
+                raise error.within(f"Error writing {self._store.describe()}") from None
             condition = NO_VALUE if answer.state == "missing" else answer.generation
             if (await self._store.write("", changed, condition)).generation != UNKNOWN:
                 return

@@ -12,7 +12,7 @@ from fsstore.errors import FailedPreconditionError, NotFoundError, OutOfRangeErr
 __all__ = ["check_pointer", "find", "replace"]
 
 _BAD_TILDE = re.compile(r"~(?![01])")
-_MISSING: Any = object()
+_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def check_pointer(pointer: str) -> str:
@@ -33,14 +33,12 @@ def _steps(pointer: str) -> list[tuple[str, str]]:
     return steps
 
 
-def _index(token: str, array: list[Any], upto: str) -> int:
-    if not token.isdigit() or (token != "0" and token.startswith("0")):
-        raise FailedPreconditionError(f"JSON Pointer reference {quote(upto)} is not an index of an array")
+def _index(token: str, array: list[Any], upto: str, outside: type[StoreError]) -> int:
+    if not _INDEX.fullmatch(token):
+        raise FailedPreconditionError(f"JSON Pointer {quote(upto)} is invalid for array value")
     index = int(token)
     if index >= len(array):
-        raise OutOfRangeError(
-            f"JSON Pointer reference {quote(upto)} is out-of-range for array of size {len(array)}"
-        )
+        raise outside(f"JSON Pointer {quote(upto)} is out-of-range for array of size {len(array)}")
     return index
 
 
@@ -59,8 +57,10 @@ def find(value: Any, pointer: str) -> Any:
             value = value[token]
         elif isinstance(value, list):
             if token == "-":
-                raise NotFoundError(f"JSON Pointer {quote(upto)} refers to non-existent array element")
-            value = value[_index(token, value, upto)]
+                raise FailedPreconditionError(
+                    f"JSON Pointer {quote(upto)} refers to non-existent array element"
+                )
+            value = value[_index(token, value, upto, OutOfRangeError)]
         else:
             raise _through_scalar(upto, value)
     return value
@@ -93,9 +93,9 @@ def replace(document: Any, pointer: str, part: Any) -> Any:
                 value.append(part if last else {})
                 value = value[-1]
             elif last:
-                value[_index(token, value, upto)] = part
+                value[_index(token, value, upto, FailedPreconditionError)] = part
             else:
-                value = value[_index(token, value, upto)]
+                value = value[_index(token, value, upto, FailedPreconditionError)]
         else:
             raise _through_scalar(upto, value)
     return root
