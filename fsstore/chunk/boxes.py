@@ -148,7 +148,7 @@ class _Alike(NamedTuple):
 def _planned(alike: _Alike) -> Boxes:
     chunks, sources, order, numbers, _ = alike
     first, sizes = alike.bounds()
-    extent = np.array(chunks.bounds.domain.shape)
+    extent = np.array(chunks.bounds.domain.exclusive_max)
     within = ((first >= 0) & (sizes > 0) & (first + sizes <= extent)).all(1)
     if not within.all():
         first, sizes, numbers = first[within], sizes[within], np.array(numbers)[within].tolist()

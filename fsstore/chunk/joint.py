@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore import _runtime
@@ -67,13 +65,22 @@ class ReadQueue:
         waiting = [each for each in waiting if not each[0].cancelled()]
         if not waiting:
             return
-        batch = _Batch([future for future, _ in waiting])
-        with batch.failing():
-            batch.plan([wanted for _, wanted in waiting])
-        if batch.touched_bytes <= INLINE_BYTES:
-            batch.make(quick=True)
-        else:
-            _runtime.submit(partial(batch.make, quick=False), kind="io")
+        if len(waiting) > 1 or not _made_here(*waiting[0]):
+            _Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+
+
+def _made_here(future: Future[Any], wanted: Planned | BoxView) -> bool:
+    """Make a single read on this thread if that is quick; return whether it was."""
+    try:
+        planned = _alone(wanted) if isinstance(wanted, BoxView) else wanted
+        if planned.touched_bytes > INLINE_BYTES:
+            return False
+        _runtime.drive(read_here(planned.windows))
+    except BaseException as error:  # noqa: BLE001  # the future carries it
+        futures.fail(future, error)
+    else:
+        futures.resolve(future, planned.out)
+    return True
 
 
 class _Batch:
@@ -88,22 +95,24 @@ class _Batch:
         self._planned: dict[int, Planned] = {}
         self._boxes: list[Boxes] = []
 
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Fail all reads when something fails that concerns all, so that nobody waits for ever."""
+    def begin(self, wanted: Sequence[Planned | BoxView]) -> None:
+        """Plan the reads and make them: here if that is quick, otherwise on a pool thread."""
         try:
-            yield
+            self._plan(wanted)
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
             self._errors = [failure] * len(self._futures)
-            self._planned, self._boxes = {}, []
+        if self._touched_bytes <= INLINE_BYTES:
+            self._make()
+        else:
+            _runtime.submit(self._make, kind="io")
 
     @property
-    def touched_bytes(self) -> int:
+    def _touched_bytes(self) -> int:
         """How many bytes are decoded if each read decodes for itself."""
         plans: Sequence[Boxes | Planned] = [*self._boxes, *self._planned.values()]
         return sum([each.touched_bytes for each in plans])
 
-    def plan(self, wanted: Sequence[Planned | BoxView]) -> None:
+    def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
         """Plan the reads that are not planned yet."""
         views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
         if len(views) >= _COLUMNS_FROM:
@@ -119,14 +128,12 @@ class _Batch:
             else:
                 self._planned[number], self._outs[number] = planned, planned.out
 
-    def make(self, *, quick: bool) -> None:
-        """Make the reads."""
-        with self.failing():
-            if quick and len(self._futures) == 1:
-                for planned in self._planned.values():
-                    _runtime.drive(read_here(planned.windows))
-            else:
-                _runtime.drive(self._make_together())
+    def _make(self) -> None:
+        """Make the reads; whatever happens, nobody waits for ever."""
+        try:
+            _runtime.drive(self._make_together())
+        except BaseException as failure:  # noqa: BLE001  # the futures carry it
+            self._errors = [failure] * len(self._futures)
         for number, (future, error) in enumerate(zip(self._futures, self._errors, strict=True)):
             if error is None:
                 futures.resolve(future, self._outs[number])

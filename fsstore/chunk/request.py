@@ -19,7 +19,7 @@ def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[in
 
     `bounds` is the identity over the array, with explicit bounds.
     """
-    extent = bounds.domain.shape
+    extent = bounds.domain.exclusive_max  # arrays begin at zero
     maps = maps_within(transform, extent)
     if maps is not None:
         return transform.domain.shape, maps
