@@ -76,10 +76,11 @@ def test_keys_in_a_text_are_of_the_families_they_are_of_alone(seed):
     ]
     keys = [key.encode() for key in keys if key and not key.startswith("/")]
     start = np.cumsum([0, *(len(key) + 2 for key in keys)])
-    groups, loose, count = families(Text(b'"%b"' % b'""'.join(keys)), start[:-1], start[1:] - 1)
-    found = dict.fromkeys(loose.tolist())
+    groups, order, count = families(Text(b'"%b"' % b'""'.join(keys)), start[:-1], start[1:] - 1)
+    assert sorted(order.tolist()) == list(range(count))
+    found = dict.fromkeys(order.tolist())
     for group in groups:
-        positions = np.arange(count)[group.positions].tolist()
+        positions = order[group.positions].tolist()
         assert positions == sorted(positions)
         found.update(zip(positions, ((group.family, row) for row in group.coords.tolist()), strict=True))
     assert found == {number: split_one(key) for number, key in enumerate(keys[:count])}

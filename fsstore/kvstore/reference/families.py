@@ -36,28 +36,32 @@ class _Split(NamedTuple):
 
 
 def families(text: Text, start: Ints, stop: Ints) -> tuple[list[Group], Ints, int]:
-    """Return the groups of keys by family, the places of loose keys among them, and how many keys were read.
+    """Return the groups of keys by family, an order of the keys, and how many keys were read.
 
     A key stands behind the quote at `start` and ends before `stop`.  It is not read, nor are those behind it, if its
-    numbers are longer than any a set holds.
+    numbers are longer than any a set holds.  The groups lie side by side in the order, and behind them the loose keys.
     """
     split, count = _split(text, start, stop)
-    chained = np.flatnonzero(~split.loose[:count])
-    loose = np.flatnonzero(split.loose[:count])
+    chained, loose = np.flatnonzero(~split.loose[:count]), np.flatnonzero(split.loose[:count])
     if not len(chained):
         return [], loose, count
     order, heads = _sorted(text, start[chained], split.end[chained], split.seps[chained])
     order = chained[order]
-    numbers = [column[order] for column in split.numbers]
-    groups = []
-    for low, high in zip(heads.tolist(), [*heads[1:].tolist(), len(order)], strict=True):
-        first = order[low]
-        begin, end, seps = int(start[first]), int(split.end[first]), f"{split.seps[first]:b}"[:0:-1]
-        prefix = b"" if end == begin else b"/" + text.data[begin + 1 : end]
-        family = prefix, seps.translate(_SIGNS).encode()
-        coords = np.stack([column[low:high] for column in numbers[len(seps) - 1 :: -1]], axis=1)
-        groups.append(Group(family, order[low:high], coords))
-    return groups, loose, count
+    numbers = np.stack(split.numbers, axis=1)[order]
+    if numbers.max() < 2**31:
+        numbers = numbers.astype(np.int32)
+    firsts = order[heads]
+    prefixes = zip(
+        start[firsts].tolist(), split.end[firsts].tolist(), split.seps[firsts].tolist(), strict=True
+    )
+    bounds = zip(heads.tolist(), [*heads[1:].tolist(), len(order)], strict=True)
+    groups, signs = [], {}
+    for (begin, end, seps), (low, high) in zip(prefixes, bounds, strict=True):
+        if seps not in signs:
+            signs[seps] = f"{seps:b}"[:0:-1].translate(_SIGNS).encode()
+        family = b"/" + text.data[begin + 1 : end] if end > begin else b"", signs[seps]
+        groups.append(Group(family, slice(low, high), numbers[low:high, len(family[1]) - 1 :: -1]))
+    return groups, np.concatenate((order, loose)), count
 
 
 _SIGNS = {ord("0"): "/", ord("1"): "."}
@@ -83,7 +87,7 @@ def _split(text: Text, start: Ints, stop: Ints) -> tuple[_Split, int]:
         live = part & (first - 1 > start) & known
         end = np.where(part, first - 1, end)
         seps = np.where(part, 2 * seps + (before == _DOT), seps)
-        numbers.append(value)
+        numbers.append(np.where(part, value, 0))
     return _Split(end, seps, numbers, loose), count if known.all() else int(known.argmin())
 
 

@@ -115,7 +115,7 @@ class _Document(_Refs):
         self._nested = nested
 
     def run(self, run: Run) -> bool:
-        keys = {key.decode() for key in run.loose.values()}
+        keys = {key.decode() for key in run.loose}
         return not keys & _SPECIAL and super().run(run) and self._note(keys, odd=bool(run.groups))
 
     def batch(self, members: dict[str, Any]) -> bool:

@@ -9,7 +9,6 @@ A key or value that a set may not hold ends the run before it: who reads it memb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -52,36 +51,35 @@ def _take(plain: Plain, text: Text) -> tuple[Run, int] | None:
         return None
     rows = Rows.absent(len(found.places.key))
     try:
-        groups, loose = _keys(text, found.places)
+        groups, loose, order = _keys(text, found.places)
         urls = _put_ranges(text, found, rows)
         values = _put_inline(plain, text, found, rows)
     except _RefusedError as refused:
         return _take(plain, Text(text.data[: int(found.places.value[refused.member])]))
-    return Run(groups, loose, rows, urls, values), int(found.places.follow[-1])
+    return Run(groups, loose, rows.take(order), urls, values), int(found.places.follow[-1])
 
 
-def _keys(text: Text, places: Places) -> tuple[list[Group], dict[int, bytes]]:
-    """Return the groups of keys by family, and the loose keys."""
-    groups, loose, count = families(text, places.key, places.key_end)
+def _keys(text: Text, places: Places) -> tuple[list[Group], list[bytes], Ints]:
+    """Return the groups of keys by family, the loose keys, and the order of all these."""
+    groups, order, count = families(text, places.key, places.key_end)
     if count < len(places.key):
         raise _RefusedError(count)
     dots = text.codes == _DOT
     climbs = np.flatnonzero(dots[1:] & dots[:-1])
     if len(climbs):
         held = np.flatnonzero(np.searchsorted(climbs, places.key) != np.searchsorted(climbs, places.key_end))
-        for member, key in zip(
-            held.tolist(), _strings(text, places.key[held] + 1, places.key_end[held]), strict=True
-        ):
+        keys = _strings(text, places.key[held] + 1, places.key_end[held])
+        for member, key in zip(held.tolist(), keys, strict=True):
             if check_key(key.decode()) is not None:
                 raise _RefusedError(member)
-    keys = _strings(text, places.key[loose] + 1, places.key_end[loose])
-    return groups, dict(zip(loose.tolist(), keys, strict=True))
+    loose = order[sum(len(group.coords) for group in groups) :]
+    return groups, _strings(text, places.key[loose] + 1, places.key_end[loose]), order
 
 
-def _strings(text: Text, start: Ints, stop: Ints) -> Iterator[bytes]:
-    """Yield parts of the text."""
+def _strings(text: Text, start: Ints, stop: Ints) -> list[bytes]:
+    """Return parts of the text."""
     data = text.data
-    return (data[low:high] for low, high in zip(start.tolist(), stop.tolist(), strict=True))
+    return [data[low:high] for low, high in zip(start.tolist(), stop.tolist(), strict=True)]
 
 
 def _put_ranges(text: Text, found: Members, rows: Rows) -> list[bytes]:
@@ -97,7 +95,7 @@ def _put_ranges(text: Text, found: Members, rows: Rows) -> list[bytes]:
         for word in text.words(start, length):
             changed[1:] |= word[1:] != word[:-1]
     heads = np.flatnonzero(changed)
-    urls = list(_strings(text, start[heads], stop[heads]))
+    urls = _strings(text, start[heads], stop[heads])
     if not b"".join(urls).decode().isprintable():
         refused = next(number for number, url in enumerate(urls) if not url.decode().isprintable())
         raise _RefusedError(int(lists[heads[refused]]))
@@ -146,7 +144,7 @@ def _as_it_is(_plain: Plain, text: Text, start: Ints, stop: Ints) -> _Found:
 def _parsed(plain: Plain, text: Text, start: Ints, stop: Ints) -> _Found:
     """Return the inline values of strings with escapes."""
     try:
-        values = [decode_text(value) for value in plain.parse(list(_strings(text, start, stop)))]
+        values = [decode_text(value) for value in plain.parse(_strings(text, start, stop))]
     except ValueError:
         return None, start
     lengths = np.array([len(value) for value in values], np.int64)

@@ -90,13 +90,13 @@ class Rows(NamedTuple):
 
 
 class Run(NamedTuple):
-    """References taken together: the groups of their keys, and loose keys by their place; URLs and inline values.
+    """References taken together: groups of keys and the loose keys, rows, and what these point into.
 
-    The rows count URLs and values from the first of the run.
+    The rows of the loose keys are the last; all count URLs and values from the first of the run.
     """
 
     groups: list[Group]
-    loose: dict[int, bytes]
+    loose: list[bytes]
     rows: Rows
     urls: list[bytes]
     values: list[Piece]
@@ -287,8 +287,8 @@ class TableBuilder:
         rows = Rows(url, offset, length)
         for group in run.groups:
             self._add_group(group, rows.take(group.positions))
-        for position, key in run.loose.items():
-            self._loose[key.decode()] = rows.row(position)
+        loose = rows.take(slice(len(url) - len(run.loose), None))
+        self._spill([key.decode() for key in run.loose], loose)
 
     def _flush(self) -> None:
         if self._waiting:
@@ -299,12 +299,12 @@ class TableBuilder:
         groups, loose = split(keys)
         for group in groups:
             self._add_group(group, rows.take(group.positions))
-        for position in loose:
-            self._loose[keys[position].decode()] = rows.row(position)
+        self._spill([keys[position].decode() for position in loose], rows.take(loose))
 
     def _add_group(self, group: Group, rows: Rows) -> None:
         coords: Any = group.coords
-        coords = coords.astype(np.int32) if coords.max() < 2**31 else coords
+        if coords.dtype == np.int64 and coords.max() < 2**31:
+            coords = coords.astype(np.int32)
         self._pieces.setdefault(group.family, []).append((coords, rows))
 
     def finish(self) -> Table:
@@ -323,9 +323,8 @@ class TableBuilder:
         return Table(self.urls, self.inline, self._loose, blocks)
 
     def _spill(self, keys: Iterable[str], rows: Rows) -> None:
-        columns = (rows.url.tolist(), rows.offset.tolist(), rows.length.tolist())
-        for key, *row in zip(keys, *columns, strict=True):
-            self._loose[key] = Row(*row)
+        columns = (column.tolist() for column in rows)
+        self._loose.update(zip(keys, map(Row._make, zip(*columns, strict=True)), strict=True))
 
 
 def _block(family: Family, pieces: list[_Piece]) -> Block | None:
@@ -334,6 +333,8 @@ def _block(family: Family, pieces: list[_Piece]) -> Block | None:
     The pieces are spent: each is dropped as soon as its rows are in their place.
     """
     count = sum(len(coords) for coords, _ in pieces)
+    if count < _BATCH and len(pieces) > 1:  # many small pieces would cost more than what is in them
+        pieces[:] = [(np.concatenate([coords for coords, _ in pieces]), _joined(pieces))]
     grid = tuple(int(size) + 1 for size in np.max([coords.max(axis=0) for coords, _ in pieces], axis=0))
     total = math.prod(grid)
     if total >= 2**62:
@@ -345,12 +346,17 @@ def _block(family: Family, pieces: list[_Piece]) -> Block | None:
             pieces[number] = _SPENT
         return Block(family, grid, None, dense)
     linear = np.concatenate([_linear(coords, grid) for coords, _ in pieces])
-    columns = Rows(*(np.concatenate(parts) for parts in zip(*(rows for _, rows in pieces), strict=True)))
+    columns = _joined(pieces)
     pieces.clear()
     order = np.argsort(linear, kind="stable")
     linear = linear[order]
     last = np.append(linear[1:] != linear[:-1], True)  # a mask, not a flag
     return Block(family, grid, linear[last], columns.take(order[last]))
+
+
+def _joined(pieces: list[_Piece]) -> Rows:
+    """Return the rows of all pieces."""
+    return Rows(*(np.concatenate(parts) for parts in zip(*(rows for _, rows in pieces), strict=True)))
 
 
 def _linear(coords: Int64, grid: tuple[int, ...]) -> Int64:
