@@ -28,17 +28,21 @@ def array(
 ) -> TensorStore:
     """Return a store over an array: a view of a NumPy array, or a copy if `copy` is true.
 
+    Objects are JSON unless `dtype` says what they are.
+
     >>> array([1, 2, 3], dtype="uint32").read().result()
     array([1, 2, 3], dtype=uint32)
     """
     from fsstore.driver.array import InMemoryDriver
 
     values = np.asarray(array, dtype=None if dtype is None else dtype_of(dtype).numpy_dtype)
+    if dtype is None:
+        dtype = "json" if values.dtype == np.dtype(object) else values.dtype
     if copy or (copy is None and not isinstance(array, np.ndarray)):
         values = values.copy()
     context = context or Context()
     resources = {"data_copy_concurrency": context["data_copy_concurrency"]}
-    driver = InMemoryDriver(values, dtype_of(values.dtype if dtype is None else dtype), resources)
+    driver = InMemoryDriver(values, dtype_of(dtype), resources)
     if write and not driver.writable:
         raise StoreError("the array is read-only")
     return TensorStore._of(

@@ -92,6 +92,14 @@ def test_reading_and_writing(pointer):
     assert outcome(lambda: write(fsstore)) == outcome(lambda: write(tensorstore))
 
 
+@pytest.mark.parametrize("value", [None, {"a": 1}, [None, 1], np.array([[1, "x"]], object)], ids=str)
+def test_arrays_of_objects(value):
+    """Objects in memory are JSON values."""
+    ours, theirs = fsstore.array(value), tensorstore.array(value)
+    assert ours.dtype.name == theirs.dtype.name == "json"
+    assert ours.read().result().tolist() == theirs.read().result().tolist()
+
+
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_values(value):
     """Python values and arrays become JSON; an array is a list."""
