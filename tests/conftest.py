@@ -23,6 +23,14 @@ from xml.sax.saxutils import escape
 import pytest
 
 
+@pytest.fixture
+def s3_credentials(monkeypatch):
+    """Give the environment of S3 clients, which must not look for it elsewhere."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
 class ObjectServer:
     """Objects by URL path, a log of requests `(method, path, range)`, the bytes of bodies taken from it, and scripted faults."""
 

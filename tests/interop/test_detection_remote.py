@@ -21,17 +21,11 @@ import tensorstore
 import fsstore as ts
 from fsstore.errors import FailedPreconditionError, StoreError
 
+pytestmark = pytest.mark.usefixtures("s3_credentials")
+
 VALUES = np.arange(6, dtype="int32")
 ENGINES = pytest.mark.parametrize("engine", ["obstore", "fsspec"])
 KINDS = pytest.mark.parametrize("kind", ["http", "s3"])
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch):
-    """Give the environment of S3 clients."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 def _files(folder, pipeline):

@@ -15,16 +15,11 @@ from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.testing.doubles import Recording
 
+pytestmark = pytest.mark.usefixtures("s3_credentials")
+
 LARGE = bytes(2**20)
 ENGINES = pytest.mark.parametrize("engine", ["obstore", "fsspec"])
 KINDS = pytest.mark.parametrize("kind", ["http", "s3"])
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch):
-    """Give the environment of S3 clients."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
 
 def _filesystem(server, kind, engine):

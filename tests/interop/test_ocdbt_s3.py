@@ -9,13 +9,7 @@ from fsstore._runtime import call
 from fsstore.kvstore.contract import UNKNOWN, Read, Write
 from fsstore.kvstore.store import KvStore
 
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch):
-    """Give the environment of S3 clients."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+pytestmark = pytest.mark.usefixtures("s3_credentials")
 
 
 def spec(moto_bucket, path, engine, **members):
