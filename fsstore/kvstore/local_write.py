@@ -265,8 +265,8 @@ def _write_all(fd: int, value: Buffer) -> None:
 def _write_early(fd: int, portions: Iterator[Sequence[Buffer]]) -> None:
     """Write portions as they come, and begin to write every full megabyte to disk before the next one.
 
-    The disk then works while the rest is made, and a sync waits for the last part only: shards are written in 0.93 of
-    the time, large chunks of blosc and raw in 0.95.  Steps of half a megabyte lose that again.
+    The disk then works while the rest is made, and a sync waits for the last part only: shards are written in 0.88 of
+    the time, large chunks of blosc in 0.95.  Steps of half a megabyte lose that again.
     """
     for portion in portions:
         for part in _steps(portion):
