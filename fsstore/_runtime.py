@@ -377,9 +377,12 @@ async def pause(seconds: float) -> None:
 
 async def gather(coroutines: Iterable[Awaitable[T]]) -> list[T]:
     """Await all, in order when driven inline, together on an event loop; the first error cancels the others."""
-    if asyncio._get_running_loop() is None:  # see offload
-        return [await coroutine for coroutine in coroutines]
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    calls = list(coroutines)
+    if (
+        len(calls) == 1 or asyncio._get_running_loop() is None
+    ):  # see offload; one alone begins at once, not as a task
+        return [await call for call in calls]
+    tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:

@@ -122,7 +122,8 @@ class Dial:
         """Return a new connection to an origin, through its proxy and with TLS where the route says so."""
         limit = min(_CONNECT_S, self._idle_s)
         try:
-            return await asyncio.wait_for(self._connect(route), limit)
+            async with asyncio.timeout(limit):  # before 3.12 wait_for may swallow being cancelled
+                return await self._connect(route)
         except TimeoutError as error:
             raise ConnectionError(f"{route.host} did not accept a connection within {limit:g} s") from error
 

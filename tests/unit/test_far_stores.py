@@ -136,3 +136,21 @@ def test_a_limit_holds_for_all_batches_of_an_engine():
 
     assert _runtime.call(batches()) == [[0, 2, 4, 6, 8]] * 4
     assert most == 3
+
+
+@pytest.mark.parametrize(("codecs", "handed"), [([], 0), ([{"name": "zstd"}], 1)])
+def test_what_is_only_copied_is_not_handed_to_workers(crowd, monkeypatch, codecs, handed):
+    """Small chunks that are stored as they are seen are put in their place by the loop; others are decoded by workers."""
+    offload, kinds = _runtime.offload, []
+
+    async def counted(*args, kind="io", limit=None):
+        kinds.append(kind)
+        return await offload(*args, kind=kind, limit=limit)
+
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1, 8]}}
+    array = created({"chunk_grid": grid, "codecs": [{"name": "bytes"}, *codecs]}, [64, 8])
+    values = np.arange(512).reshape(64, 8).astype("int32")
+    array.write(values).result()
+    monkeypatch.setattr(_runtime, "offload", counted)
+    assert np.array_equal(array[::2].read().result(), values[::2])
+    assert ("compute" in kinds) == bool(handed)

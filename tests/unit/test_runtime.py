@@ -145,3 +145,21 @@ def test_a_forked_child_starts_afresh():
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_one_alone_is_awaited_at_once():
+    """What would be a group of one is no task of its own: it has begun before anything else on the loop has a turn."""
+    order = []
+
+    async def work():
+        order.append("work")
+        await asyncio.sleep(0)
+        return asyncio.current_task()
+
+    async def run():
+        asyncio.get_running_loop().call_soon(order.append, "other")
+        (task,) = await _runtime.gather([work()])
+        return task is asyncio.current_task()
+
+    assert _runtime.call(run())
+    assert order == ["work", "other"]
