@@ -1,5 +1,7 @@
 """The benchmark harness measures what it says and hides no failure."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,10 @@ from benchmarks import cost_fit, harness
 from benchmarks.workloads_read import BYTES, ZSTD
 
 
-def outcome(contenders, rounds=3):
+def outcome(contenders, rounds=3, seconds=0.001):
     """Measure contenders without preparation."""
     work = harness.Workload("work", lambda folder: contenders)
-    return harness.measure(work, rounds=rounds, seconds=1)
+    return harness.measure(work, rounds=rounds, seconds=seconds)
 
 
 def test_contenders_take_turns():
@@ -18,7 +20,14 @@ def test_contenders_take_turns():
     order = []
     contenders = {name: (lambda name=name: order.append(name)) for name in ("fsstore", "b", "c")}
     outcome(contenders)
-    assert order[3:] == ["fsstore", "b", "c", "b", "c", "fsstore", "c", "fsstore", "b"]
+    assert order[3:12] == ["fsstore", "b", "c", "b", "c", "fsstore", "c", "fsstore", "b"]
+
+
+def test_short_work_is_measured_often():
+    """What takes no time gets many rounds, what takes the whole time three."""
+    assert len(outcome({"fsstore": int}, rounds=5, seconds=60).times["fsstore"]) == 400
+    slow = outcome({"fsstore": lambda: time.sleep(0.002)}, rounds=5)
+    assert len(slow.times["fsstore"]) == 3
 
 
 def test_differing_results_are_not_timed():
