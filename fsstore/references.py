@@ -15,6 +15,7 @@ To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fs
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -155,13 +156,15 @@ def scan(
     """Return the reference set of one or more files (HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr), made by kerchunk.
 
     Several files are combined along `concat_dims`.  Files are scanned in processes of their own; what fails is named
-    in a `ScanError`, or left out with `on_error="skip"`.  `options` go to the scanner: `format`, `storage_options`,
-    and its own.
+    in a `ScanError`, or left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in a
+    warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
     """
     listed = [urls] if isinstance(urls, str) else list(urls)
     scanned = scan_files(listed, options, progress=progress)
     if scanned.failures and (on_error == "raise" or not scanned.documents):
         raise ScanError(scanned.failures)
+    for url, parts in scanned.left_out.items():
+        warnings.warn(f"The set of {url} lacks {parts}", stacklevel=2)
     documents = [document for url in listed for document in scanned.documents.get(url, [])]
     arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
     return References(State(combine(documents, arguments)), f"scan of {len(documents)} files")

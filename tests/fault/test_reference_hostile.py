@@ -207,6 +207,24 @@ def test_credentials_stay_with_their_prefix(server, other):
     assert "hush" not in repr(other.headers_seen)
 
 
+def test_two_places_have_credentials_of_their_own(server, other):
+    """One set, two servers: each is sent what was given for it, whatever the protocol that both have."""
+    for each in (server, other):
+        each.put("a/x", b"1")
+    targets = {
+        f"{server.url}/a/": {"headers": {"X-Token": "one"}},
+        other.url: {"headers": {"X-Token": "two"}},
+    }
+    driver = served(server, {"a": [f"{server.url}/a/x"], "b": [f"{other.url}/a/x"]}, targets=targets)
+    for each in (server, other):
+        each.headers_seen.clear()
+    assert run(read(driver, "a", "b")) == [b"1", b"1"]
+    assert [{headers.get("X-Token") for headers in each.headers_seen} for each in (server, other)] == [
+        {"one"},
+        {"two"},
+    ]
+
+
 def test_servers_that_ignore_ranges_or_send_too_little_are_not_believed(server):
     """The whole file in answer to a range is cut or refused, a short body refused: never taken for the chunk."""
     data = bytes(range(100))

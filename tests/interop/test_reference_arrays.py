@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 
 import h5py
 import numpy as np
@@ -191,6 +192,84 @@ def test_sets_and_files_in_a_bucket(document, hdf5, tmp_path, moto_bucket, name)
     for where in (base, f"file://{tmp_path}/{name}"):
         kvstore = {"driver": "reference", "base": where, "targets": targets}
         assert_arrays(kvstore, hdf5, ("temp", "holes", "scalar"))
+
+
+def test_targets_of_every_protocol_in_one_set(tmp_path, object_server, moto_bucket):
+    """Files however they are named, web servers, buckets, memory and archives serve chunks of one array, each its own."""
+    import s3fs
+
+    values = np.arange(90, dtype="u1").reshape(9, 10)
+    endpoint, bucket = moto_bucket
+    options = {
+        "key": "a",
+        "secret": "b",
+        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
+    }
+    files = s3fs.S3FileSystem(**options, skip_instance_cache=True)
+    files.pipe_file(f"{bucket}/of-every/t", values.tobytes())
+    object_server.put("t", values.tobytes())
+    (tmp_path / "t").write_bytes(values.tobytes())
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("t", values.tobytes())
+    context = ts.Context()
+    ts.KvStore.open("memory://t", context=context).result()[""] = values.tobytes()
+    urls = [
+        f"{tmp_path}/t",
+        f"file://{tmp_path}/t",
+        f"local://{tmp_path}/t",
+        "t",
+        f"{object_server.url}/t",
+        f"s3://{bucket}/of-every/t",
+        f"s3a://{bucket}/of-every/t",
+        "memory://t",
+        f"zip://t::{tmp_path}/a.zip",
+    ]
+    array = {
+        "zarr_format": 2, "shape": [9, 10], "chunks": [1, 10], "dtype": "|u1", "order": "C",
+        "compressor": None, "filters": None, "fill_value": None,
+    }  # fmt: skip
+    refs = {f"x/{n}.0": [url, 10 * n, 10] for n, url in enumerate(urls)}
+    (tmp_path / "r.json").write_text(json.dumps({"x/.zarray": json.dumps(array), **refs}))
+    base = {
+        "driver": "reference",
+        "base": f"file://{tmp_path}/r.json",
+        "targets": {f"s3://{bucket}/": options},
+    }
+    spec = {"driver": "zarr", "kvstore": {**base, "path": "x/"}}
+    assert np.array_equal(ts.open(spec, context=context).result().read().result(), values)
+
+
+@pytest.mark.parametrize("name", ["r.json", "r0.json", "r.parq"])
+def test_generated_references_are_read(tmp_path, name):
+    """What templates and `gen` describe are chunks like any other, to us and, through us, to zarr-python."""
+    import zarr
+
+    values = np.arange(60, dtype="<i2")
+    (tmp_path / "t").write_bytes(b"head" + values.tobytes())
+    array = {
+        "zarr_format": 2, "shape": [60], "chunks": [5], "dtype": "<i2", "order": "C",
+        "compressor": None, "filters": None, "fill_value": -1,
+    }  # fmt: skip
+    entry = {
+        "key": "x/{{i}}",
+        "url": "{{f(c='t')}}",
+        "offset": "{{4 + 10 * i}}",
+        "length": "10",
+        "dimensions": {"i": {"stop": 11}},
+    }
+    document = {
+        "version": 1,
+        "templates": {"f": "{{c}}"},
+        "gen": [entry],
+        "refs": {".zgroup": '{"zarr_format": 2}', "x/.zarray": json.dumps(array)},
+    }
+    (tmp_path / "s.json").write_text(json.dumps(document))
+    references.open(tmp_path / "s.json").save(tmp_path / name, version=0 if "0" in name else 1)
+    expected = np.where(np.arange(60) < 55, values, -1)
+    found = ts.open(f"file://{tmp_path}/{name}|reference:x/").result()
+    assert np.array_equal(found.read().result(), expected)
+    assert np.array_equal(found[7:53:9].read().result(), expected[7:53:9])
+    assert np.array_equal(zarr.open_group(f"zarr2::file://{tmp_path}/{name}", mode="r")["x"][:], expected)
 
 
 def test_netcdf3(tmp_path):

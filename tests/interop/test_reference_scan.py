@@ -149,6 +149,19 @@ def test_inline_chunks_that_look_like_json_keep_every_byte(tmp_path):
             assert read(tmp_path, key).tobytes() == text
 
 
+def test_datasets_that_a_scanner_leaves_out_are_named(tmp_path):
+    """A filter that kerchunk does not know loses its dataset, which a warning says, unless it is small; the others are there."""
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["whole"] = np.arange(4)
+        f.create_dataset("g/sums", data=np.arange(900), chunks=(300,), fletcher32=True)
+        f.create_dataset("g/lzf", data=np.arange(900), chunks=(300,), compression="lzf")
+        f.create_dataset("small", data=np.arange(9), chunks=(3,), fletcher32=True)
+    with pytest.warns(UserWarning, match=r'a\.h5 lacks "g/lzf": .*; "g/sums": .*') as told:
+        refs = references.scan(str(tmp_path / "a.h5"))
+    assert len(told) == 1
+    assert set(refs.arrays) == {"whole", "small"}
+
+
 IMAGE = np.arange(-31, 32).reshape(7, 9)
 
 
@@ -272,7 +285,8 @@ def test_a_scanner_that_hangs_or_dies_loses_its_file_only(tmp_path, monkeypatch)
     assert "crashed" in scan.scan_files([fatal], {}).failures[fatal]
 
 
-def test_variables_of_several_files_keep_their_fill_values(tmp_path):
+@pytest.mark.parametrize("name", ["r.json", "r.parq"])
+def test_variables_of_several_files_keep_their_fill_values(tmp_path, name):
     """A set combined along a dimension that is in the data, with holes, equals xarray's concatenation of the files."""
     parts = []
     for n in range(3):
@@ -283,10 +297,8 @@ def test_variables_of_several_files_keep_their_fill_values(tmp_path):
         part.to_netcdf(tmp_path / f"{n}.nc", engine="netcdf4")
         parts.append(part)
     files = [str(tmp_path / f"{n}.nc") for n in range(3)]
-    references.scan(files, concat_dims=["t"], combine_options={"identical_dims": ["x"]}).save(
-        tmp_path / "r.json"
-    )
+    references.scan(files, concat_dims=["t"], combine_options={"identical_dims": ["x"]}).save(tmp_path / name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = xr.open_dataset(f"file://{tmp_path}/r.json|reference:", engine="fsstore").load()
+        found = xr.open_dataset(f"file://{tmp_path}/{name}|reference:", engine="fsstore").load()
     xr.testing.assert_equal(found, xr.concat(parts, "t"))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.reference import LazyReferenceMapper
 
+import fsstore as ts
 from fsstore import _runtime, references
 from fsstore.kvstore.contract import KvPrefix, Read
 from fsstore.kvstore.key_range import KeyRange
@@ -376,7 +377,12 @@ def test_groups_of_a_set_are_found_by_name(tmp_path, name):
 
     refs = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in NESTED.items()}
     references.open({"version": 1, "refs": refs}).save(tmp_path / name)
+    found = references.open(tmp_path / name)
+    assert len(found) == len(list(found)) == len(dict(found.items())) == len(NESTED)
+    assert set(found) == set(NESTED)
+    assert list(found.items_of("b/empty")) == [("b/empty/.zarray", found["b/empty/.zarray"])]
     fs = fsspec.filesystem("auto", fo=str(tmp_path / name))
+    assert [entry["name"] for entry in fs.ls("b/empty", detail=True)] == ["b/empty/.zarray"]
     assert set(fs.ls("", detail=False)) == {".zgroup", "a", "ab", "b"}
     for asked, lead in (("a", ""), ("a/", ""), ("/a", "/"), ("/a/", "/")):
         assert set(fs.ls(asked, detail=False)) == {f"{lead}a/{name}" for name in (".zgroup", "aa", "x")}
@@ -444,6 +450,28 @@ def test_templates_generators_and_objects_in_parquet(tmp_path):
     expected = [["s3://b/k", 0, 4], ["s3://b/k", 4, 4], ["s3://b/k", 8, 4], ["s3://b/k/tail", 1, 2]]
     assert [theirs[f"x/{n}"] for n in range(4)] == expected
     assert json.loads(theirs["x/.zarray"])["shape"] == [4]
+
+
+def test_chunks_under_keys_of_their_own_have_rows_in_parquet(tmp_path):
+    """A scalar under `name/` and a matrix of one chunk under `name/0`, as some writers have them, are saved and read."""
+    base = {
+        "zarr_format": 2,
+        "dtype": "|u1",
+        "compressor": None,
+        "filters": None,
+        "order": "C",
+        "fill_value": 9,
+    }
+    refs = {
+        "s/.zarray": {**base, "shape": [], "chunks": []}, "s/": b"\x07",
+        "n/.zarray": {**base, "shape": [2, 2], "chunks": [2, 2]}, "n/0": b"\x01\x02\x03\x04",
+    }  # fmt: skip
+    references.open(refs).save(tmp_path / "r.parq")
+    theirs = LazyReferenceMapper(str(tmp_path / "r.parq"), fsspec.filesystem("file"))
+    assert [theirs["s/0"], theirs["n/0.0"]] == [refs["s/"], refs["n/0"]]
+    url = f"file://{tmp_path}/r.parq|reference:"
+    assert ts.open(f"{url}s/").result().read().result() == 7
+    assert ts.open(f"{url}n/").result().read().result().tolist() == [[1, 2], [3, 4]]
 
 
 def test_version_0_suits_the_simplest_readers(tmp_path):

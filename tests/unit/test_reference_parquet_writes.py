@@ -190,6 +190,20 @@ def test_keys_without_a_row_are_refused(stored, key):
     put(store, {key: None})
 
 
+@pytest.mark.parametrize("key", ["../other/.zarray", "x/../../other/.zarray", "/other/.zarray", "../other/0"])
+def test_keys_that_climb_write_nothing(stored, target, key):
+    """A key that leads out of the set is refused, and the files of the set beside it stay as they are."""
+    references.open({"o/.zarray": array(1), "o/0": [target]}).save(stored.parent / "other")
+    (stored / "other").mkdir()
+    before = {path: path.read_bytes() for path in stored.parent.rglob("*") if path.is_file()}
+    store = opened(stored)
+    with pytest.raises(StoreError):
+        put(store, {key: array(1).encode(), "x/1": b"new"})
+    with pytest.raises(StoreError):
+        references.open(stored).rename("x/", key.rpartition("/")[0] + "/")
+    assert {path: path.read_bytes() for path in stored.parent.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize(
     "document", [array(-1), array(5, chunks=[0]), array(5, chunks=[1, 1]), "{}", array(2**62, 4)]
 )

@@ -3,6 +3,7 @@
 One process a file, so that a file that crashes or hangs a scanner loses itself and nothing else, and is named.
 The format is told by the first bytes.  Inside a process the garbage collector rests while a scanner runs: kerchunk's
 HDF5 scan calls into an event loop while it holds h5py's lock, and a collection at that moment can deadlock.
+Datasets that kerchunk cannot describe it leaves out; their names come back with the documents.
 
 Several files are combined along dimensions by kerchunk's MultiZarrToZarr.
 """
@@ -14,6 +15,7 @@ import gc
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +45,10 @@ _METADATA = (".zarray", ".zattrs", ".zgroup", ".zmetadata")
 _HDF5_STEPS = (512, 1024, 2048, 4096)
 
 
+class _LeftOut(UserWarning):
+    """A part of a file is not in its documents."""
+
+
 class ScanError(StoreError):
     """Files could not be scanned.  `failures` maps each to what its scanner said."""
 
@@ -53,10 +59,11 @@ class ScanError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The outcome of a scan: a document (version 1) a file, in order, and what failed."""
+    """The outcome of a scan: documents (version 1) by file, in order; what failed; what others lack."""
 
     documents: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def detect_format(head: bytes) -> str | None:
@@ -98,13 +105,15 @@ def scan_files(
             scanned.failures[url] = why
         else:
             scanned.documents[url] = documents
+            if why:
+                scanned.left_out[url] = why
     return scanned
 
 
 def _in_process(
     url: str, options: Mapping[str, Any], timeout_s: float
 ) -> tuple[list[dict[str, Any]] | None, str]:
-    """Scan one file in a process of its own; return its documents, or None and why not."""
+    """Scan one file in a process of its own; return its documents and what they lack, or None and why not."""
     order = json.dumps({"url": url, "options": dict(options)})
     try:
         done = subprocess.run(  # our own module, with the interpreter that runs us
@@ -120,8 +129,8 @@ def _in_process(
         return None, (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["the scanner crashed"])[
             -1
         ]
-    documents: list[dict[str, Any]] = json.loads(done.stdout)
-    return documents, ""
+    documents, left_out = json.loads(done.stdout)
+    return documents, "; ".join(left_out)
 
 
 def combine(documents: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> TableSet:
@@ -203,8 +212,19 @@ def _as_they_are(module: Any) -> None:
 def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import hdf
 
+    class Scanner(hdf.SingleHdf5ToZarr):  # type: ignore[misc]  # a class of kerchunk has no types
+        def _translator(self, name: str, *rest: Any) -> Any:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                found = super()._translator(name, *rest)
+            for each in told:
+                _, _, why = str(each.message).partition("quashed while traversing HDF5\n")
+                if why:
+                    warnings.warn(f'"{name}": {why.splitlines()[0]}', _LeftOut, stacklevel=2)
+            return found
+
     _as_they_are(hdf)
-    return hdf.SingleHdf5ToZarr(url, storage_options=storage, **options).translate()
+    return Scanner(url, storage_options=storage, **options).translate()
 
 
 def _netcdf3(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -264,11 +284,13 @@ def _serve() -> int:
     gc.disable()
     order = json.load(sys.stdin)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", _LeftOut)
             documents = _scan_one(order["url"], order["options"])
             for document in documents:
                 from_json(json.dumps(document).encode())
-        sys.stdout.write(json.dumps(documents))
+        left_out = [str(each.message) for each in told if issubclass(each.category, _LeftOut)]
+        sys.stdout.write(json.dumps([documents, left_out]))
     except Exception as error:  # noqa: BLE001  # scanners raise whatever they like; the parent reports it by file
         sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
         return 1
