@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -157,7 +158,11 @@ class BoundChain:
         return out
 
     def _blame(self, error: StoreError, data: Any) -> None:
-        """Note which codec cannot decode `data`: the first, backwards, that fails again."""
+        """Note which codec cannot decode `data`: the first, backwards, that fails again.
+
+        What the first failure had decoded is let go before: a bomb at its limit would take as much again.
+        """
+        traceback.clear_frames(error.__traceback__)
         name = next(iter(self._names), None)
         for stage, undo in zip(self._names[:0:-1], self._undo_bytes, strict=False):
             try:

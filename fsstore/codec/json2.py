@@ -50,7 +50,7 @@ class BoundJson2:
     def decode(self, data: Any) -> Array:
         """Return the elements as a flat object array in the order in memory."""
         try:
-            items = json.loads(bytes(data).decode(self.encoding))
+            items = json.loads(str(data, self.encoding))
             *rows, _, shape = items
         except (ValueError, TypeError, RecursionError, LookupError) as error:
             raise FailedPreconditionError(f"Invalid json2 data: {error}") from None

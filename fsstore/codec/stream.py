@@ -1,7 +1,8 @@
 """Decompression in bounded steps, for every library that offers incremental objects (zlib, bz2, lzma).
 
 A stream may consist of several members, and nothing else may follow the last.  No more than one byte beyond the
-expected size is ever produced.
+expected size is ever produced.  Where the size is not known the result grows step by step in one place, so that the
+most it takes is little more than the limit: a library that is asked for all at once collects pieces and joins them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fsstore.codec.contract import ByteSpec
+from fsstore.codec.contract import Buffer, ByteSpec
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
 
 __all__ = ["BoundStream", "Inflater", "bz2_stream", "inflate", "lzma_stream"]
 
 _LZMA_MEMORY = 256 << 20
+_STEP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,43 +39,54 @@ class Inflater:
     keeps_tail: bool = False
 
 
-def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> bytes:
+def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> Buffer:
     """Return the bytes that `data` holds: exactly `size` if that is known, else at most `limit`."""
     rest: bytes = data if isinstance(data, bytes) else bytes(data)
-    parts: list[bytes] = []
     failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
-    total, bound = 0, limit if size is None else size
-    while not parts or rest:
+    bound = limit if size is None else size
+    # zlib hands back the rest of the input at every step: together these are no more than the result
+    step = bound + 1 if size is not None else max(_STEP_BYTES, len(rest))
+    whole: bytes | bytearray | None = None
+    total = 0
+    while whole is None or rest:
         try:
-            part, rest = _member(rest, inflater, bound - total + 1)
+            whole, rest = _with_member(whole or b"", rest, inflater, bound=bound, step=step)
         except failures as error:
-            if parts and (size is None or total == size):
+            if whole is not None and (size is None or total == size):
                 raise too_long(total, total + len(rest)) from None
             raise _failure(error, inflater, len(data), total) from None
-        parts.append(part)
-        total += len(part)
+        total = len(whole)
         if total > bound:
             raise too_large(limit) if size is None else too_long(size)
     if size is not None and total < size:
         raise too_short(size, total)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return whole if isinstance(whole, bytes) else memoryview(whole)
 
 
-def _member(data: bytes, inflater: Inflater, room: int) -> tuple[bytes, bytes]:
-    """Return what one member holds, at most `room` bytes of it, and the input after the member."""
+def _with_member(
+    whole: bytes | bytearray, data: bytes, inflater: Inflater, *, bound: int, step: int
+) -> tuple[bytes | bytearray, bytes]:
+    """Return `whole` followed by what one member holds, up to a byte past the bound, and the input after the member."""
     stream = inflater.start()
-    part: bytes = stream.decompress(data, room)
-    if stream.eof or len(part) >= room:
-        return part, stream.unused_data
-    parts = [part]
-    room -= len(part)
-    while not stream.eof and room > 0:
-        part = stream.decompress(stream.unconsumed_tail if inflater.keeps_tail else b"", room)
+    part: bytes = stream.decompress(data, min(step, bound + 1 - len(whole)))
+    whole = _followed(whole, part)
+    while not stream.eof and len(whole) <= bound:
+        left = stream.unconsumed_tail if inflater.keeps_tail else b""
+        part = stream.decompress(left, min(step, bound + 1 - len(whole)))
         if not part and not stream.eof:
             raise FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {len(data)}")
-        parts.append(part)
-        room -= len(part)
-    return b"".join(parts), stream.unused_data
+        whole = _followed(whole, part)
+    return whole, stream.unused_data
+
+
+def _followed(whole: bytes | bytearray, part: bytes) -> bytes | bytearray:
+    """Return both; from the second on, parts are added in place."""
+    if not whole or not part:
+        return whole or part
+    if isinstance(whole, bytes):
+        whole = bytearray(whole)
+    whole += part
+    return whole
 
 
 def _failure(error: BaseException, inflater: Inflater, length: int, total: int) -> FailedPreconditionError:
@@ -102,7 +115,7 @@ class BoundStream:
         """Return `data` compressed."""
         return self._encode(data)
 
-    def decode(self, data: Any) -> bytes:
+    def decode(self, data: Any) -> Buffer:
         """Return the bytes inflated."""
         return inflate(data, self._inflater, self.decoded.size, output_limit(self.decoded, len(data)))
 

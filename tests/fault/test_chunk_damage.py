@@ -1,7 +1,9 @@
 """Damaged chunks, shards and metadata of zarr arrays: an error that names what is damaged, never wrong data."""
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 import subprocess
 import sys
@@ -216,8 +218,13 @@ def test_zstd_without_content_size():
     assert store[:4].read().result().tolist() == [5, 6, 7, 8]
 
 
+PEAK = """
+import re
+def peak():  # in KB; `ru_maxrss` would include what the parent had when it forked
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+"""
 BOMB = """
-import resource, sys, json
+import sys, json
 import numpy as np
 import fsstore as ts
 kind = sys.argv[1]
@@ -227,15 +234,19 @@ store = ts.open({"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata":
 store.write(np.arange(1000, dtype="i4")).result()
 store.read().result()
 store.kvstore.write("c/0", open(sys.argv[2], "rb").read()).result()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 try:
     store.read().result()
     print("read")
 except ValueError as error:
-    print(json.dumps([str(error), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))
+    print(json.dumps([str(error), peak() - before]))
 """
 
 
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+
+
+@ON_LINUX
 @pytest.mark.parametrize("kind", ["zstd", "gzip"])
 def test_bombs_do_not_explode(kind, tmp_path):
     """A small chunk that says it holds hundreds of megabytes is refused without making room for them."""
@@ -247,11 +258,56 @@ def test_bombs_do_not_explode(kind, tmp_path):
     path = tmp_path / "bomb"
     path.write_bytes(bomb)
     done = subprocess.run(
-        [sys.executable, "-c", BOMB, kind, str(path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", PEAK + BOMB, kind, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     message, grown_kb = json.loads(done.stdout)
     assert 'Error reading "c/0"' in message
     assert grown_kb < 32 * 1024
+
+
+TEXT_BOMB = """
+import sys, json
+import fsstore as ts
+compressor, text = json.loads(sys.argv[1])
+metadata = {"shape": [100], "chunks": [100], "dtype": "|O", "filters": [{"id": text}], "compressor": {"id": compressor}}
+store = ts.open({"driver": "zarr", "kvstore": {"driver": "memory"}, "metadata": metadata}, create=True).result()
+store.write("some text").result()
+store.read().result()
+store.kvstore.write("0", open(sys.argv[2], "rb").read()).result()
+before = peak()
+try:
+    store.read().result()
+    print("read")
+except ValueError as error:
+    print(json.dumps([str(error), peak() - before]))
+"""
+ZEROS = bytes(72 << 20)
+TEXT_BOMBS = {
+    "zlib": lambda: zlib.compress(ZEROS),
+    "gzip": lambda: gzip.compress(ZEROS[: 40 << 20]) * 2,
+    "bz2": lambda: bz2.compress(ZEROS),
+    "lzma": lambda: lzma.compress(ZEROS, preset=0),
+    "zstd": lambda: zstandard.ZstdCompressor(write_content_size=False).compress(ZEROS),
+}
+
+
+@ON_LINUX
+@pytest.mark.parametrize("text", ["vlen-utf8", "json2"])
+@pytest.mark.parametrize("compressor", TEXT_BOMBS)
+def test_bombs_of_text_take_no_more_than_the_limit(compressor, text, tmp_path):
+    """A chunk of no fixed size is refused at the limit of its codec, with little more memory than that."""
+    path = tmp_path / "bomb"
+    path.write_bytes(TEXT_BOMBS[compressor]())
+    limit = max(64 << 20, 256 * path.stat().st_size)
+    command = [sys.executable, "-c", PEAK + TEXT_BOMB, json.dumps([compressor, text]), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    message, grown_kb = json.loads(done.stdout)
+    assert f"larger than the limit of {limit} bytes" in message
+    assert grown_kb * 1024 < limit + (24 << 20)
 
 
 @pytest.mark.parametrize("name", CHAINS)

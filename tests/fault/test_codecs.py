@@ -24,6 +24,8 @@ from fsstore.codec.chain_resolve import resolve
 from fsstore.codec.chain_spec import ChainSpec, merge_specs
 from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
 from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.deflate import BoundDeflate
+from fsstore.codec.stream import bz2_stream, lzma_stream
 from fsstore.codec.zstd import ZstdCodec
 from fsstore.errors import (
     DataLossError,
@@ -35,6 +37,12 @@ from fsstore.errors import (
     UnimplementedError,
 )
 
+GROWING = {
+    "zlib": BoundDeflate(ByteSpec(), "zlib", 1),
+    "gzip": BoundDeflate(ByteSpec(), "gzip", 1),
+    "bz2": bz2_stream(ByteSpec(), 1),
+    "lzma": lzma_stream(ByteSpec(), {"preset": 0}),
+}
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 GZIP = {"name": "gzip", "configuration": {"level": 5}}
 ZSTD = {"name": "zstd", "configuration": {"level": 3}}
@@ -295,6 +303,21 @@ def test_bombs_of_unknown_size_stop_at_the_limit():
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 28))
     with pytest.raises(ResourceExhaustedError, match="larger than the limit"):
         ZstdCodec(3).bind(ByteSpec()).decode(unsized)
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_what_is_just_allowed_is_held_once(name):
+    """A result of unknown size grows in place: inflating it takes little more memory than it has."""
+    size = 60 << 20
+    codec = GROWING[name]
+    packed = codec.encode(bytes(size))
+    tracemalloc.start()
+    try:
+        whole = codec.decode(packed)
+        assert tracemalloc.get_traced_memory()[1] < size + (24 << 20)
+    finally:
+        tracemalloc.stop()
+    assert bytes(whole) == bytes(size)
 
 
 def test_bomb_behind_a_filter():
