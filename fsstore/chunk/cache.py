@@ -3,10 +3,14 @@
 A kept chunk remembers the generation and the time of the bytes it was decoded from.  Whether it may be used without
 asking is the user's choice (`recheck_cached_data`); otherwise it is revalidated by its generation, which costs a
 request but no data.
+
+Views of one array, such as its fields, keep chunks of their own, but all are dropped when the stored chunk is written.
+A read that overlaps the write keeps nothing of it: the `epoch` it took before it asked the store has gone by.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,11 +30,21 @@ class CachedChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkCache:
-    """The chunks of one array in a pool.  `fresh_after`: chunks known at that time or later need no recheck."""
+    """The chunks of one view of an array in a pool.
+
+    `owner` stands for the view and `place` for where the chunks are stored.  `fresh_after`: chunks known at that time
+    or later need no recheck.
+    """
 
     pool: CachePool
-    owner: Any
+    owner: Hashable
+    place: Hashable
     fresh_after: float
+
+    @property
+    def epoch(self) -> int:
+        """What moves on when chunks are dropped; taken before chunks are read that are to be kept."""
+        return self.pool.epoch
 
     def find(self, identity: Any) -> CachedChunk | None:
         """Return the kept chunk, if any."""
@@ -41,14 +55,14 @@ class ChunkCache:
         """Return whether a kept chunk may be used without asking the store."""
         return chunk.time >= self.fresh_after
 
-    def keep(self, identity: Any, chunk: CachedChunk) -> None:
-        """Keep a chunk."""
+    def keep(self, identity: Any, chunk: CachedChunk, epoch: int) -> None:
+        """Keep a chunk that was read since `epoch`, unless it was dropped meanwhile."""
         size = 256 + (0 if chunk.array is None else chunk.array.nbytes)
         key = identity
         while isinstance(key, tuple):  # a part of a shard: the identity of the shard, and its number there
             key = key[0]
-        self.pool.put((self.owner, identity), chunk, size, group=(self.owner, key))
+        self.pool.put((self.owner, identity), chunk, size, group=(self.place, key), epoch=epoch)
 
     def forget(self, key: str) -> None:
         """Drop what was decoded from a key that was written: a chunk, or the parts of a shard."""
-        self.pool.discard_group((self.owner, key))
+        self.pool.discard_group((self.place, key))

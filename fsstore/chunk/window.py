@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore import _runtime
-from fsstore.chunk.cache import CachedChunk
+from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.place import Placing
 from fsstore.chunk.plan import AnyCell
@@ -26,6 +25,17 @@ from fsstore.kvstore.contract import UNKNOWN, ReadResult
 from fsstore.kvstore.excerpt import values_of
 
 __all__ = ["Planned", "ReadPart", "Window", "decode", "fetch", "locate_error", "size_of"]
+
+
+class Found(NamedTuple):
+    """What the cache had of a cell, what the store answered unless that was fresh, and the epoch before."""
+
+    kept: CachedChunk | None
+    answer: ReadResult | None
+    epoch: int
+
+
+Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `Found` where there is a cache
 
 
 class ReadPart(NamedTuple):
@@ -123,27 +133,21 @@ class ReadPart(NamedTuple):
         chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
         self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
 
-    def decode_cached(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
+    def decode_cached(self, cell: AnyCell, identity: Any, found: Found) -> None:
         """Do the same through the cache: decode the whole chunk and keep it."""
-        cache = self.chunks.cache
-        if cache is None:
-            raise ValueError("no cache")
-        kept = cache.find(identity)
-        if answer.state == "unspecified" and kept is None:  # dropped from the pool since it was asked for
-            answer = _runtime.call(self._read_again(identity), waits=self.chunks.store.driver.features.waits)
-        if answer.state != "unspecified" or kept is None:
-            array = self.decode_new(cell, answer) if answer.state == "value" else None
-            kept = CachedChunk(array, answer.generation, answer.time)
-        else:
-            kept = kept._replace(time=answer.time)
-        cache.keep(identity, kept)
-        if kept.array is None:
+        kept, answer, epoch = found
+        if answer is not None:
+            if kept is not None and answer.state == "unspecified":
+                kept = kept._replace(time=answer.time)
+            else:
+                array = self.decode_new(cell, answer) if answer.state == "value" else None
+                kept = CachedChunk(array, answer.generation, answer.time)
+            if self.chunks.cache is not None:
+                self.chunks.cache.keep(identity, kept, epoch)
+        if kept is None or kept.array is None:
             self._fill(cell, identity)
         else:
             self.placement.copy_out(cell, kept.array)
-
-    async def _read_again(self, identity: Any) -> ReadResult:
-        return (await self.source.read_whole([identity]))[0]
 
 
 class Window(NamedTuple):
@@ -152,7 +156,7 @@ class Window(NamedTuple):
     part: ReadPart
     cells: Sequence[AnyCell]
     identities: list[Any]
-    answers: Sequence[ReadResult] | None = None
+    answers: Answers | None = None
 
 
 class Planned(NamedTuple):
@@ -168,30 +172,28 @@ def size_of(chain: BoundChain) -> int:
     return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
 
 
-async def fetch(window: Window) -> Sequence[ReadResult]:
-    """Return what is stored of each cell of a window; "unspecified" what the cache has."""
+async def fetch(window: Window) -> Answers:
+    """Return what is stored of each cell of a window, and what the cache has if there is one."""
     cache = window.part.chunks.cache
     if cache is None:
         return await window.part.source.read_whole(window.identities)
-    answers: list[ReadResult | None] = []
-    for identity in window.identities:
-        kept = cache.find(identity)
-        fresh = kept is not None and cache.is_fresh(kept)
-        answers.append(ReadResult("unspecified", b"", kept.generation, kept.time) if kept and fresh else None)
-    asked = [number for number, answer in enumerate(answers) if answer is None]
-    ranges = []
-    for number in asked:
-        kept = cache.find(window.identities[number])
-        ranges.append(
-            ByteRange(window.identities[number], 0, None, UNKNOWN if kept is None else kept.generation)
-        )
-    found = await window.part.source.read_many(ranges) if ranges else []
-    for number, answer in zip(asked, found, strict=True):
-        answers[number] = answer
-    return [answer for answer in answers if answer is not None]
+    return await _find(window, cache)
 
 
-def decode(window: Window, answers: Sequence[ReadResult]) -> None:
+async def _find(window: Window, cache: ChunkCache) -> list[Found]:
+    epoch = cache.epoch
+    kept = [cache.find(identity) for identity in window.identities]
+    ranges = {
+        number: ByteRange(window.identities[number], 0, None, UNKNOWN if chunk is None else chunk.generation)
+        for number, chunk in enumerate(kept)
+        if chunk is None or not cache.is_fresh(chunk)
+    }
+    found = await window.part.source.read_many(list(ranges.values())) if ranges else []
+    answers = dict(zip(ranges, found, strict=True))
+    return [Found(chunk, answers.get(number), epoch) for number, chunk in enumerate(kept)]
+
+
+def decode(window: Window, answers: Answers) -> None:
     """Put the selected elements of each cell in their place."""
     part = window.part
     if part.chunks.cache is None and part.decode_together(window.cells, window.identities, answers):

@@ -157,9 +157,11 @@ class _Writer:
         if partial:
             answers = await self._driver.read_many([Read(key) for key in partial])
             found = dict(zip(partial, answers, strict=True))
-        writes, stamps = await self._put(cells, found)
-        if self._request.cache is not None:
-            self._forget(cells)
+        try:
+            writes, stamps = await self._put(cells, found)
+        finally:  # also after a failure: some may be written
+            if self._request.cache is not None:
+                self._forget(cells)
         return [
             pair
             for pair, write, stamp in zip(cells, writes, stamps, strict=True)

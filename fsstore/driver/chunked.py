@@ -230,8 +230,7 @@ async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) ->
             raise NotFoundError(f"Metadata at {entry.describe()} does not exist")
     array = job.create()
     if await _store(job, array):
-        if options.pool.total_bytes_limit:
-            options.pool.discard_groups(entry.cache_owner(array))
+        options.pool.discard_groups(entry.place)
         return array
     if not mode.open:
         raise AlreadyExistsError(f"Error writing {entry.describe()}")

@@ -129,18 +129,18 @@ class ChunkedDriver(ArrayDriver):
         pool = self.options.pool
         if not pool.total_bytes_limit or self.kvstore.ledger is not None:
             return None
-        return ChunkCache(pool, self.entry.cache_owner(self.array), self.options.data_fresh_after())
+        owner, place = self.entry.cache_owner(self.array), self.entry.place
+        return ChunkCache(pool, owner, place, self.options.data_fresh_after())
 
     def _forget_cached(self) -> None:
-        """Drop cached chunks, now or after the commit."""
-        pool, ledger = self.options.pool, self.kvstore.ledger
+        """Drop cached chunks of all views of the array, now or after the commit."""
+        pool, ledger, place = self.options.pool, self.kvstore.ledger, self.entry.place
         if not pool.total_bytes_limit:
             return
-        owner = self.entry.cache_owner(self.array)
         if ledger is None:
-            pool.discard_groups(owner)
+            pool.discard_groups(place)
         else:
-            ledger.after_commit(("chunks", owner), lambda _: pool.discard_groups(owner))
+            ledger.after_commit((pool, place), lambda _: pool.discard_groups(place))
 
     def _needs_recheck(self) -> bool:
         trusted = self.mode.assume_metadata or self.mode.assume_cached_metadata
@@ -216,12 +216,14 @@ class ChunkedDriver(ArrayDriver):
         if self.mode.assume_metadata:
             raise StoreError("Resize not supported because assume_metadata was specified")
         job = Resize(self.entry, self._current, options, fixed=self.array.fixed)
-        array = await job.run(transform, bounds)
-        self._forget_cached()
+        try:
+            array = await job.run(transform, bounds)
+        finally:  # also after a failure: some chunks may be gone
+            self._forget_cached()
         if self.kvstore.ledger is not None:
             pool, entry = self.options.metadata_pool, self.entry
             self.kvstore.ledger.after_commit(
-                ("metadata", entry.identity), lambda ok: entry.publish(pool) if ok else None
+                (pool, entry.identity), lambda ok: entry.publish(pool) if ok else None
             )
         return compose(transform, _bounds(array, explicit=False))
 

@@ -39,8 +39,8 @@ def store_identity(kvstore: OpenKv) -> str:
 class MetadataEntry:
     """The current metadata of one array, and the generation of the document it was read from.
 
-    `identity` is the same for everything of one array, inside and outside of transactions; `is_written` says that the
-    document was stored through this entry.
+    `identity` is the same for everything of one view of an array, inside and outside of transactions; it ends with the
+    `place`, which is the same for all views.  `is_written` says that the document was stored through this entry.
     """
 
     __slots__ = (
@@ -53,16 +53,17 @@ class MetadataEntry:
         "identity",
         "is_written",
         "key",
+        "place",
         "store",
         "time",
     )
 
     def __init__(
-        self, array_format: Format, store: KvPrefix, options: Mapping[str, Any], identity: Hashable
+        self, array_format: Format, store: KvPrefix, options: Mapping[str, Any], identity: tuple[str, ...]
     ) -> None:
         self.format = array_format
         self.store = store
-        self.identity = identity
+        self.identity, self.place = identity, identity[-1]
         self.key: str = options.get("metadata_key") or array_format.document
         self._options = dict(options)
         self.array: ChunkedArray | None = None
@@ -163,7 +164,7 @@ class MetadataEntry:
         return array
 
     def cache_owner(self, array: ChunkedArray) -> Hashable:
-        """Return what owns the cached chunks of the array: equal for handles whose chunks are alike."""
+        """Return what owns the cached chunks of the view: equal for handles whose chunks are alike."""
         known, owner = self._owner
         if known is not array:
             owner = self.identity, dumps(_fixed(array), allow_nan=True)

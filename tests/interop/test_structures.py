@@ -312,3 +312,25 @@ def test_fields_that_are_none(fields):
     spec = {"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata": {"data_type": kind, "shape": [2]}}
     with pytest.raises(StoreError):
         ts.open(spec, create=True).result()
+
+
+@EVERY
+def test_views_in_one_cache(driver, metadata):
+    """What is written through one field or as octets is seen by those who have cached others of the same chunks."""
+    shared = ts.Context({"cache_pool": {"total_bytes_limit": 1_000_000}})
+    spec = {"driver": driver, "kvstore": "memory://s/", "recheck_cached_data": False}
+    made = {"create": True, "metadata": {"shape": [8, 6], **metadata}}
+    x = ts.open({**spec, **made, "field": "x"}, context=shared).result()
+    y = ts.open({**spec, "field": "y"}, context=shared).result()
+    octets = ts.open({**spec, "open_as_void": True}, context=shared).result()
+    x[...], y[...] = 1, 3
+    before = octets.read().result()
+    assert np.all(x.read().result() == 1)
+    assert np.all(y.read().result() == 3)
+    x[...] = 2
+    assert not np.array_equal(octets.read().result(), before)
+    octets[...] = before
+    assert np.all(x.read().result() == 1)
+    y[...] = 4
+    octets[...] = before
+    assert np.all(y.read().result() == 3)

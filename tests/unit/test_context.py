@@ -116,6 +116,31 @@ def test_a_pool_keeps_what_was_used_last():
     assert pool.used_bytes == 8
 
 
+def test_a_pool_takes_nothing_that_was_read_before_it_forgot():
+    """A value is kept unless its group, or its group's owner, was forgotten since its epoch."""
+    pool = CachePool(100)
+    before = pool.epoch
+    pool.discard_group(("a", 1))
+    pool.discard_groups("b")
+    for epoch, kept in [(before, [None, 2, None]), (pool.epoch, [1, 2, 3])]:
+        pool.put("x", 1, 4, group=("a", 1), epoch=epoch)
+        pool.put("y", 2, 4, group=("a", 2), epoch=epoch)
+        pool.put("z", 3, 4, group=("b", 1), epoch=epoch)
+        assert [pool.get(key) for key in "xyz"] == kept
+
+
+def test_a_pool_remembers_a_bounded_number_of_groups():
+    """After very many it no longer knows which were forgotten, and takes nothing read before them."""
+    pool = CachePool(100)
+    for number in range(10_000):
+        pool.discard_group(("a", number))
+    assert len(pool._forgotten) <= 4096
+    pool.put("x", 1, 4, group=("a", 0), epoch=0)
+    assert pool.get("x") is None
+    pool.put("x", 1, 4, group=("a", 0), epoch=pool.epoch)
+    assert pool.get("x") == 1
+
+
 def test_a_pool_of_zero_bytes_keeps_nothing():
     """The default pool retains no data."""
     pool = CachePool()
