@@ -225,11 +225,13 @@ def test_two_places_have_credentials_of_their_own(server, other):
     ]
 
 
-def test_servers_that_ignore_ranges_or_send_too_little_are_not_believed(server):
+@pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
+def test_servers_that_ignore_ranges_or_send_too_little_are_not_believed(server, engine):
     """The whole file in answer to a range is cut or refused, a short body refused: never taken for the chunk."""
     data = bytes(range(100))
     server.put("set/d", data)
-    driver = served(server, {"x": ["d", 10, 20]})
+    target = {"driver": "http", "base_url": server.url, "path": "/", "engine": engine}
+    driver = served(server, {"x": [f"{server.url}/set/d", 10, 20]}, targets={f"{server.url}/": target})
 
     def everything(handler, _path, _body):
         handler.reply(200, data)

@@ -99,6 +99,32 @@ def test_xarray_and_dask(place, protocol):
     assert dask.array.from_zarr(url, component="g/v").sum().compute() == DATA.sum()
 
 
+@pytest.mark.parametrize("url", ["zarr2::file://{}", "fsstore://file://{}|reference:"])
+def test_references_to_a_server(tmp_path, object_server, url):
+    """Targets that only an event loop can read are read in programs with and without one; no set goes through JSON."""
+    object_server.put("t", DATA.tobytes())
+    array = {"zarr_format": 2, "compressor": None, "filters": None, "order": "C", "fill_value": None}
+    refs = {
+        ".zgroup": '{"zarr_format": 2}',
+        "v/.zarray": json.dumps({**array, "shape": [4, 5], "chunks": [2, 5], "dtype": "<i4"}),
+        **{f"v/{n}.0": [f"{object_server.url}/t", 40 * n, 40] for n in range(2)},
+        **{f"w/{n}": ["t", n, 1] for n in range(2000)},
+    }
+    (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    place = url.format(tmp_path / "r.json")
+    mapper = fsspec.get_mapper(place)
+    assert len(mapper.fs.to_json()) < 1000
+    assert len(pickle.dumps(mapper.fs)) < 1000
+    for store in (place, mapper, zarr.storage.FsspecStore(mapper.fs, path=mapper.root)):
+        assert zarr.open_group(store, mode="r", zarr_format=2)["v"][...].tolist() == DATA.tolist()
+
+    async def main():
+        group = await zarr.api.asynchronous.open_group(place, mode="r", zarr_format=2)
+        return await (await group.getitem("v")).getitem(...)
+
+    assert asyncio.run(main()).tolist() == DATA.tolist()
+
+
 def test_fsspec_and_universal_pathlib(place, tmp_path):
     """Mappers, globs, caches in the chain and paths see the same files, with options for each protocol."""
     from upath import UPath
