@@ -184,6 +184,19 @@ def test_fits_images(tmp_path):
         assert np.array_equal(read(tmp_path, "PRIMARY"), expected), name
 
 
+def test_compressed_images_of_fits_are_refused(tmp_path):
+    """References into their tiles would be read as numbers; an image beside them is scanned when it is asked for."""
+    packed = fits.CompImageHDU(IMAGE.astype("i4"), name="PACKED")
+    fits.HDUList([fits.PrimaryHDU(), packed, fits.ImageHDU(IMAGE.astype("i4"))]).writeto(tmp_path / "a.fits")
+    for options in ({}, {"extension": "PACKED"}, {"extension": [1, 2]}):
+        with pytest.raises(
+            references.ScanError, match=r'a\.fits: .*"PACKED" is a compressed image.*`extension`'
+        ):
+            references.scan(str(tmp_path / "a.fits"), **options)
+    references.scan(str(tmp_path / "a.fits"), extension=2).save(tmp_path / "r.json")
+    assert np.array_equal(read(tmp_path, "2"), IMAGE)
+
+
 def test_fits_tables(tmp_path):
     """ASCII and binary tables, a field at a time."""
     names, numbers, counts = np.array(["abc", "de", "f"]), [1.5, -2.25, 1e3], [1, -20, 300]

@@ -84,6 +84,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "pandas": ("interop", "kvstore.reference"),
     "kerchunk": ("kvstore.reference.scan",),
     "tifffile": ("kvstore.reference.scan",),
+    "astropy": ("kvstore.reference.scan",),
     "pytest": ("testing",),
     "hypothesis": ("testing",),
 }

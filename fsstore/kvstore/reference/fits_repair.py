@@ -2,7 +2,7 @@
 
 kerchunk's scanner gives a scaled image the type of the stored integers and multiplies where FITS divides, and takes it
 that columns of an ASCII table are one character apart, which is not so in most files.  Both can be told from the cards
-of the header, which it writes into the attributes.
+of the header, which it writes into the attributes.  Compressed images it takes for plain ones; they are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,22 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["repaired"]
+from fsstore.errors import UnimplementedError
+
+__all__ = ["refuse_compressed", "repaired"]
+
+
+def refuse_compressed(refs: Mapping[str, Any], units: Any, compressed: type) -> None:
+    """Raise an error if an array is a compressed image: its references are to a table of tiles, not to numbers.
+
+    `units` are those of the file, as astropy opens it; kerchunk names arrays by name or, without one, by number.
+    """
+    for key in refs:
+        name = key.removesuffix("/.zarray")
+        if name != key and isinstance(units[int(name) if name.isdigit() else name], compressed):
+            raise UnimplementedError(
+                f'"{name}" is a compressed image, which references cannot describe; choose others with `extension`'
+            )
 
 
 def repaired(refs: Mapping[str, Any]) -> dict[str, Any]:

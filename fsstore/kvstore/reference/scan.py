@@ -23,7 +23,7 @@ from typing import Any
 
 from fsstore import _runtime
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.reference.fits_repair import repaired
+from fsstore.kvstore.reference.fits_repair import refuse_compressed, repaired
 from fsstore.kvstore.reference.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.value import encode_text
@@ -242,9 +242,14 @@ def _grib2(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
 
 
 def _fits(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
+    import fsspec
+    from astropy.io import fits
     from kerchunk.fits import process_file
 
-    return repaired(process_file(url, storage_options=storage, **options))
+    found = process_file(url, storage_options=storage, **options)
+    with fsspec.open(url, "rb", **storage) as file, fits.open(file) as units:
+        refuse_compressed(found, units, fits.CompImageHDU)
+    return repaired(found)
 
 
 def _tiff(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
