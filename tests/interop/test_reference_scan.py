@@ -162,6 +162,23 @@ def test_datasets_that_a_scanner_leaves_out_are_named(tmp_path):
     assert set(refs.arrays) == {"whole", "small"}
 
 
+def test_datasets_whose_values_lie_elsewhere_are_left_out(tmp_path):
+    """Virtual and external datasets have no chunks in the file: they are named, not made arrays of fill values."""
+    np.arange(99, dtype="i4").tofile(tmp_path / "raw")
+    layout = h5py.VirtualLayout((99,), "i4")
+    layout[:] = h5py.VirtualSource(tmp_path / "b.h5", "x", (99,))
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["whole"] = np.arange(99)
+        f.create_virtual_dataset("seen", layout)
+        f.create_dataset("told", (99,), "i4", external=[(str(tmp_path / "raw"), 0, 99 * 4)])
+    with pytest.warns(
+        UserWarning, match=r'a\.h5 lacks "seen": .*in other files.*; "told": .*in other files'
+    ) as told:
+        refs = references.scan(str(tmp_path / "a.h5"))
+    assert len(told) == 1
+    assert set(refs.arrays) == {"whole"}
+
+
 IMAGE = np.arange(-31, 32).reshape(7, 9)
 
 

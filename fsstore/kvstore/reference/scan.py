@@ -3,7 +3,7 @@
 One process a file, so that a file that crashes or hangs a scanner loses itself and nothing else, and is named.
 The format is told by the first bytes.  Inside a process the garbage collector rests while a scanner runs: kerchunk's
 HDF5 scan calls into an event loop while it holds h5py's lock, and a collection at that moment can deadlock.
-Datasets that kerchunk cannot describe it leaves out; their names come back with the documents.
+Datasets that kerchunk cannot describe, or would describe as empty, are left out and named beside the documents.
 
 Several files are combined along dimensions by kerchunk's MultiZarrToZarr.
 """
@@ -213,10 +213,15 @@ def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import hdf
 
     class Scanner(hdf.SingleHdf5ToZarr):  # type: ignore[misc]  # a class of kerchunk has no types
-        def _translator(self, name: str, *rest: Any) -> Any:
+        def _translator(self, name: str, node: Any, *rest: Any) -> Any:
+            if getattr(node, "is_virtual", False) or getattr(
+                node, "external", None
+            ):  # kerchunk finds no chunks
+                warnings.warn(f'"{name}": its values lie in other files or datasets', _LeftOut, stacklevel=2)
+                return None
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
-                found = super()._translator(name, *rest)
+                found = super()._translator(name, node, *rest)
             for each in told:
                 _, _, why = str(each.message).partition("quashed while traversing HDF5\n")
                 if why:
