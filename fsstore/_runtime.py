@@ -6,6 +6,7 @@ local files) are driven inline on whichever thread asks, because a thread hop co
 
 Blocking work is handed to pools: `offload` awaits it on the loop, `map_blocking` spreads it over worker threads.
 The pools are sized by context resources; "shared" means one a core for decoding, and a few dozen for input and output.
+Threads that see to whole requests ("request") are of a third kind, because they hand work to both.
 A forked child starts with no threads: the state is reset and made anew on first use.
 """
 
@@ -47,7 +48,7 @@ __all__ = [
 
 T = TypeVar("T")
 S = TypeVar("S")
-PoolKind = Literal["compute", "io"]
+PoolKind = Literal["compute", "io", "request"]
 
 _IO_THREADS = 32
 

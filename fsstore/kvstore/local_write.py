@@ -125,20 +125,23 @@ def _make_durable(files: Sequence[Held]) -> None:
 
 
 def sync_directories(paths: set[bytes]) -> None:
-    """Make the names in these directories durable; a directory that is gone has none."""
-    for path in paths:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise os_failure("open directory", path, error) from error
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            raise os_failure("sync", path, error) from error
-        finally:
-            os.close(fd)
+    """Make the names in these directories durable; a disk takes several together in about the time of one."""
+    _runtime.map_blocking(_sync_directory, list(paths), kind="io", limit=_THREADS)
+
+
+def _sync_directory(path: bytes) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):  # one that is gone has no names
+        return
+    except OSError as error:
+        raise os_failure("open directory", path, error) from error
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise os_failure("sync", path, error) from error
+    finally:
+        os.close(fd)
 
 
 def _status(path: bytes) -> os.stat_result | None:

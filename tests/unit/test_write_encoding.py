@@ -16,6 +16,7 @@ from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.codec.shard_layout import ShardLayout
 from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import StoreError
+from fsstore.kvstore.local import LocalDriver
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 ZSTD = {"name": "zstd", "configuration": {"level": 1}}
@@ -200,3 +201,27 @@ def test_equal_to_the_fill_value(chunk, fill, same):
     rows = np.ascontiguousarray(np.stack([chunk, chunk]))
     if chunk.size:
         assert rows_equal_fill(rows, value).tolist() == [same, same]
+
+
+def test_a_few_small_chunks_are_one_window(tmp_path, monkeypatch):
+    """Chunks of a small request are read together, encoded at once on several threads, and written together."""
+    array = created(tmp_path, [256, 256], [64, 64], [BYTES, ZSTD])
+    before = np.arange(256 * 256, dtype="u2").reshape(256, 256)
+    array.write(before).result()
+    reading, writing = Counted(LocalDriver.read_many), Counted(LocalDriver.write_many)
+    monkeypatch.setattr(LocalDriver, "read_many", reading)
+    monkeypatch.setattr(LocalDriver, "write_many", writing)
+    monkeypatch.setattr(_runtime, "core_count", lambda: 2)
+    together = threading.Barrier(2, timeout=30)
+    encode, first = BoundZstd.encode, iter([True] * 2)
+
+    def meet(self, chunk):
+        if next(first, False):
+            together.wait()
+        return encode(self, chunk)
+
+    monkeypatch.setattr(BoundZstd, "encode", meet)
+    array[10:200, 10:200].write(7).result()
+    assert (reading.calls, writing.calls) == (1, 1)
+    before[10:200, 10:200] = 7
+    np.testing.assert_array_equal(array.read().result(), before)
