@@ -13,7 +13,7 @@ VALUES = [
     (np.dtype("U3"), "ab"),
     (np.dtype("S3"), b"ab"),
     (np.dtype("M8[ns]"), np.datetime64(5, "ns")),
-    (np.dtype("m8[s]"), np.timedelta64("NaT")),
+    (np.dtype("m8[s]"), np.timedelta64("NaT", "s")),
     (np.dtype("V2"), np.void(b"ab")),
     ("bool", True),
     ("int4", -3),
