@@ -9,8 +9,8 @@ from typing import Any
 from fsstore import _runtime
 from fsstore._json import dumps
 from fsstore.context import Context
-from fsstore.driver.auto import enter
-from fsstore.errors import NotFoundError, StoreError
+from fsstore.driver.auto import enter_group
+from fsstore.errors import NotFoundError
 from fsstore.kvstore.hierarchy import Node, hierarchy
 
 __all__ = ["ArrayEntry", "list_arrays", "tree"]
@@ -86,11 +86,7 @@ async def _nodes(url: Any, storage_options: Mapping[str, Any]) -> dict[str, Node
 
     context = Context()
     base = await open_target(Target(url, None, dict(storage_options)), context)
-    opened, found = await enter(base, context)
-    if found.is_file:
-        raise StoreError(f"{opened.prefix.describe()} is {found.title}: a single array without a listing")
-    path = opened.path
-    directory = opened.at(path if not path or path.endswith("/") else path + "/")
+    directory, found = await enter_group(base, context)
     try:
         return await hierarchy(directory.prefix, known=found.answers)
     except NotFoundError:  # an empty file: no directory, and nothing in it

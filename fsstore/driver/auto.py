@@ -29,7 +29,7 @@ from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.recheck import MEMBERS as RECHECK
 from fsstore.recheck import recheck
 
-__all__ = ["KIND", "AutoKind", "enter"]
+__all__ = ["KIND", "AutoKind", "enter", "enter_group"]
 
 _DEPTH = 8  # adapters inside each other
 
@@ -137,6 +137,15 @@ async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -
     raise FailedPreconditionError(
         f"{kvstore.prefix.describe()} is still an archive or set after {_DEPTH} of them inside each other"
     )
+
+
+async def enter_group(kvstore: OpenKv, context: Context) -> tuple[OpenKv, Found]:
+    """Return the directory inside all adapters, and what is known of it; raises at a file, which holds no group."""
+    opened, found = await enter(kvstore, context)
+    if found.is_file and found.detection is not None:
+        _array_kind(found.detection, found.title, opened)
+        raise StoreError(f"{opened.prefix.describe()} is {found.title}: a single array without a listing")
+    return opened.at(found.place(opened)), found
 
 
 def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind:

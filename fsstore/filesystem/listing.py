@@ -33,7 +33,7 @@ class Listing:
 
     async def info(self, key: str) -> dict[str, Any] | None:
         """Return the description of a key or directory, or None; a value is read if nothing else tells its size."""
-        if key:
+        if key or self.store.driver.features.empty_key:
             answer = await self.store.read(key, 0, 0)
             if answer.state != "missing":
                 return _file(key, await self._size(key) if answer.size is None else answer.size)

@@ -14,7 +14,7 @@ from typing import Any
 from fsstore import _runtime
 from fsstore._json import dumps, quote
 from fsstore.context import Context
-from fsstore.driver.auto import enter
+from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
@@ -159,9 +159,7 @@ def _store_spec(source: Any) -> KvSpec:
 
 
 async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGroup:
-    place, _ = await enter(await open_kv(spec, context), context)
-    if place.path and not place.path.endswith("/"):
-        place = place.at(place.path + "/")
+    place, _ = await enter_group(await open_kv(spec, context), context)
     found = await hierarchy(place.prefix, consolidated=consolidated)
     nodes = {
         path: node for path, node in found.items() if node.zarr_format

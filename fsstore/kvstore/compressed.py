@@ -58,7 +58,11 @@ class CompressedDriver:
         self.size_limit = size_limit
         below = base.driver.features
         self.features = Features(
-            waits=below.waits, writable=False, listable=below.listable, sorted_scan=below.sorted_scan
+            waits=below.waits,
+            writable=False,
+            listable=below.listable,
+            sorted_scan=below.sorted_scan,
+            empty_key=not base.path.endswith("/"),
         )
         self._cache = pool if pool is not None and pool.total_bytes_limit else CachePool(_OWN_BYTES)
 

@@ -149,6 +149,8 @@ class Features:
     atomic_transactions: bool = False
     """Whether `write_many(..., )` of several keys can be applied as one (see `kvstore/transaction.py`)."""
     sorted_scan: bool = False
+    empty_key: bool = False
+    """Whether the empty key is where a value is expected, as in a store of one decompressed file."""
     slow_writes: bool = False
     """Whether writes block for long although the driver never suspends (a sync to disk): worth a pool thread."""
 

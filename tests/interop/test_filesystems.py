@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import pickle
 import warnings
@@ -246,6 +247,18 @@ def test_pandas_reads_a_table(archive, tmp_path, url):
     """pandas reads a member of an archive, with caches anywhere in the chain."""
     options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}} if "simplecache" in url else None
     assert pd.read_csv(url.format(archive), storage_options=options).y[0] == 2
+
+
+def test_a_file_decompressed_is_a_file(tmp_path):
+    """The one value of a compressed file has the empty key; it is a file for those who ask before they read."""
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"x,y\n1,2\n"))
+    url = f"fsstore://file://{tmp_path}/a.csv.gz|gzip:"
+    fs = fsspec.filesystem("fsstore")
+    assert fs.isfile(url) and fs.size(url) == 8 and fs.exists(url)
+    assert [entry["size"] for entry in fs.ls(url)] == [8]
+    assert pd.read_csv(url, compression=None).y[0] == 2
+    assert fs.isdir(f"fsstore://file://{tmp_path}/|gzip:")
+    assert fs.isfile(f"fsstore://file://{tmp_path}/|gzip:a.csv.gz")
 
 
 def test_universal_pathlib(archive):

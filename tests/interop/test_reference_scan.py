@@ -101,6 +101,21 @@ def test_grib2(grib):
     assert [str(day)[:10] for day in dataset.time.values] == ["2024-01-01", "2024-01-02"]
 
 
+def test_times_that_each_file_counts_from_its_own_first_day(tmp_path):
+    """Files as xarray writes them are combined by time, not by the same few numbers; what the caller says goes first."""
+    days = np.arange("2001-01-01", "2001-01-10", dtype="M8[D]").astype("M8[ns]")
+    whole = xr.Dataset({"t": (("time", "x"), np.arange(18.0).reshape(9, 2))}, {"time": days})
+    files = [str(tmp_path / f"{part}.nc") for part in range(3)]
+    for part, file in enumerate(files):
+        whole.isel(time=slice(3 * part, 3 * part + 3)).to_netcdf(file, engine="netcdf4")
+    references.scan(files, concat_dims=["time"]).save(tmp_path / "r.json")
+    found = xr.open_dataset(tmp_path / "r.json", engine="fsstore")
+    xr.testing.assert_equal(found.load(), whole)
+    by_number = {"coo_map": {"time": "data:time"}}
+    references.scan(files, concat_dims=["time"], combine_options=by_number).save(tmp_path / "n.json")
+    assert xr.open_dataset(tmp_path / "n.json", engine="fsstore").sizes["time"] == 3
+
+
 def test_grib2_of_one_message(tmp_path):
     """A file of one message needs no dimension to combine along; values are those that ecCodes decodes."""
     message = grib_message(temperatures(1), shortName="2t")

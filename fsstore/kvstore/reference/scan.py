@@ -5,7 +5,8 @@ The format is told by the first bytes.  Inside a process the garbage collector r
 HDF5 scan calls into an event loop while it holds h5py's lock, and a collection at that moment can deadlock.
 Datasets that kerchunk cannot describe, or would describe as empty, are left out and named beside the documents.
 
-Several files are combined along dimensions by kerchunk's MultiZarrToZarr.
+Several files are combined along dimensions by kerchunk's MultiZarrToZarr.  It takes coordinates by their numbers, and
+those of later files for the same ones where each file counts days from its own first; they are combined as times.
 """
 
 from __future__ import annotations
@@ -146,8 +147,24 @@ def combine(documents: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]
         from kerchunk.combine import MultiZarrToZarr
     except ImportError:
         raise UnimplementedError("Combining needs kerchunk: pip install 'fsstore[kerchunk]'") from None
+    selectors = {name: f"cf:{name}" for name in _of_many_units(documents, arguments["concat_dims"])}
+    if selectors:
+        arguments = {**arguments, "coo_map": selectors | dict(arguments.get("coo_map") or {})}
     combined = MultiZarrToZarr([dict(document) for document in documents], **arguments).translate()
     return from_mapping(combined)
+
+
+def _of_many_units(documents: Sequence[Mapping[str, Any]], dims: str | Sequence[str]) -> list[str]:
+    """Return the coordinates that count time from another moment in each document: their numbers say nothing alone."""
+    listed = [dims] if isinstance(dims, str) else dims
+    return [name for name in listed if len({_epoch(document, name) for document in documents} - {None}) > 1]
+
+
+def _epoch(document: Mapping[str, Any], name: str) -> tuple[str, str] | None:
+    """Return the units and calendar of a time coordinate, or None of anything else."""
+    attributes = json.loads(document["refs"].get(f"{name}/.zattrs", "{}"))
+    units = str(attributes.get("units", ""))
+    return (units, str(attributes.get("calendar", "standard"))) if " since " in units else None
 
 
 def _head(url: str, storage_options: Mapping[str, Any]) -> bytes:
