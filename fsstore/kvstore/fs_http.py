@@ -31,6 +31,7 @@ from fsstore.kvstore.contract import (
 from fsstore.kvstore.engine import Turns, each, located
 from fsstore.kvstore.fault import from_status
 from fsstore.kvstore.fs import Home
+from fsstore.kvstore.http_answer import is_coded
 from fsstore.kvstore.http_wire import Reply, Want
 from fsstore.kvstore.piece import Piece, entity_tag, fit, is_empty, range_header, range_of_header
 from fsstore.kvstore.retry import Retry, persist
@@ -73,19 +74,18 @@ def validator(generation: bytes) -> dict[str, str]:
 def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> ReadResult:
     """Return the answer to `read` that an HTTP response is, or raise why it is none."""
     generation = generation_of(headers)
-    if status == 304:
+    if status == 304 and validator(read.if_not_equal):
         return ReadResult("unspecified", b"", read.if_not_equal, now())
     if status in (404, 410):
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
-        total = len(body) if not is_empty(read) else _announced(headers)
-        return _known(read, fit(Piece(body, 0, total, generation), read))
+        return _known(read, fit(Piece(body, 0, _total(read, headers, body), generation), read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(Piece(b"", 0, span[2], generation), read))
     if status != 206:
         raise from_status(status, bytes(body[:300]).decode("utf-8", "replace"))
-    if headers.get("Content-Encoding", "identity") != "identity":
+    if is_coded(headers):
         raise UnimplementedError("the server compressed a byte range")
     if span is None or span[1] - span[0] != len(body) or range_header(read) is None:
         received = headers.get("Content-Range", "no Content-Range")
@@ -93,10 +93,13 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     return _known(read, fit(Piece(body, span[0], span[2], generation), read))
 
 
-def _announced(headers: Mapping[str, str]) -> int | None:
+def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
+    """Return the size of a value that a server sent whole, though we may have received its beginning only."""
+    if read.stop is None or (not is_empty(read) and len(body) < read.stop):
+        return len(body)
     size = headers.get("Content-Length") or ""
-    coded = headers.get("Content-Encoding", "identity") != "identity"
-    return int(size) if size.isascii() and size.isdecimal() and not coded else None
+    told = size.isascii() and size.isdecimal() and headers.get("Transfer-Encoding") is None
+    return int(size) if told and not is_coded(headers) else None
 
 
 def _known(read: Read, result: ReadResult) -> ReadResult:
@@ -148,7 +151,7 @@ class HttpEngine:
         extra = {**({"Range": span} if span else {}), **validator(read.if_not_equal)}
         try:
             url = encode_url(read.key) + self.query
-            want = Want(limit_of(read), _most(read), is_empty(read))
+            want = Want(limit_of(read), _most(read), 0 if is_empty(read) else read.stop)
             return judge(read, *await asking.get(url, extra, want))
         except Exception as error:  # the boundary: every foreign error is translated here
             raise located(error, "reading", read.key) from error
@@ -198,7 +201,7 @@ class _Asking:
         async with session.get(URL(url, encoded=True), headers=headers, **common) as response:
             if response.status == 200:
                 check_announced(response.content_length, want.limit)
-            unwanted = response.status == 200 and want.empty  # the server knows no ranges
+            unwanted = response.status == 200 and want.stop == 0  # the server knows no ranges
             body = b"" if unwanted else await response.read()
             return Reply(response.status, response.headers, body)
 

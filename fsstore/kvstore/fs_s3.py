@@ -177,7 +177,7 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
         return fit(await _get(filesystem, arguments, limit_of(read)), read)
     except Exception as error:  # the boundary: every foreign error is translated here
         status = status_of(error)
-        if status == 304:
+        if status == 304 and tag is not None:
             return ReadResult("unspecified", b"", read.if_not_equal, now())
         if status == 404 and is_missing(error):
             return ReadResult("missing", b"", NO_VALUE, now())

@@ -23,6 +23,7 @@ __all__ = [
     "end_of_head",
     "framing",
     "inflate",
+    "is_coded",
     "parse_head",
 ]
 
@@ -31,6 +32,10 @@ UNTIL_CLOSED = -2
 _BODILESS = frozenset((204, 304))
 _SINGLE = frozenset(("content-length", "content-range", "etag", "location"))
 _FOLD = re.compile(r"\r?\n[ \t]+")
+_HEAD = re.compile(
+    r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\n]*)?(?:\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*+", re.ASCII
+)
+_SWITCHING = "101"
 _LINE_LIMIT = 4096
 _TRAILER_LIMIT = 64 * 1024
 
@@ -51,13 +56,13 @@ class Head(NamedTuple):
     keeps: bool
 
 
-def end_of_head(data: bytearray, stop: int) -> tuple[int, int] | None:
-    """Return where the head in `data[:stop]` ends and where what follows begins, or None if it goes on."""
-    end = data.find(b"\r\n\r\n", 0, stop)
-    bare = data.find(b"\n\n", 0, stop if end < 0 else end)  # some servers leave the carriage returns out
+def end_of_head(data: bytearray, start: int, stop: int) -> tuple[int, int] | None:
+    """Return where the head that begins at `start` ends and where what follows begins, or None if it goes on."""
+    end = data.find(b"\n\r\n", start, stop)
+    bare = data.find(b"\n\n", start, stop if end < 0 else end + 1)  # some servers leave carriage returns out
     if bare >= 0:
         return bare, bare + 2
-    return None if end < 0 else (end, end + 4)
+    return None if end < 0 else (end, end + 3)
 
 
 def _malformed(why: str) -> FailedPreconditionError:
@@ -69,28 +74,33 @@ def parse_head(data: bytes) -> Head:
     text = data.decode("latin-1")
     if "\n " in text or "\n\t" in text:
         text = _FOLD.sub(" ", text)
-    first, *lines = text.replace("\r\n", "\n").split("\n")
-    version, _, rest = first.partition(" ")
-    if version not in ("HTTP/1.1", "HTTP/1.0") or not _is_number(rest[:3]) or rest[3:4].strip():
-        raise _malformed(f"it begins with {first[:40]!r}")
+    text = text.replace("\r\n", "\n").removesuffix("\r")
+    proper = _HEAD.match(text)
+    if proper is None or proper[2] == _SWITCHING:  # to a protocol that nobody asked for
+        raise _malformed(f"it begins with {text[:40]!r}")
+    if proper.end() != len(text):
+        raise _malformed(f"a header is {text[proper.end() :][:40].strip()!r}")
     headers = Headers()
-    for line in lines:
-        name, colon, value = line.partition(":")
-        key = name.lower()
-        if not colon or not name or name != name.strip() or "\r" in value or "\0" in value:
-            raise _malformed(f"a header is {line[:40]!r}")
-        value = value.strip(" \t")
+    for line in text.split("\n")[1:]:
+        name, _, value = line.partition(":")
+        key, value = name.lower(), value.strip(" \t")
         if key in headers:
             if key in _SINGLE and headers[key] != value:
                 raise _malformed(f"{name} is there twice")
             value = value if key in _SINGLE else f"{headers[key]}, {value}"
         headers[key] = value
+    return Head(int(proper[2]), headers, _keeps(headers, old=proper[1] == "0"))
+
+
+def _keeps(headers: Headers, *, old: bool) -> bool:
+    """Return whether a connection may be used after an answer; one that says two lengths is not to be trusted."""
+    if "transfer-encoding" in headers and (old or "content-length" in headers):
+        return False
     wish = headers.get("connection")
     if wish is None:
-        return Head(int(rest[:3]), headers, version == "HTTP/1.1")
+        return not old
     wishes = [word.strip() for word in wish.lower().split(",")]
-    keeps = "close" not in wishes and (version == "HTTP/1.1" or "keep-alive" in wishes)
-    return Head(int(rest[:3]), headers, keeps)
+    return "close" not in wishes and (not old or "keep-alive" in wishes)
 
 
 def framing(head: Head) -> int:
@@ -171,6 +181,11 @@ class Chunks:
                 raise _malformed(f"the size of a chunk is {size[:20]!r}")
             self._missing = int(size, 16)
             self._ended = not self._missing
+
+
+def is_coded(headers: Mapping[str, str]) -> bool:
+    """Return whether a server says that a body is not the value as it is stored."""
+    return (headers.get("Content-Encoding") or "identity").lower() != "identity"
 
 
 def inflate(

@@ -2,7 +2,8 @@
 
 It is the default, being as strict as the others and cheaper: a connection that the server closed while nobody used it
 is replaced without a word; any other failure is raised as the error it is.  Redirects are followed here, hop by hop:
-`follow` may refuse one by raising, and headers that were given for one origin are never sent to another.
+`follow` may refuse one by raising, and headers that were given for one origin are never sent to another.  Connections
+are kept for a while, the ones used last, so that a set of references to a thousand servers does not hold all of them.
 
 What it does not speak (HTTP/2, proxies reached by TLS or SOCKS, cookies) other clients do.
 """
@@ -35,6 +36,7 @@ _LEFT_TO_OTHERS = frozenset(
 )
 _FOR_ANYBODY = frozenset(("accept", "accept-encoding", "accept-language", "user-agent"))
 _ROUTES = 1000
+_KEPT = 128
 _URL = re.compile(r"(https?://[^/?#\s]+)([!-~]*)", re.ASCII)
 
 
@@ -57,11 +59,12 @@ class HttpClient:
         idle_s: float,
         *,
         follow: Callable[[str], Any] | None = None,
+        most: int = _KEPT,
     ) -> None:
         self._headers = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
-        self._idle_s, self._follow = idle_s, follow
+        self._idle_s, self._follow, self._most = idle_s, follow, most
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: dict[str, list[Connection]] = {}
+        self._kept: dict[Connection, str] = {}  # with its origin; the one used last is the last
         self._dial = Dial(idle_s, _KEPT_S)
         self._routes: dict[str, Route] = {}
         self._fields: dict[tuple[Route, bool], str] = {}
@@ -72,10 +75,14 @@ class HttpClient:
 
     async def get(self, url: str, extra: Mapping[str, str], want: Want) -> Reply:
         """Return the response for an encoded URL, after redirects."""
-        origin, path = _split(url)
-        home = route = self._route(origin)
+        start, path = _split(url)
+        home = self._route(start)
+        origin, route = start, home
         for _ in range(_HOPS):
-            fields = self._common(route, at_home=route[:3] == home[:3])
+            at_home = route[:3] == home[:3]
+            if at_home and not route.authorization:  # a server that sends us on does not repeat the user
+                origin, route = start, home
+            fields = self._common(route, at_home=at_home)
             lines = "".join([f"{name}: {value}\r\n" for name, value in extra.items()])
             request = f"GET {route.head}{path} HTTP/1.1\r\n{fields}{lines}\r\n".encode("latin-1")
             reply = await self._send(origin, route, request, want)
@@ -102,7 +109,11 @@ class HttpClient:
     async def _ask(self, origin: str, connection: Connection, request: bytes, want: Want) -> Reply:
         reply = await connection.ask(request, want)
         if connection.open:
-            self._kept.setdefault(origin, []).append(connection)
+            self._kept[connection] = origin
+            if len(self._kept) > self._most:
+                first = next(iter(self._kept))
+                del self._kept[first]
+                first.close()
         return reply
 
     def _idle(self, origin: str) -> Connection | None:
@@ -111,9 +122,8 @@ class HttpClient:
         if self._loop is not loop:
             self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, _KEPT_S)
             weakref.finalize(self, _close_all, self._kept, loop).atexit = False
-        kept = self._kept.get(origin)
-        while kept:
-            connection = kept.pop()
+        for connection in [kept for kept, place in reversed(self._kept.items()) if place == origin]:
+            del self._kept[connection]
             if connection.open and loop.time() - connection.last_active < _KEPT_S:
                 return connection
             connection.close()
@@ -170,11 +180,10 @@ def _target(url: str, place: str) -> str:
     return target
 
 
-def _close_all(kept: Mapping[str, list[Connection]], loop: asyncio.AbstractEventLoop) -> None:
+def _close_all(kept: Mapping[Connection, str], loop: asyncio.AbstractEventLoop) -> None:
     def close() -> None:
-        for connections in kept.values():
-            for connection in connections:
-                connection.close()
+        for connection in kept:
+            connection.close()
 
     if loop.is_running():
         loop.call_soon_threadsafe(close)

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from ipaddress import ip_address
 from itertools import zip_longest
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore._json import quote
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
@@ -42,6 +42,9 @@ class Proxy(NamedTuple):
     port: int
     authorization: str = ""
 
+    def __repr__(self) -> str:
+        return f"Proxy({self.host}:{self.port})"
+
 
 class Route(NamedTuple):
     """The way to an origin.  `host` is the value of the header, with the port where it is not the scheme's own."""
@@ -52,6 +55,9 @@ class Route(NamedTuple):
     host: str
     authorization: str = ""
     proxy: Proxy | None = None
+
+    def __repr__(self) -> str:
+        return f"Route({self.scheme}://{self.host})"
 
     @property
     def head(self) -> str:
@@ -76,10 +82,9 @@ def route_to(origin: str) -> Route:
         raise UrlError(f"Cannot open {quote(redact_url(origin))}: {error}", redact_url(origin)) from error
     if not name or not name.isprintable() or any(mark in name for mark in " /?#@\\"):
         raise UrlError(f"Cannot open {quote(redact_url(origin))}: no such host", redact_url(origin))
-    host = f"[{name}]" if ":" in name else name
+    host = f"[{name.partition('%')[0]}]" if ":" in name else name
     shown = host if port == _PORTS[parts.scheme] else f"{host}:{port}"
-    allowed = "" if parts.username is None else basic(parts.username, parts.password or "")
-    return Route(parts.scheme, name, port, shown, allowed, proxy_of(parts.scheme, f"{host}:{port}"))
+    return Route(parts.scheme, name, port, shown, _allowed(parts), proxy_of(parts.scheme, f"{host}:{port}"))
 
 
 def proxy_of(scheme: str, host: str) -> Proxy | None:
@@ -90,13 +95,28 @@ def proxy_of(scheme: str, host: str) -> Proxy | None:
     url = proxies.get(scheme) or proxies.get("all")
     if not url or proxy_bypass(host):
         return None
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme != "http" or not parts.hostname:
+    proxy = _proxy_at(url if "://" in url else f"http://{url}")
+    if proxy is None:
         raise UnimplementedError(
-            f"A proxy such as {quote(redact_url(url))} needs another client: install obstore"
+            f"The proxy that the environment names for {scheme} is none of the form http://user:password@host:port; "
+            "others need another client: install obstore"
         )
-    allowed = "" if parts.username is None else basic(parts.username, parts.password or "")
-    return Proxy(parts.hostname, parts.port or 80, allowed)
+    return proxy
+
+
+def _proxy_at(url: str) -> Proxy | None:
+    """Return the proxy at a URL; None if it is reached in another way, or the URL is none: nothing of it is shown."""
+    try:
+        parts = urlsplit(url)
+        name, port = parts.hostname, parts.port or 80
+    except ValueError:
+        return None
+    return Proxy(name, port, _allowed(parts)) if name and parts.scheme == "http" else None
+
+
+def _allowed(parts: SplitResult) -> str:
+    """Return the `Authorization` header for the user of a URL, if there is one."""
+    return "" if parts.username is None else basic(parts.username, parts.password or "")
 
 
 def trust() -> ssl.SSLContext:
@@ -205,7 +225,7 @@ async def _first(calls: Sequence[Callable[[], Coroutine[Any, Any, Connection]]])
     """Return what the first call that succeeds returns; each begins when those before have failed or take long."""
     rest = iter(calls)
     begun: list[asyncio.Task[Connection]] = []
-    won: Connection | None = None
+    won: asyncio.Task[Connection] | None = None
     try:
         while won is None:
             call = next(rest, None)
@@ -216,11 +236,15 @@ async def _first(calls: Sequence[Callable[[], Coroutine[Any, Any, Connection]]])
                 return begun[0].result()  # its error: all have failed
             limit = None if call is None else _STAGGER_S
             await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            won = next((task.result() for task in begun if task.done() and not task.exception()), None)
-        return won
+            won = next((task for task in begun if task.done() and not task.exception()), None)
+        return won.result()
     finally:
         for task in begun:
-            task.cancel()
-        for late in await asyncio.gather(*begun, return_exceptions=True):
-            if isinstance(late, Connection) and late is not won:
-                late.close()
+            if task is not won:
+                task.add_done_callback(_close_late)
+                task.cancel()
+
+
+def _close_late(task: asyncio.Task[Connection]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()

@@ -4,8 +4,8 @@ A batch of small values spends its time in the client: aiohttp needs about 110 Â
 third.  A value of known length is received into the memory it is handed out in, and is never copied; what is small
 arrives with its head and is copied once.
 
-One request is under way on a connection at a time.  What a hostile server can cost is bounded: heads and trailers by
-64 KiB, answers that are no values likewise, values by what `Want` says.
+One request is under way on a connection at a time.  What a hostile server can cost is bounded: heads (those of interim
+answers included), trailers, and answers that are no values by 64 KiB, values by what `Want` says.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fsstore.kvstore.http_answer import (
     end_of_head,
     framing,
     inflate,
+    is_coded,
     parse_head,
 )
 from fsstore.kvstore.value_limit import check_announced
@@ -37,14 +38,15 @@ _SCRATCH = 64 * 1024
 
 
 class Want(NamedTuple):
-    """What a request is for: values of at most `limit` bytes, parts of at most `part`; `empty`: only their heads.
+    """What a request is for: values of at most `limit` bytes, parts of at most `part`.
 
-    `tunnel`: a way through a proxy, whose bytes are those of another server from then on.
+    `stop`: how much is of use of a value that comes whole although a part was asked for; the rest, if it is much, is
+    not received.  `tunnel`: a way through a proxy, whose bytes are those of another server from then on.
     """
 
     limit: int | None = None
     part: int | None = None
-    empty: bool = False
+    stop: int | None = None
     tunnel: bool = False
 
 
@@ -76,12 +78,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, want: Want) -> None:
         self._want = want
-        self._used = 0  # bytes of a head in the scratch
+        self._used = 0  # bytes of heads in the scratch
+        self._seen = 0  # of these, the ones of interim answers
         self._head: Head | None = None
         self._body: memoryview | None = None  # a value of known length, and how much of it has arrived
         self._filled = 0
         self._chunks: Chunks | None = None
         self._rest: bytearray | None = None  # a value that ends with the connection
+        self._enough: int | None = None  # how much of the body is of use; None: all
         self.silent = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -91,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Speak TLS from now on, with a server of this name."""
-        if self._transport is None:
+        if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
 
@@ -121,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         asking = self._waiter is not None and not self._waiter.done()
         left = self.last_active + (self._idle_s if asking else self._kept_s) - self._loop.time()
         if left > 0:
-            self._timer = self._loop.call_later(left, self._check)
+            self._timer = self._loop.call_later(min(left, self._idle_s), self._check)
         elif asking:
             self._fail(TimeoutError(f"the server was silent for {self._idle_s:g} s"))
         else:
@@ -154,14 +158,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _find_head(self) -> None:
         """Look for the end of the head, and begin the body."""
-        while (place := end_of_head(self._scratch, self._used)) is not None:
+        while (place := end_of_head(self._scratch, self._seen, self._used)) is not None:
             end, begin = place
-            head = parse_head(bytes(self._view[:end]))
+            head = parse_head(bytes(self._view[self._seen : end]))
             if head.status >= 200:
                 self._begin_body(head, begin)
                 return
-            self._scratch[: self._used - begin] = self._scratch[begin : self._used]  # more is to come
-            self._used -= begin
+            self._seen = begin  # more is to come
         if self._used == _SCRATCH:
             raise UnavailableError(f"The head of the answer has more than {_SCRATCH} bytes")
 
@@ -171,11 +174,11 @@ class Connection(asyncio.BufferedProtocol):
         size = framing(head)
         self._check_size(head.status, size)
         self._used = 0
+        self._enough = self._useful(head)
+        if self._is_enough(size):
+            self._head, size = head._replace(keeps=False), max(self._enough or 0, len(arrived))
         if self._want.tunnel and head.status < 300:
             self._head = head._replace(keeps=not arrived)
-            self._finish(b"")
-        elif self._want.empty and head.status == 200 and size != 0:
-            self.close()  # the server knows no ranges, and would send everything
             self._finish(b"")
         elif size in (CHUNKED, UNTIL_CLOSED):
             self._chunks = Chunks() if size == CHUNKED else None
@@ -185,13 +188,21 @@ class Connection(asyncio.BufferedProtocol):
             if size < len(arrived):
                 self.close()  # nobody asked for more: the connection is no longer to be trusted
             self._finish(bytes(arrived[:size]))
-        elif head.status not in (200, 206) and size > _SCRATCH:
-            self.close()
-            self._finish(bytes(arrived))
         else:
             self._body = _room(size)
             self._body[: len(arrived)] = arrived
             self._filled = len(arrived)
+
+    def _useful(self, head: Head) -> int | None:
+        """Return how many bytes of a body are of use: of failures the beginning; None: all."""
+        if head.status not in (200, 206):
+            return 0
+        stop = self._want.stop
+        return None if head.status == 206 or (stop and is_coded(head.headers)) else stop
+
+    def _is_enough(self, size: int) -> bool:
+        """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
+        return self._enough is not None and size > self._enough + _SCRATCH
 
     def _collect(self, data: memoryview) -> None:
         """Take a part of a body of unknown length."""
@@ -206,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             body, done = self._rest, False
         assert self._head is not None
         self._check_size(self._head.status, len(body))
-        if not done and self._head.status not in (200, 206) and len(body) > _SCRATCH:
+        if not done and self._is_enough(len(body)):
             self.close()
             done = True
         if done:
@@ -224,8 +235,8 @@ class Connection(asyncio.BufferedProtocol):
         assert waiter is not None
         if not head.keeps or self._rest is not None:
             self.close()
-        if head.status == 200 and "content-encoding" in head.headers and not self._want.empty:
-            body = _plain(body, head.headers, self._want.limit)
+        if head.status == 200 and self._want.stop != 0 and is_coded(head.headers):
+            body = inflate(body, head.headers, self._want.limit)
         self._body = self._chunks = self._rest = None
         waiter.set_result(Reply(head.status, head.headers, body))
 
@@ -266,10 +277,6 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
-
-
-def _plain(body: Buffer, headers: Mapping[str, str], limit: int | None) -> Buffer:
-    return body if headers["content-encoding"].lower() == "identity" else inflate(body, headers, limit)
 
 
 def _room(size: int) -> memoryview:

@@ -175,7 +175,7 @@ class ObstoreEngine:
             return self._answer(read, options, limit)
         except Exception as error:  # judged here, or passed on
             name = type(error).__name__
-            if name == "NotModifiedError":
+            if name == "NotModifiedError" and "if_none_match" in options:
                 return ReadResult("unspecified", b"", read.if_not_equal, now())
             if is_missing(error):
                 return ReadResult("missing", b"", NO_VALUE, now())

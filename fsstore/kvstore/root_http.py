@@ -9,7 +9,8 @@ for one, starts no threads and survives a fork.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,9 @@ from fsstore.kvstore.secret import guard, reveal
 from fsstore.url import decode_path, encode_path
 
 __all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "own_engine", "root_of"]
+
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*:[^\r\n\0]*")
 
 
 class HttpDriver(FsspecDriver):
@@ -62,10 +66,18 @@ def _base_url(value: Any) -> str:
 
 def _header(value: Any) -> str:
     text = string(value)
-    name, colon, _ = text.partition(":")
-    if not colon or not name.strip() or any(mark in text for mark in "\r\n\0"):
-        raise expected('header such as "Name: value"', value)
+    if not _HEADER.fullmatch(text):
+        raise JsonError('Expected header such as "Name: value"')  # what was given may be a credential
     return text
+
+
+def _headers(lines: Iterable[str]) -> dict[str, str]:
+    """Return headers by name; those of one name as the list that they are."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = map(str.strip, line.partition(":"))
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 @dataclass(frozen=True)
@@ -120,8 +132,7 @@ class HttpKind:
     async def open(self, opening: KvOpening) -> HttpDriver:
         """Return the driver."""
         url = str(reveal(opening.members["base_url"]))
-        lines: list[str] = reveal(opening.members.get("headers", []))
-        headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        headers = _headers(reveal(opening.members.get("headers", [])))
         parts = urlsplit(url)
         if opening.path.startswith("/") and parts.path.strip("/"):
             raise StoreError(
@@ -176,7 +187,7 @@ def own_engine(url: str, headers: dict[str, str], retry: Retry, concurrency: int
         from fsstore.kvstore.fs_http import IDENTITY, HttpEngine
         from fsstore.kvstore.http_client import HttpClient
 
-        client = HttpClient({**IDENTITY, **headers}, retry.idle_s)
+        client = HttpClient({**IDENTITY, **headers}, retry.idle_s, most=max(128, concurrency or 0))
         _, mark, query = url.partition("?")
         return HttpEngine(client, query=mark + query, retry=retry, concurrency=concurrency or 32)
 

@@ -398,7 +398,7 @@ def test_a_dropped_driver_closes_its_connections(object_server):
     full = opened(FSSPEC, {"url": object_server.url, "storage_options": {"encoded": False}})
     for driver in (plain, full):
         assert bytes(_runtime.call(KvPrefix(driver, "/d/").read("x")).value) == b"0123"
-    [connections] = client._kept.values()
+    connections = list(client._kept)
     session = full.engine.client.home._filesystem._session
     assert connections
     del plain, full, driver, client

@@ -2,12 +2,15 @@
 
 import asyncio
 import base64
+import contextlib
 import datetime as dt
 import ipaddress
+import re
 import socket
 import ssl
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -69,9 +72,8 @@ def asking(use, **options):
         try:
             return await asyncio.wait_for(use(get), 30)
         finally:
-            for connections in client._kept.values():
-                for connection in connections:
-                    connection.close()
+            for connection in client._kept:
+                connection.close()
 
     return _runtime.call(run())
 
@@ -142,6 +144,44 @@ def test_a_connection_closed_while_idle_is_replaced():
             return await get(f"http://127.0.0.1:{port}/")
 
     assert asking(use).body == b"0123"
+
+
+def test_few_connections_are_kept():
+    """Of many servers, the ones asked last: the others hear that nobody will ask again."""
+
+    async def run():
+        client = HttpClient({}, 5.0, most=3)
+        async with contextlib.AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(Script().listening()) for _ in range(10)]
+            urls = [f"http://127.0.0.1:{port}" for port in ports]
+            used = []
+            for url in [*urls, urls[-3]]:
+                await client.get(url + "/", {}, ANYTHING)
+                used += [connection for connection in client._kept if connection not in used]
+            assert [connection.open for connection in used] == [False] * 7 + [True] * 3
+            assert list(client._kept.values()) == [urls[-2], urls[-1], urls[-3]]
+            for connection in client._kept:
+                connection.close()
+
+    _runtime.call(run())
+
+
+def test_silence_is_noticed_on_a_connection_that_was_idle():
+    """In the time that is allowed to an answer, however long connections are kept."""
+    script = Script(PLAIN, b"")
+
+    async def use(get):
+        async with script.listening() as port:
+            url = f"http://127.0.0.1:{port}/"
+            await get(url)
+            await asyncio.sleep(0.3)
+            begun = time.monotonic()
+            with pytest.raises(TimeoutError, match="silent"):
+                await get(url)
+            return time.monotonic() - begun
+
+    assert asking(use, idle_s=0.2) < 8
+    assert script.connections == 1
 
 
 def test_connections_that_nobody_uses_are_closed():
@@ -240,6 +280,23 @@ def test_redirects_are_followed(status):
     assert script.connections == 1
 
 
+def test_a_server_may_send_on_to_itself_without_the_user():
+    """Whether it says the place in short or in full: the user is still known, and the connection is used again."""
+    script = Script()
+
+    async def use(get):
+        async with script.listening() as port:
+            script.answers = [
+                moved(f"http://127.0.0.1:{port}/b"),
+                moved(f"http://other:x@127.0.0.1:{port}/c"),
+            ]
+            return await get(f"http://me:pw@127.0.0.1:{port}/a")
+
+    assert asking(use).body == b"0123"
+    told = [re.search(b"Authorization: (.*)\r", request)[1].decode() for request in script.requests]
+    assert told == [basic("me", "pw"), basic("me", "pw"), basic("other", "x")]
+
+
 def test_redirects_end():
     """A circle is an error, and so is a way out of HTTP."""
     with pytest.raises(FailedPreconditionError, match="more than 10"):
@@ -311,6 +368,19 @@ def test_users_in_urls_are_authorised():
     assert b"Authorization: Basic %b\r\n" % allowed in script.requests[0]
 
 
+def test_headers_of_one_name_are_one_list():
+    """None of them is lost."""
+    script = Script()
+
+    async def run():
+        async with script.listening() as port:
+            members = {"base_url": f"http://127.0.0.1:{port}", "headers": ["X-A : b", "X-A:c", "X-B:"]}
+            await KvPrefix(await HTTP.open(KvOpening(members, {})), "/").read("k")
+
+    _runtime.call(run())
+    assert b"\r\nX-A: b, c\r\nX-B: \r\n" in script.requests[0]
+
+
 def test_headers_that_are_given_win():
     """Over those from the URL, and those that the client sends by itself."""
     script = Script()
@@ -357,7 +427,7 @@ def test_a_bad_url_is_an_error_of_the_store(url):
         ("http://Host", "host", 80, "host"),
         ("https://h:443", "h", 443, "h"),
         ("http://[::1]:8", "::1", 8, "[::1]:8"),
-        ("http://[fe80::1%25lo]", "fe80::1%lo", 80, "[fe80::1%lo]"),
+        ("http://[fe80::1%25lo]", "fe80::1%lo", 80, "[fe80::1]"),
         ("http://bücher.example", "xn--bcher-kva.example", 80, "xn--bcher-kva.example"),
     ],
 )
@@ -450,7 +520,8 @@ def test_an_address_that_does_not_answer_holds_nobody_up():
 
         begun = loop.time()
         assert await http_route._first([refused, silent, good]) is winner
-        assert not late.open
+        while late.open:
+            await asyncio.sleep(0)
         with pytest.raises(ConnectionRefusedError):
             await http_route._first([refused, refused])
         return loop.time() - begun
@@ -570,6 +641,45 @@ def test_a_proxy_may_refuse_a_tunnel(monkeypatch, status, error):
         asking(use)
     assert proxy.heads[0].startswith(b"CONNECT far.invalid:443 HTTP/1.1\r\nHost: far.invalid:443\r\n")
     assert b"Proxy-Authorization: Basic" in proxy.heads[0]
+
+
+def test_what_follows_the_answer_of_a_proxy_is_not_the_server(monkeypatch):
+    """Bytes that came before TLS began could be anybody's: the tunnel is not used."""
+    proxy = Proxy(refusal=b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
+
+    async def use(get):
+        return await proxied(proxy, monkeypatch, "https_proxy", lambda: get("https://far.invalid/k"))
+
+    with pytest.raises(ConnectionResetError):
+        asking(use)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://us:s3cret@",
+        "us:s3cret@",
+        "http://us:s3cret/x@p:1",
+        "http://us:s3cret@[::1:1",
+        "socks5://us:s3cret@p",
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_not_shown(monkeypatch, url):
+    """The error says which variable is meant, and nothing of what it holds."""
+    monkeypatch.setenv("http_proxy", url)
+    with pytest.raises(UnimplementedError, match="for http is none") as caught:
+        proxy_of("http", "h:80")
+    assert "s3cret" not in "".join(traceback.format_exception_only(caught.value))
+    assert caught.value.__context__ is None
+
+
+def test_routes_do_not_show_who_asks(monkeypatch):
+    """A user and a password, of the server or of the proxy, are in no `repr`."""
+    monkeypatch.setenv("http_proxy", "http://us:s3cret@p:1")
+    route = route_to("http://me:s3cret@h")
+    assert route.authorization == basic("me", "s3cret")
+    assert route.proxy == ("p", 1, basic("us", "s3cret"))
+    assert f"{route!r} {route.proxy!r}" == "Route(http://h) Proxy(p:1)"
 
 
 # certificates

@@ -171,6 +171,14 @@ def test_other_failures_are_errors_at_once(store, object_server, status):
     assert object_server.count() == 1
 
 
+@pytest.mark.parametrize("reads", [(), (2, 4)])
+def test_not_modified_is_no_answer_to_who_did_not_ask(store, object_server, reads):
+    """A server, or a cache on the way, that says so unasked is an error: not a value, and not a missing one."""
+    object_server.fail("x", *[answer(304)] * 9)
+    with pytest.raises(StoreError):
+        run(store.read("x", *reads))
+
+
 def test_a_server_that_ignores_ranges_is_cut_to_size(store, object_server):
     """The whole value in place of a range: the range is taken out of it."""
     object_server.fail("x", *[answer(200, DATA)] * 4)

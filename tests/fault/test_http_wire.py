@@ -82,6 +82,10 @@ ANSWERS = {
     "first another": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 2 + OK + LENGTH + b"\r\n" + VALUE,
     "folded": OK + b"X: a\r\n \tb\r\n" + LENGTH + b"\r\n" + VALUE,
     "line feeds": b"HTTP/1.1 200 OK\nContent-Length: 512\n\n" + VALUE,
+    "line feeds, but for the last": b"HTTP/1.1 200 OK\nContent-Length: 512\n\r\n" + VALUE,
+    "line feeds, the last only": b"HTTP/1.1 200 OK\r\nContent-Length: 512\r\n\n" + VALUE,
+    "no coding": OK + b"Content-Encoding: Identity\r\n" + LENGTH + b"\r\n" + VALUE,
+    "an empty coding": OK + b"Content-Encoding:\r\n" + LENGTH + b"\r\n" + VALUE,
     "twice the same": OK + LENGTH * 2 + b"\r\n" + VALUE,
     "gzip": coded(PACKED, b"gzip"),
     "gzip of two members": coded(
@@ -147,8 +151,13 @@ MALFORMED = {
     "a status that is none": b"HTTP/1.1 2x0 OK\r\nContent-Length: 4\r\n\r\n0123",
     "another version": b"HTTP/2 200 OK\r\nContent-Length: 4\r\n\r\n0123",
     "another protocol": b"SSH-2.0-OpenSSH\r\n\r\n",
+    "a switch to another protocol": b"HTTP/1.1 101 x\r\nUpgrade: h2c\r\n\r\n" + OK + LENGTH + b"\r\n" + VALUE,
+    "a status below all": b"HTTP/1.1 099 x\r\n\r\n" + OK + LENGTH + b"\r\n" + VALUE,
+    "interim answers without end": b"HTTP/1.1 103 x\r\n\r\n" * 10_000,
     "no end of the head": b"x" * 70_000,
     "a space before the colon": OK + b"Content-Length : 4\r\n\r\n0123",
+    "a space in a name": OK + b"Content Length: 9\r\nContent-Length: 4\r\n\r\n0123",
+    "a carriage return in a name": OK + b"X\rContent-Length: 9\r\nContent-Length: 4\r\n\r\n0123",
     "a header without a name": OK + b": 4\r\n\r\n0123",
     "a line without a colon": OK + b"nothing\r\n\r\n0123",
     "a zero byte": OK + b"X: \0\r\nContent-Length: 4\r\n\r\n0123",
@@ -175,10 +184,14 @@ def test_what_is_not_clear_is_refused(name, size):
         told(MALFORMED[name], size=size)
 
 
-def test_lengths_and_chunks_are_not_believed_together():
-    """Chunks decide where both are said."""
-    reply, _ = told(OK + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(VALUE))
+@pytest.mark.parametrize(
+    "head", [OK + b"Content-Length: 3\r\n", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n"]
+)
+def test_lengths_and_chunks_are_not_believed_together(head):
+    """Chunks decide where both are said, or by a version that has none; who says so is not asked again."""
+    reply, kept = told(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(VALUE))
     assert bytes(reply.body) == VALUE
+    assert not kept
 
 
 @pytest.mark.parametrize("last", [ANSWERS["length"], ANSWERS["chunks"]])
@@ -224,9 +237,36 @@ def test_of_a_failure_only_the_beginning_is_received(framing):
     assert not kept
 
 
+FRAMES = {
+    "length": b"Content-Length: %d\r\n\r\n" % LARGE,
+    "chunks": b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % LARGE,
+    "end": b"\r\n",
+}
+
+
+@pytest.mark.parametrize("stop", [0, 5, 100_000])
+@pytest.mark.parametrize("frame", FRAMES)
+def test_of_a_value_that_nobody_asked_for_only_the_beginning_is_received(frame, stop):
+    """A server that knows no ranges sends everything, perhaps without end: what is wanted of it, and little more."""
+    body = bytes(range(250)) * 1000
+    reply, kept = told(OK + FRAMES[frame] + body, want=Want(stop=stop), size=3000)
+    assert stop <= len(reply.body) < stop + 70_000
+    assert bytes(reply.body) == body[: len(reply.body)]
+    assert not kept
+
+
+def test_a_connection_is_worth_the_rest_of_a_small_value():
+    """Of a value that came whole although a part was asked for; one that was compressed is needed whole."""
+    assert told(ANSWERS["length"], want=Want(stop=5)) == told(ANSWERS["length"])
+    packed = gzip.compress(bytes(200_000) + VALUE, 0)
+    reply, kept = told(coded(packed, b"gzip"), want=Want(stop=5))
+    assert bytes(reply.body) == bytes(200_000) + VALUE
+    assert kept
+
+
 def test_nothing_is_received_where_nothing_is_wanted():
     """A server that knows no ranges is not waited for by somebody who asks whether there is a value."""
-    reply, kept = told(OK + b"Content-Length: %d\r\n\r\n" % LARGE, want=Want(empty=True))
+    reply, kept = told(OK + b"Content-Length: %d\r\n\r\n" % LARGE, want=Want(stop=0))
     assert (reply.status, reply.body, reply.headers.get("Content-Length")) == (200, b"", str(LARGE))
     assert not kept
 

@@ -90,7 +90,10 @@ BAD_MEMBERS = [
     (HTTP, {"base_url": "ftp://h"}, 'Expected scheme of "http" or "https" but received: "ftp"'),
     (HTTP, {"base_url": "http://h#f"}, "Fragment identifier not supported"),
     (HTTP, {"base_url": "http://h", "headers": {"A": "b"}}, "Expected array"),
-    (HTTP, {"base_url": "http://h", "headers": ["A: b\r\nC: d"]}, "Expected header"),
+    *[
+        (HTTP, {"base_url": "http://h", "headers": [line]}, "Expected header [^!]*$")
+        for line in ("A: !\r\nC: d", "A B: !", "A !", ": !", "é: !")
+    ],
     (FSSPEC, {}, "member is missing"),
     (FSSPEC, {"url": "memory://", "storage_options": []}, "Expected object"),
 ]
