@@ -57,9 +57,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "codec_spec": "CodecSpec",
     "context": "Context",
-    "dtype_names": "bfloat16 bool byte char complex64 complex128 float4_e2m1fn float8_e3m4 float8_e4m3b11fnuz"
-    " float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 float32 float64 int2 int4 int8"
-    " int16 int32 int64 json string uint8 uint16 uint32 uint64 ustring",
     "dtypes": "dtype",
     "errors": "errors",
     "future": "Future FutureLike WriteFutures",
@@ -89,12 +86,13 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 def __getattr__(name: str) -> _Any:
     """Return a public name, imported now from its module."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'fsstore' has no attribute {name!r}")
     from importlib import import_module
 
-    home = import_module(f"fsstore.{_HOME[name]}")
-    value = home if _HOME[name] == name else getattr(home, name)
+    place = _HOME.get(name, "dtype_names")  # public names without a home are data types
+    home = import_module(f"fsstore.{place}")
+    value = home if place == name else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -17,7 +17,6 @@ from fsstore._json import quote
 __all__ = ["literal", "pretty"]
 
 _WIDTH = 80
-_ESCAPED_QUOTE = "\\'"
 
 
 def _quoted(text: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -311,18 +311,6 @@ class BoundChain:
         for step in self._arrays:
             data = step(data)
         yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
-
-    def decode_many(self, buffers: Iterable[Buffer], outs: Iterable[Array]) -> None:
-        """Decode each of `buffers` into the array beside it in `outs`.
-
-        An error is raised for the first that fails, with its position noted.
-        """
-        for position, (data, out) in enumerate(zip(buffers, outs, strict=True)):
-            try:
-                self.decode(data, out)
-            except StoreError as error:
-                error.add_note(f"in chunk {position} of the batch")
-                raise
 
     @property
     def inner_order(self) -> tuple[int, ...]:

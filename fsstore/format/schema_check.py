@@ -18,7 +18,7 @@ from fsstore.layout_grid import GridValue
 from fsstore.layout_value import LayoutValue
 from fsstore.schema import Schema
 
-__all__ = ["SchemaWords", "check_schema", "expect_member", "merged_domain", "new_shape", "plain_fill"]
+__all__ = ["SchemaWords", "check_schema", "expect_member", "new_shape", "plain_fill"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +170,3 @@ def plain_fill(schema: Schema, native: np.dtype[Any]) -> Any:
     if array.ndim:
         raise StoreError(f"Invalid fill_value: expected a scalar, but received shape {braced(array.shape)}")
     return array.astype(native)[()]
-
-
-def merged_domain(schema: Schema, shape: tuple[int, ...]) -> Schema:
-    """Return the schema with a shape of the metadata merged in; its upper bounds may be implicit."""
-    merged = schema.copy()
-    merged.update(domain=IndexDomain(shape=shape, implicit_upper_bounds=[True] * len(shape)))
-    return merged

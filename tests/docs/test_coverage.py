@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fsstore
-from fsstore import context_resources, dtype_names, registry
+from fsstore import context_resources, dtypes, registry
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,7 +23,7 @@ def test_every_public_name_has_a_reference_entry():
     """Each name in `fsstore.__all__` is documented by a directive, or in the table of data types."""
     text = _text(DOCS / "reference")
     documented = set(re.findall(r"^::: fsstore\.([\w.]+)$", text, re.MULTILINE))
-    documented |= {name for name in dtype_names.__all__ if f"`{name}`" in text}
+    documented |= {name for name in dtypes.NAMES if f"`{name}`" in text}
     assert not sorted(set(getattr(fsstore, "__all__", ())) - documented)
 
 

@@ -92,18 +92,6 @@ def test_raw_chunks_are_views():
     assert np.shares_memory(bound.decode(raw), np.frombuffer(raw, "u1"))
 
 
-def test_decode_many_names_the_position_of_an_error():
-    """A batch fills its destinations in order and notes which chunk failed."""
-    bound = chain(LITTLE, ZSTD).bind(ChunkSpec(np.dtype("i4"), (3,)))
-    outs = np.zeros((3, 3), "i4")
-    good = bytes(bound.encode(np.array([1, 2, 3], "i4")))
-    bound.decode_many([good, good, good], outs)
-    assert outs.tolist() == [[1, 2, 3]] * 3
-    with pytest.raises(FailedPreconditionError) as caught:
-        bound.decode_many([good, b"bad", good], outs)
-    assert caught.value.__notes__ == ['in codec "zstd"', "in chunk 1 of the batch"]
-
-
 def test_narrow_types_store_high_bits_as_zero():
     """Types narrower than a byte take one byte with zero high bits, whatever the memory held."""
     array = np.array([0xFE, 0x0E, 0x01], "u1").view(ml_dtypes.int4)

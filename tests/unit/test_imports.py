@@ -288,7 +288,7 @@ import fsstore, json, sys
 loaded = [name for name in sys.modules if name.startswith("fsstore.") or name == "numpy"]
 listed = set(fsstore.__all__) - set(dir(fsstore))
 missing = [name for name in fsstore.__all__ if not hasattr(fsstore, name)]
-unlisted = set(fsstore._HOME) ^ set(fsstore.__all__)
+unlisted = set(fsstore._HOME) - set(fsstore.__all__)
 print(json.dumps([loaded, *map(sorted, (listed, missing, unlisted))]))
 """
     assert json.loads(_run(code)) == [[], [], [], []]
