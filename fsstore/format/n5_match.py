@@ -25,7 +25,9 @@ DATA_TYPES = (
     *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64"),
 )
 _WORDS = SchemaWords(
-    "dtype", "Rank specified by schema ({schema}) does not match rank specified by metadata ({stored})"
+    "dtype",
+    "Rank specified by schema ({schema}) does not match rank specified by metadata ({stored})",
+    error=StoreError,
 )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fsstore._json import Json, quote, show
 from fsstore.constraint import Vector, braced
+from fsstore.domain_merge import merge_domains
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain
@@ -17,6 +18,7 @@ from fsstore.layout import ChunkLayout
 from fsstore.layout_grid import GridValue
 from fsstore.layout_value import LayoutValue
 from fsstore.schema import Schema
+from fsstore.units import merge_units
 
 __all__ = ["SchemaWords", "check_schema", "expect_member", "new_shape", "plain_fill"]
 
@@ -29,6 +31,8 @@ class SchemaWords:
     rank: str
     domain: str = "Mismatch between metadata and schema"
     error: type[StoreError] = FailedPreconditionError
+    stored_first: bool = False
+    """Whether messages about the domain name that of the metadata first."""
 
 
 def _stored_layout(array: ChunkedArray) -> ChunkLayout:
@@ -56,12 +60,12 @@ def check_schema(array: ChunkedArray, schema: Schema, words: SchemaWords) -> Non
             labels=array.labels or ("",) * array.rank,
         )
         try:
-            Schema(domain=stored).update(domain=schema.domain)
+            merge_domains(*((stored, schema.domain) if words.stored_first else (schema.domain, stored)))
         except StoreError as error:
             raise words.error(f"{words.domain}: {error.message}") from None
     layout = schema.chunk_layout._value
     if layout.rank >= 0:
-        _stored_layout(array)._value.merged(_required(layout))
+        _required(layout).merged(_stored_layout(array)._value)
     _check_fill(array, schema, words)
     _check_units(array, schema)
 
@@ -113,20 +117,16 @@ def _shown(value: Any) -> str:
 
 
 def _check_units(array: ChunkedArray, schema: Schema) -> None:
+    """Raise where both name a unit and not the same; one that is asked for and not stored is no contradiction."""
     wanted = schema.dimension_units
-    if wanted is None or not any(unit is not None for unit in wanted):
+    if wanted is None:
         return
-    stored = array.units or (None,) * array.rank
-    clash = any(unit is not None and other != unit for unit, other in zip(wanted, stored, strict=True))
-    if clash:
+    try:
+        merge_units(wanted, array.units or (None,) * array.rank)
+    except StoreError as error:
         raise FailedPreconditionError(
-            "dimension_units from metadata does not match dimension_units in schema: Cannot merge dimension units"
-            f" {_units_text(stored)} and {_units_text(wanted)}"
-        )
-
-
-def _units_text(units: Any) -> str:
-    return "[" + ", ".join("null" if unit is None else quote(str(unit)) for unit in units) + "]"
+            f"dimension_units from metadata does not match dimension_units in schema: {error.message}"
+        ) from None
 
 
 def expect_member(name: str, wanted: Json, stored: Json) -> None:

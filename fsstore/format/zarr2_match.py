@@ -25,6 +25,7 @@ _WORDS = SchemaWords(
     "Rank is {stored}, but schema specifies rank of {schema}",
     "domain from metadata does not match domain in schema",
     StoreError,
+    stored_first=True,
 )
 
 

@@ -120,3 +120,38 @@ def test_open_mode_values():
             fsstore.Spec({"driver": "zarr3", **{n: v for n, v in mode.items() if v}}).open_mode.create
             == mine.create
         )
+
+
+def reopening(module, driver, stored, wanted):
+    """Return the units and domain of a stored array opened with constraints, or the message."""
+    context = module.Context()
+    place = {"driver": driver, "kvstore": {"driver": "memory", "path": "a/"}}
+    asked = {**wanted, **({"codec": module.CodecSpec(wanted["codec"])} if "codec" in wanted else {})}
+    if "chunk_layout" in wanted:
+        asked["chunk_layout"] = module.ChunkLayout(wanted["chunk_layout"])
+    try:
+        module.open(place, create=True, context=context, dtype="int16", shape=[3, 4], **stored).result()
+        array = module.open(place, context=context, **asked).result()
+    except ValueError as error:
+        return str(error).split(" [tensorstore_spec")[0]
+    return str(array.dimension_units), str(array.domain)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"dimension_units": ["nm", None]},
+        {"dimension_units": ["4nm", "5nm"]},
+        {"dimension_units": ["nm", "nm"]},
+        {"shape": [3, 5]},
+        {"chunk_layout": {"write_chunk": {"shape": [2, 2]}}},
+        {"chunk_layout": {"inner_order": [1, 0]}},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("driver", ["zarr3", "zarr", "n5"])
+def test_constraints_on_what_is_stored(driver, wanted):
+    """What contradicts the stored array is refused in the same words; a unit beside no unit does not, in zarr 3."""
+    for stored in ({}, {"dimension_units": ["4nm", None]}):
+        mine, theirs = (reopening(module, driver, stored, wanted) for module in (fsstore, tensorstore))
+        assert mine == theirs
