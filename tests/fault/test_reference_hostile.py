@@ -187,6 +187,38 @@ def test_redirects_are_authorised_hop_by_hop(server, other):
     assert run(read(driver, "good")) == [b"fine"]
 
 
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"driver": "http", "headers": ["X-Token: hush"]},
+        {"driver": "fsspec"},
+        {"driver": "http", "engine": "obstore"},
+    ],
+)
+@pytest.mark.parametrize("allow", [None, True])
+def test_redirects_beside_the_set_are_authorised_too(server, other, base, allow):
+    """What lies beside a set from a server may not lead to an internal server either, whatever client brought the set."""
+    other.put("x", b"internal")
+    server.put("set/fine", b"fine")
+    refs = {"evil": ["away"], "part": ["away", 0, 3], "good": ["near"], "beside": ["fine", 1, 2]}
+    server.put("set/refs.json", json.dumps(refs).encode())
+    server.fail("/set/away", *[redirect(f"{other.url}/x")] * 20)
+    server.fail("/set/near", redirect(f"{server.url}/set/fine"))
+    url = f"{server.url}/set/refs.json" if base["driver"] == "fsspec" else server.url
+    place = {"url": url} if base["driver"] == "fsspec" else {"base_url": url, "path": "/set/refs.json"}
+    driver = run(opened({**base, **place}, **({"allow": [server.url]} if allow else {})))
+    server.headers_seen.clear()
+    assert run(read(driver, "good", "beside")) == [b"fine", b"in"]
+    assert all(
+        headers.get("X-Token") == ("hush" if "headers" in base else None) for headers in server.headers_seen
+    )
+    for key in ("evil", "part"):
+        with pytest.raises(PermissionDeniedError, match="may not be read"):
+            run(read(driver, key))
+    assert not other.log
+    assert run(read(run(opened({**base, **place}, allow=[server.url, other.url])), "evil")) == [b"internal"]
+
+
 def test_credentials_stay_with_their_prefix(server, other):
     """Headers given for one prefix are sent there, not to another host, not after a redirect."""
     server.put("x", b"1")

@@ -31,7 +31,7 @@ from fsstore.kvstore.reference.policy import (
     normalize_prefix,
 )
 from fsstore.kvstore.reference.target_url import Link, first_link, is_relative, replaced
-from fsstore.kvstore.reference.web_root import guarded_root
+from fsstore.kvstore.reference.web_root import guarded_home, guarded_root, is_web
 from fsstore.kvstore.secret import redact_url, reveal
 
 __all__ = ["OpenTarget", "Place", "Targets", "open_in", "open_with_spec"]
@@ -127,7 +127,11 @@ class Targets:
             raise PermissionDeniedError(
                 f"The reference target {quote(url)} lies outside the prefixes given as `allow`"
             )
-        self._roots.setdefault("", KvPrefix(base.driver))
+        if "" not in self._roots:
+            restricts = self.policy.restricts
+            self._roots[""] = KvPrefix(
+                guarded_home(base.driver, self.policy.check) if restricts else base.driver
+            )
         return Place("", path)
 
     def _below_home(self, home: str | None, path: str) -> bool:
@@ -174,7 +178,7 @@ class Targets:
                 opened = await _settled(self.open_target((kind, base.join(below.key)), None))
             elif (own := self._own(where)) is not None:
                 opened = own
-            elif _is_web(where) and (options or self.policy.restricts):
+            elif is_web(where) and (options or self.policy.restricts):
                 bound = name.partition(" ")[0] if options else None
                 opened = guarded_root(where, reveal(options) or {}, bound=bound, check=self.policy.check)
             else:
@@ -219,10 +223,6 @@ def check_prefixes(targets: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise JsonError(problems)
     return out
-
-
-def _is_web(where: Any) -> bool:
-    return isinstance(where, str) and where.startswith(("http://", "https://"))
 
 
 def _are_options(value: Any) -> bool:

@@ -1,7 +1,8 @@
 """Web servers as roots whose redirects are authorised hop by hop.
 
 A server a set may read can send the reader anywhere.  The roots made here ask `check` before each further hop, and when
-they carry options (tokens in headers, usually) they refuse any hop that leaves the prefix the options belong to.
+they carry options (tokens in headers, usually) they refuse any hop that leaves the prefix the options belong to.  The
+server a set came from is no exception: what lies beside the set may lead elsewhere, too.
 """
 
 from __future__ import annotations
@@ -11,13 +12,33 @@ from typing import Any
 from urllib.parse import urljoin
 
 from fsstore.errors import PermissionDeniedError
-from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.contract import KvDriver, KvPrefix
 from fsstore.kvstore.reference.policy import has_prefix, normalize
-from fsstore.kvstore.secret import redact_url
+from fsstore.kvstore.secret import redact_url, reveal
 
-__all__ = ["guarded_root"]
+__all__ = ["guarded_home", "guarded_root", "is_web"]
 
 Check = Callable[[str], Any]
+
+
+def is_web(where: Any) -> bool:
+    """Return whether a place is the URL of a web server."""
+    return isinstance(where, str) and where.startswith(("http://", "https://"))
+
+
+def guarded_home(driver: KvDriver, check: Check) -> KvDriver:
+    """Return the store a set lies in; in place of a web server one that asks `check` before each further hop."""
+    members = driver.spec()
+    url = reveal(members.get("base_url") or members.get("url"))
+    if not is_web(url):
+        return driver
+    options = dict(reveal(members.get("storage_options")) or {})
+    home = "/".join(url.split("/")[:3]) if options else None
+    lines = reveal(members.get("headers")) or []  # which our client sends to no other server
+    if lines:
+        named = (line.partition(":") for line in lines)
+        options["headers"] = {name.strip(): value.strip() for name, _, value in named}
+    return guarded_root(url, options, bound=home, check=check).driver
 
 
 def guarded_root(url: str, options: Mapping[str, Any], *, bound: str | None, check: Check) -> KvPrefix:
