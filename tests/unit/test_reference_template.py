@@ -115,6 +115,90 @@ def test_nested_templates_cannot_blow_up():
     assert time.perf_counter() - begin < 5
 
 
+@pytest.mark.parametrize("bottom", ["", "x", "{{c}}"])
+def test_templates_that_name_each_other_end_soon(bottom):
+    """Thirty evaluations at each of fifteen levels are refused when they are read, also where they make no text."""
+    texts = {f"t{n}": "{{t%d(c='')}}" % (n + 1) * 30 for n in range(15)} | {"t15": bottom}
+    for text in ("{{t0}}", "{{t0(c='')}}"):
+        begin = time.perf_counter()
+        with pytest.raises(TemplateError, match="tokens"):
+            render(Templates(texts), text)
+        assert time.perf_counter() - begin < 5
+
+
+def test_a_long_chain_of_templates_is_refused_however_it_is_reached():
+    """Templates that were read before, one after another, are as deep as if they were read together."""
+    named = Templates({f"t{n}": "{{t%d}}" % (n - 1) for n in range(1, 100)} | {"t0": "end"})
+    assert [render(named, "{{t%d}}" % n) for n in range(15)] == ["end"] * 15
+    for n in (15, 16, 99):
+        with pytest.raises(TemplateError, match="deep"):
+            render(named, "{{t%d}}" % n)
+
+
+def test_urls_that_grow_out_of_proportion_are_refused():
+    """A text of 60 kB in each of two thousand URLs is not kept; in a few it is."""
+    document = {
+        "version": 1,
+        "templates": {"t": "a" * 60_000},
+        "refs": {f"x/{n}": ["{{t}}%d" % n] for n in range(2000)},
+    }
+    begin = time.perf_counter()
+    with pytest.raises(ResourceExhaustedError, match="2000 URLs"):
+        from_json(json.dumps(document).encode())
+    assert time.perf_counter() - begin < 5
+    document["refs"] = {"x/0": ["{{t}}0"], "x/1": ["{{t}}1"]}
+    assert len(from_json(json.dumps(document).encode()).find(["x/1"]).value(0).url) == 60_001
+
+
+def test_generators_share_what_they_may_keep():
+    """Keys that must be remembered to be found are counted for all generators of a set together."""
+    entry = {"url": "u", "dimensions": {"i": {"stop": 300}, "j": {"stop": 300}}}
+    document = {"version": 1, "gen": [{"key": f"g{n}/{{{{i}}}}{{{{j}}}}", **entry} for n in range(14)]}
+    with pytest.raises(JsonError, match="position 12") as caught:
+        from_json(json.dumps(document).encode())
+    assert len(caught.value.problems) == 2
+    entry["dimensions"] = {"i": {"stop": 300_000}}
+    document["gen"] = [{"key": f"g{n}/{{{{i * 2}}}}", **entry} for n in range(4)]
+    with pytest.raises(JsonError, match="position 3"):
+        from_json(json.dumps(document).encode())
+    del document["gen"][3]
+    assert from_json(json.dumps(document).encode()).find(["g2/7", "g2/8"]).rows.url.tolist() == [-1, 0]
+
+
+def test_a_thousand_generators_are_not_tried_one_by_one():
+    """A generator for each of a thousand arrays: looking up and listing cost what the keys cost, not their product."""
+    dimensions = {"i": {"stop": 10}, "j": {"stop": 10}}
+    gens = [
+        {"key": f"a{n}/{{{{i}}}}.{{{{j}}}}", "url": f"u{n}", "dimensions": dimensions} for n in range(1000)
+    ]
+    found = from_json(json.dumps({"version": 1, "gen": gens}).encode())
+    begin = time.perf_counter()
+    assert len(listed(found)) == 100_000
+    resolved = found.find([f"a{n}/3.4" for n in range(1000)])
+    assert [resolved.value(n).url for n in range(1000)] == [f"u{n}" for n in range(1000)]
+    assert time.perf_counter() - begin < 10
+
+
+def test_overlapping_generators_list_each_key_once():
+    """Whatever their patterns have in common, a key is listed once, with the reference of the last that describes it."""
+    one = {"dimensions": {"i": {"stop": 12}}}
+    gens = [
+        {"key": "x/{{i}}", "url": "a{{i}}", **one},
+        {"key": "x/1{{i}}", "url": "b{{i}}", **one},
+        {"key": "{{i}}", "url": "c{{i}}", **one},
+        {"key": "x/{{i % 3}}", "url": "d{{i}}", "dimensions": {"i": {"stop": 10_000}}},
+        {"key": "y/{{i}}", "url": "e{{i}}", **one},
+    ]
+    expected = {f"x/{n}": f"a{n}" for n in range(12)} | {f"x/1{n}": f"b{n}" for n in range(12)}
+    expected |= {str(n): f"c{n}" for n in range(12)} | {"x/0": "d9999", "x/1": "d9997", "x/2": "d9998"}
+    expected |= {f"y/{n}": f"e{n}" for n in range(12)}
+    found = from_json(json.dumps({"version": 1, "gen": gens}).encode())
+    names = [name for names, _ in found.batches(KeyRange()) for name in names]
+    assert sorted(names) == sorted(expected)
+    assert {name: place.url for name, place in listed(found).items()} == expected
+    assert sorted(listed_keys(found, "x/1")) == sorted(name for name in expected if name.startswith("x/1"))
+
+
 def written(made):
     """Yield the references of a generator one by one."""
     return (pair for batch in made.expand() for pair in batch.pairs())

@@ -6,7 +6,8 @@
 stands for the product of its dimensions.  Nothing is expanded: to look a key up, the key pattern is turned round into
 a regular expression that reads the variables off the key, and the other fields are evaluated for them.  Where that
 reading would be ambiguous (two expressions side by side, text that may hold the separator, an expression of two
-variables) the keys are enumerated once into a dictionary, if they are few; else the document is refused.
+variables) the keys are enumerated once into a dictionary, if they are few; else the document is refused.  What all
+generators of a set keep in dictionaries is bounded together.
 
 A variable the key does not mention takes its last value, as it would if the product were written out in order.
 """
@@ -32,6 +33,7 @@ __all__ = ["Gen", "parse_gen"]
 
 MAX_ENUMERATED = 100_000
 MAX_TABULATED = 1_000_000
+"""Texts of keys, and of parts of keys, that the generators of a set may keep."""
 
 Axis = Sequence[Value]
 
@@ -52,6 +54,11 @@ class Gen:
     def count(self) -> int:
         """The number of references described."""
         return math.prod(len(axis) for axis in self.axes.values())
+
+    @property
+    def tabulated(self) -> int:
+        """How many texts are kept, or will be, to find keys."""
+        return len(self.known) if self.reader is None else self.reader.tabulated
 
     def find(self, key: str) -> Located | None:
         """Return the reference of a key, or None if the generator does not describe it."""
@@ -106,10 +113,15 @@ class Gen:
             and all(len(set(map(str, axis))) == len(axis) for axis in texts)
         )
 
+    @property
+    def prefix(self) -> str:
+        """What all keys start with."""
+        first = self.key.parts[0]
+        return first if isinstance(first, str) else ""
+
     def may_hold(self, keys: KeyRange) -> bool:
         """Return whether the beginning of the key pattern leaves room for keys in the range."""
-        first = self.key.parts[0]
-        own = KeyRange.prefix(first if isinstance(first, str) else "")
+        own = KeyRange.prefix(self.prefix)
         low = max(own.inclusive_min, keys.inclusive_min)
         return all(not end or low < end for end in (own.exclusive_max, keys.exclusive_max))
 
@@ -162,8 +174,11 @@ def _text(value: Any) -> str:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else string(value)
 
 
-def parse_gen(value: Any, named: Templates) -> Gen:
-    """Return the generator of one entry of `gen`, or raise `JsonError` with all that is wrong."""
+def parse_gen(value: Any, named: Templates, *, room: int = MAX_TABULATED) -> Gen:
+    """Return the generator of one entry of `gen`, or raise `JsonError` with all that is wrong.
+
+    It may keep as many texts as there is `room` for.
+    """
     fields = Fields(value)
     key = fields.require("key", string)
     url = fields.require("url", string)
@@ -184,10 +199,10 @@ def parse_gen(value: Any, named: Templates) -> Gen:
     fields.finish()
     texts = [named.compile(text).folded() for text in (key, url)]
     numbers = [None if text is None else _number(named.compile(text).folded()) for text in (offset, length)]
-    return _checked(Gen(texts[0], texts[1], numbers[0], numbers[1], axes))
+    return _checked(Gen(texts[0], texts[1], numbers[0], numbers[1], axes), room)
 
 
-def _checked(gen: Gen) -> Gen:
+def _checked(gen: Gen, room: int) -> Gen:
     """Return the generator able to find its keys; the first and the last are tried."""
     key, axes = gen.key, gen.axes
     if any(not axis for axis in axes.values()):
@@ -208,8 +223,10 @@ def _checked(gen: Gen) -> Gen:
     if any(check_key(item) for item in names):
         raise JsonError("The values of a dimension make keys that climb out of the set")
     reader = _reader(key, axes)
-    if reader is not None:
+    if reader is not None and reader.tabulated <= room:
         return replace(gen, reader=reader)
+    if reader is not None or MAX_ENUMERATED >= gen.count > room:
+        raise JsonError("The generators of the set keep more texts to find their keys than are allowed")
     if gen.count > MAX_ENUMERATED:
         raise JsonError(
             f"The key {key.text!r} cannot be read back unambiguously; write its {gen.count} references out"
@@ -228,6 +245,7 @@ class _Reader:
         self._axes = axes
         self._last = {name: axis[-1] for name, axis in axes.items()}
         self._tables: dict[int, dict[str, list[Value]]] = {}
+        self.tabulated = sum(len(axes[name]) for hole, name in holes if not _counts(hole, axes[name]))
 
     def scope(self, key: str) -> dict[str, Value] | None:
         """Return the variables that would make `key`, or None."""
@@ -247,7 +265,7 @@ class _Reader:
 
     def _values(self, number: int, hole: Hole, name: str, text: str) -> Sequence[Value]:
         axis = self._axes[name]
-        if hole.name is not None and isinstance(axis, range):
+        if _counts(hole, axis):
             value = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text) else None
             return [value] if value is not None and value in axis and str(value) == text else []
         if number not in self._tables:
@@ -256,6 +274,11 @@ class _Reader:
                 table.setdefault(str(hole.evaluate({name: item})), []).append(item)
             self._tables[number] = table
         return self._tables[number].get(text, [])
+
+
+def _counts(hole: Hole, axis: Axis) -> bool:
+    """Return whether the text of a hole is a number that need not be looked up."""
+    return hole.name is not None and isinstance(axis, range)
 
 
 def _reader(key: Template, axes: Mapping[str, Axis]) -> _Reader | None:
@@ -278,9 +301,7 @@ def _reader(key: Template, axes: Mapping[str, Axis]) -> _Reader | None:
 
 def _separable(hole: Hole, axis: Axis, follow: str | Hole | None) -> bool:
     """Return whether the text of a hole cannot contain the character that follows it."""
-    if isinstance(follow, Hole) or (
-        len(axis) > MAX_TABULATED and not (hole.name and isinstance(axis, range))
-    ):
+    if isinstance(follow, Hole) or (len(axis) > MAX_TABULATED and not _counts(hole, axis)):
         return False
     if follow is None:
         return True

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from fsstore._json import show
-from fsstore.errors import JsonError
+from fsstore.errors import JsonError, ResourceExhaustedError
 from fsstore.kvstore.reference import json_batch, json_scan
-from fsstore.kvstore.reference.gen import Gen, parse_gen
+from fsstore.kvstore.reference.gen import MAX_TABULATED, Gen, parse_gen
 from fsstore.kvstore.reference.json_scan import Member, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.refset import TableSet
@@ -29,6 +29,8 @@ from fsstore.kvstore.reference.value import decode_value
 __all__ = ["Pieces", "from_json", "from_mapping"]
 
 MAX_PROBLEMS = 100
+FREE_TEXT, MOST_GROWTH = 2**26, 64
+"""Characters that the URLs of a set may render to, and how many times what was written they may be beyond."""
 Pieces = Callable[[], Iterable[json_scan.Buffer]]
 
 _SPECIAL = {"version", "templates", "gen", "refs"}
@@ -230,9 +232,11 @@ def _version_1(refs: _Refs, templates: Any, gen: Any, overrides: Mapping[str, st
         refs.problems.append(
             f'Error parsing object member "gen": Expected array, but received: {show(gen)[:80]}'
         )
+    room = MAX_TABULATED
     for position, entry in enumerate(gen if isinstance(gen, list | tuple) else ()):
         try:
-            gens.append(parse_gen(entry, named))
+            gens.append(parse_gen(entry, named, room=room))
+            room -= gens[-1].tabulated
         except (JsonError, TemplateError) as error:
             refs.problems.append(
                 f'Error parsing object member "gen": at position {position}: {error.message}'
@@ -245,11 +249,15 @@ def _version_1(refs: _Refs, templates: Any, gen: Any, overrides: Mapping[str, st
 
 
 def _render(refs: _Refs, named: Templates, urls: list[str]) -> None:
+    left = FREE_TEXT + MOST_GROWTH * sum(map(len, urls))
     for number, url in enumerate(urls):
         try:
             urls[number] = render(named, url)
         except TemplateError as error:
             refs.problems.append(f"Error in URL {show(url[:200])}: {error.message}")
+        left -= len(urls[number])
+        if left < 0:
+            raise ResourceExhaustedError(f"The templates make {len(urls)} URLs too long to be kept in memory")
 
 
 def _templates(refs: _Refs, templates: Any, overrides: Mapping[str, str] | None) -> Templates:

@@ -16,12 +16,15 @@ import numpy as np
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.gen import Gen
+from fsstore.kvstore.reference.gen_index import GenIndex
 from fsstore.kvstore.reference.table import ABSENT, Row, Rows, Table
 from fsstore.kvstore.reference.value import Located
 
 __all__ = ["ReferenceSet", "Resolved", "TableSet"]
 
 MAX_LISTED = 50_000_000
+MAX_TEXT = 2**30
+"""Characters that the URLs of generated references may have together."""
 _BATCH = 4096
 _ORIGIN = re.compile(r"(.*?)(?:^|/)(?:c/)?(?:0[./])*[0c]\Z", re.DOTALL)
 
@@ -68,7 +71,9 @@ class TableSet:
         self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None
     ) -> None:
         self.table, self.gens, self.described = table, gens, described or {}
+        self._index = GenIndex(gens)
         self._ids: dict[str, int] = {}
+        self._text = 0
         self._lock = threading.Lock()
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
@@ -80,21 +85,14 @@ class TableSet:
         rows = self.table.find(keys)
         if self.gens:
             for position, key in enumerate(keys):
-                found = self._generated(key)
+                found = self._index.find(key)
                 if found is not None:
-                    rows.url[position], rows.offset[position], rows.length[position] = self._row(found)
+                    rows.url[position], rows.offset[position], rows.length[position] = self._row(found[1])
         for position in np.flatnonzero(rows.url == ABSENT).tolist():
             row = self._elsewhere(keys[position])
             if row is not None:
                 rows.url[position], rows.offset[position], rows.length[position] = row
         return Resolved(rows, self.table.urls, self.table.inline)
-
-    def _generated(self, key: str) -> Located | None:
-        for gen in reversed(self.gens):
-            found = gen.find(key)
-            if found is not None:
-                return found
-        return None
 
     def _row(self, found: Located) -> Row:
         return Row(self._number(str(found.url)), found.offset, found.length)
@@ -107,6 +105,9 @@ class TableSet:
                 number = self._ids.setdefault(url, len(self.table.urls))
                 if number == len(self.table.urls):
                     self.table.urls.append(url)
+                    self._text += len(url)
+        if self._text > MAX_TEXT:
+            raise ResourceExhaustedError("The URLs of generated references are too long to be kept in memory")
         return number
 
     def _elsewhere(self, key: str) -> Row | None:
@@ -131,24 +132,42 @@ class TableSet:
 
     def batches(self, keys: KeyRange) -> Iterator[tuple[list[str], Resolved]]:
         """Yield the same without waiting."""
+        _check_listed([gen for gen in self.gens if gen.may_hold(keys)])
         for found, columns in self.table.scan(keys):
             kept = (
-                [at for at, name in enumerate(found) if self._generated(name) is None] if self.gens else None
+                [at for at, name in enumerate(found) if self._index.find(name) is None] if self.gens else None
             )
             names = found if kept is None else [found[at] for at in kept]
             rows = columns if kept is None else columns.take(kept)
             yield names, Resolved(rows, self.table.urls, self.table.inline)
         for number, gen in enumerate(self.gens):
-            later = self.gens[number + 1 :]
-            if not later and gen.is_distinct and gen.may_hold(keys):
+            if not gen.may_hold(keys):
+                continue
+            if gen.is_distinct and self._index.is_alone(number):
                 yield from self._expanded(gen, keys)
                 continue
-            for names in _named(gen, keys, later):
+            for names in self._named(number, keys):
                 yield names, self.find(names)
+
+    def _named(self, number: int, keys: KeyRange) -> Iterator[list[str]]:
+        """Yield the keys of a generator in a range, each once, without those that a later one describes too."""
+        batch: list[str] = []
+        seen: set[str] = set()
+        for key in self.gens[number].names():
+            if key in seen or not keys.contains(key):
+                continue
+            seen.add(key)
+            found = self._index.find(key)
+            if found is not None and found[0] == number:
+                batch.append(key)
+            if len(batch) >= _BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
     def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[tuple[list[str], Resolved]]:
         """Yield what a generator describes whose keys are all different, without reading the keys back."""
-        _check_listed(gen)
         for batch in gen.expand():
             numbers = np.array([self._number(url) for url in batch.urls], np.int32)
             rows = Rows(numbers[batch.where], batch.offset, batch.length)
@@ -160,22 +179,9 @@ class TableSet:
                 yield names, Resolved(rows, self.table.urls, self.table.inline)
 
 
-def _check_listed(gen: Gen) -> None:
-    if gen.count > MAX_LISTED:
-        raise ResourceExhaustedError(f"Cannot list the {gen.count} keys of the generator {gen.key.text!r}")
-
-
-def _named(gen: Gen, keys: KeyRange, later: tuple[Gen, ...]) -> Iterator[list[str]]:
-    """Yield the keys of a generator in a range, those of later generators left out."""
-    if not gen.may_hold(keys):
-        return
-    _check_listed(gen)
-    batch: dict[str, None] = {}
-    for key in gen.names():
-        if keys.contains(key) and not any(other.find(key) for other in later):
-            batch[key] = None
-        if len(batch) >= _BATCH:
-            yield list(batch)
-            batch = {}
-    if batch:
-        yield list(batch)
+def _check_listed(gens: Sequence[Gen]) -> None:
+    count = sum(gen.count for gen in gens)
+    if count > MAX_LISTED:
+        raise ResourceExhaustedError(
+            f"Cannot list the {count} keys of generators such as {gens[0].key.text!r}"
+        )

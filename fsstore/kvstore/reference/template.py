@@ -12,7 +12,9 @@ arguments if it is called.  Arithmetic is on integers, with Python's floor divis
 once into closures, so evaluating a row costs a microsecond or two.
 
 Templates come from strangers.  Nothing here reaches attributes, items, functions or format specifications; text,
-nesting, results and integers are bounded, and no loop exists, so time is bounded by the size of the text.
+nesting, results and integers are bounded, and no loop exists.  Templates that name each other could still double their
+work at every level, so how many tokens an evaluation passes, those of the templates it names among them, is known when
+a text is parsed, and bounded.
 
 This module knows nothing of references or storage.
 """
@@ -35,6 +37,7 @@ Evaluate: TypeAlias = Callable[[Scope], Value]
 
 MAX_TEXT = 65536
 MAX_DEPTH = 16
+MAX_STEPS = 256
 MAX_INTEGER = 2**63
 
 _TOKEN = re.compile(
@@ -70,6 +73,16 @@ class Template:
         """The names the expressions use, keyword arguments excluded."""
         return frozenset().union(*(part.names for part in self.parts if not isinstance(part, str)))
 
+    @property
+    def steps(self) -> int:
+        """How many tokens are evaluated, those of other templates included."""
+        return sum(part.steps for part in self.parts if not isinstance(part, str))
+
+    @property
+    def depth(self) -> int:
+        """How many templates are evaluated within each other."""
+        return 1 + max((part.depth for part in self.parts if not isinstance(part, str)), default=0)
+
     def value(self, scope: Scope) -> Value:
         """Return the value: of the expression alone if the template is nothing else, else the text."""
         if len(self.parts) == 1:
@@ -96,11 +109,16 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """One `{{expression}}`: how to evaluate it and the names it uses; `name` if it is a name alone."""
+    """One `{{expression}}`: how to evaluate it and the names it uses; `name` if it is a name alone.
+
+    `steps` and `depth` are those of its evaluation (see `Template`).
+    """
 
     evaluate: Evaluate
     names: frozenset[str]
     name: str | None
+    steps: int
+    depth: int
 
 
 class Templates:
@@ -109,7 +127,7 @@ class Templates:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = dict(texts)
         self._compiled: dict[str, Template] = {}
-        self._depth = 0
+        self._open: list[str] = []
 
     def __contains__(self, name: str) -> bool:
         """Return whether a template of that name exists."""
@@ -120,9 +138,15 @@ class Templates:
         return len(self.texts)
 
     def named(self, name: str) -> Template:
-        """Return the template called `name`."""
+        """Return the template called `name`, which may not be one of those that are being parsed."""
         if name not in self._compiled:
-            self._compiled[name] = self.compile(self.texts[name])
+            if name in self._open or len(self._open) >= MAX_DEPTH:
+                raise _too_deep(name)
+            self._open.append(name)
+            try:
+                self._compiled[name] = self.compile(self.texts[name])
+            finally:
+                self._open.pop()
         return self._compiled[name]
 
     def compile(self, text: str) -> Template:
@@ -141,19 +165,14 @@ class Templates:
             raise TemplateError(f"Template {_brief(text)} has an opening brace without its end, or a block")
         if rest or not parts:
             parts.append(rest)
-        return Template(text, tuple(parts))
-
-    def call(self, name: str, scope: Scope) -> Value:
-        """Return the value of the template `name`, evaluated in `scope`."""
-        self._depth += 1
-        try:
-            if self._depth > MAX_DEPTH:
-                raise TemplateError(
-                    f"Template {_brief(name)} nests more than {MAX_DEPTH} deep, or refers to itself"
-                )
-            return self.named(name).value(scope)
-        finally:
-            self._depth -= 1
+        made = Template(text, tuple(parts))
+        if made.steps > MAX_STEPS:
+            raise TemplateError(
+                f"Template {_brief(text)} and those it names have {made.steps} tokens, more than {MAX_STEPS}"
+            )
+        if made.depth > MAX_DEPTH:
+            raise _too_deep(text)
+        return made
 
 
 def render(templates: Templates, text: str) -> str:
@@ -168,6 +187,10 @@ def _fold(part: str | Hole) -> str | Hole:
         return str(part.evaluate({}))
     except TemplateError:
         return part
+
+
+def _too_deep(name: str) -> TemplateError:
+    return TemplateError(f"Template {_brief(name)} nests more than {MAX_DEPTH} deep, or refers to itself")
 
 
 def _brief(text: str) -> str:
@@ -226,6 +249,7 @@ class _Parser:
         self._templates = templates
         self._text = text
         self._names: set[str] = set()
+        self._used: list[Template] = []
         self._depth = 0
         self._at = 0
         self._tokens = self._split(source)
@@ -262,7 +286,9 @@ class _Parser:
         if self._peek()[0] != "end":
             raise self._error(f"unexpected {_brief(self._peek()[1])}")
         alone = self._tokens[0][1] if len(self._tokens) == 1 and self._tokens[0][0] == "name" else None
-        return Hole(evaluate, frozenset(self._names), alone)
+        steps = len(self._tokens) + sum(used.steps for used in self._used)
+        depth = max((used.depth for used in self._used), default=0)
+        return Hole(evaluate, frozenset(self._names), alone, steps, depth)
 
     def _expression(self) -> Evaluate:
         self._depth += 1
@@ -305,13 +331,15 @@ class _Parser:
         raise self._error(f"unexpected {_brief(text)}" if text else "it ends too early")
 
     def _name(self, name: str) -> Evaluate:
-        templates = self._templates
+        template = self._templates.named(name) if name in self._templates else None
+        if template is not None:
+            self._used.append(template)
         if self._take("("):
             arguments = self._arguments()
-            if name not in templates:
+            if template is None:
                 raise self._error(f"{_brief(name)} is not a template")
-            return lambda scope: templates.call(
-                name, {**scope, **{key: run(scope) for key, run in arguments.items()}}
+            return lambda scope: template.value(
+                {**scope, **{key: run(scope) for key, run in arguments.items()}}
             )
         self._names.add(name)
 
@@ -319,8 +347,8 @@ class _Parser:
             value = scope.get(name)
             if value is not None:
                 return value
-            if name in templates:
-                return templates.call(name, scope)
+            if template is not None:
+                return template.value(scope)
             raise TemplateError(f"Template name {_brief(name)} is not defined")
 
         return look_up
