@@ -29,7 +29,7 @@ from fsstore._json import quote
 from fsstore.errors import DeadlineExceededError
 from fsstore.kvstore.local_path import LOCK_SUFFIX, os_failure, parent
 
-__all__ = ["Held", "hold", "hold_if_free", "open_creating", "release"]
+__all__ = ["Held", "close", "hold", "hold_if_free", "open_creating", "release"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
 # A symbolic link planted in place of a lock file is not followed: it would be emptied.
@@ -121,7 +121,7 @@ def _hold_os(path: bytes, dirty: set[bytes], *, wait: bool) -> Held | None:
         taken = _lock(fd, path, wait=wait) and _empty_if_at(path, fd)
     finally:
         if not taken:
-            os.close(fd)
+            close(fd, path)
     return Held(fd, path, locked=True) if taken else None
 
 
@@ -136,20 +136,29 @@ def release(held: Held) -> None:
         elif held.locked:
             fcntl.flock(held.fd, fcntl.LOCK_UN)
     finally:
-        os.close(held.fd)
+        close(held.fd, held.path)
+
+
+def close(fd: int, path: bytes) -> None:
+    """Close a file; systems that write late say here what they could not."""
+    try:
+        os.close(fd)
+    except OSError as error:
+        raise os_failure("close", path, error) from error
 
 
 def _empty_if_at(path: bytes, fd: int) -> bool:
     """Empty the locked file; return False if the path leads elsewhere by now."""
-    mine = os.fstat(fd)
     try:
-        there = os.lstat(path)
+        mine, there = os.fstat(fd), os.lstat(path)
+        if (there.st_ino, there.st_dev) != (mine.st_ino, mine.st_dev):
+            return False
+        if mine.st_size:
+            os.ftruncate(fd, 0)
     except FileNotFoundError:
         return False
-    if (there.st_ino, there.st_dev) != (mine.st_ino, mine.st_dev):
-        return False
-    if mine.st_size:
-        os.ftruncate(fd, 0)
+    except OSError as error:
+        raise os_failure("lock", path, error) from error
     return True
 
 

@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 from fsstore import _runtime
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, LateWrite, Stamp, Write, now
-from fsstore.kvstore.local_lock import Held, hold, hold_if_free, open_creating, release
+from fsstore.kvstore.local_lock import Held, close, hold, hold_if_free, open_creating, release
 from fsstore.kvstore.local_path import file_path, os_failure, parent
 from fsstore.kvstore.local_read import generation_of
 from fsstore.kvstore.writeback import begin_writeback
@@ -141,7 +141,7 @@ def _sync_directory(path: bytes) -> None:
     except OSError as error:
         raise os_failure("sync", path, error) from error
     finally:
-        os.close(fd)
+        close(fd, path)
 
 
 def _status(path: bytes) -> os.stat_result | None:
@@ -344,7 +344,7 @@ def _overwrite(path: bytes, value: _Value, if_equal: bytes, protocol: Protocol, 
         if protocol.sync:
             _make_durable([held])
     finally:
-        os.close(fd)
+        close(fd, path)
     dirty.add(parent(path))
     return generation
 
