@@ -154,10 +154,12 @@ codecs_v2: Registry[Any] = Registry(
         "deflate": "fsstore.codec.kerchunk_v2:ZipMember",
         "fill_hdf_strings": "fsstore.codec.kerchunk_v2:HdfStrings",
         "grib": "fsstore.codec.kerchunk_v2:Grib",
+        "pcodec": "fsstore.codec.numeric_v2:Pcodec",
         "record_member": "fsstore.codec.kerchunk_v2:RecordMember",
+        "zfpy": "fsstore.codec.numeric_v2:Zfpy",
     },
 )
-"""Codecs that zarr v2 metadata may name beside those of numcodecs (classes with the `ForeignCodec` contract), by id."""
+"""Codecs that zarr v2 metadata may name beside those that numcodecs always has (`ForeignCodec` classes), by id."""
 
 detections: Registry[Any] = Registry(
     "fsstore.detections",

@@ -32,7 +32,7 @@ from fsstore._json import (
 from fsstore.codec.blosc import CNAMES
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.configuration import Member, Members, read_options
-from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec
+from fsstore.codec.contract import BoundCodec, ChunkSpec
 from fsstore.codec.endian import BoundBytes
 from fsstore.codec.flat import FlatSpec, as_array, size_of
 from fsstore.codec.numcodecs_v2 import Numcodec
@@ -141,7 +141,7 @@ class V2Pipeline:
         if self.compressor is None:
             return BoundChain(chunk, arrays, pack, [], names)
         whole = FlatSpec(seen.dtype, math.prod(seen.shape), seen.shape)
-        flat = _flat(pack.encoded) if self.filters else whole
+        flat = pack.flat if isinstance(pack, BoundFilters) else whole
         return BoundChain(chunk, arrays, pack, [self.compressor.bind(flat)], [*names, self.compressor.id])
 
     def _pack(self, chunk: ChunkSpec, *, reverse: bool) -> BoundBytes | BoundFilters:
@@ -152,18 +152,10 @@ class V2Pipeline:
         return BoundBytes(chunk.dtype, chunk.dtype, chunk.shape)
 
 
-def _flat(data: ByteSpec) -> FlatSpec:
-    """Return what a compressor behind filters sees."""
-    if data.size is None:
-        return FlatSpec(None, 0, max_size=data.max_size)
-    itemsize = data.itemsize or 1
-    return FlatSpec(np.dtype(f"V{itemsize}"), data.size // itemsize)
-
-
 class BoundFilters:
-    """Filters bound to chunks: an array on one side, bytes on the other."""
+    """Filters bound to chunks: an array on one side, on the other the bytes of what `flat` describes."""
 
-    __slots__ = ("_decode", "_encode", "chunk", "encoded")
+    __slots__ = ("_decode", "_encode", "chunk", "encoded", "flat")
 
     def __init__(self, chunk: ChunkSpec, filters: Sequence[Numcodec], *, reverse: bool) -> None:
         self.chunk = chunk
@@ -177,7 +169,7 @@ class BoundFilters:
         self._decode = tuple((step.id, inverse.decode) for step, inverse in zip(filters, bound, strict=True))[
             ::-1
         ]
-        self.encoded = flat.as_bytes
+        self.flat, self.encoded = flat, flat.as_bytes
 
     def encode(self, data: Array) -> Any:
         """Return the filtered elements as bytes."""

@@ -1,4 +1,4 @@
-"""The contract of codecs that other file formats bring into zarr v2: they are read, never written.
+"""The contract of codecs that other packages bring into zarr v2, most of which are read, never written.
 
 A reference set points into TIFF, GRIB, FITS and zip files, so its chunks are encoded as those files encode them.  The
 names that scanners write for this lead to classes through `fsstore.registry.codecs_v2` and through nothing else: the

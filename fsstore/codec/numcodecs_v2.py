@@ -1,10 +1,10 @@
 """The numcodecs codecs that stored arrays may name: filters and compressors of zarr v2, `numcodecs.*` of v3.
 
 Only names on the list here, and those of other file formats in `registry.codecs_v2`, are ever looked up.  Codecs that
-run code found in the data (pickle) are refused, others are unknown.  Compressors run through the bounded decoders of
-this package, everything else through numcodecs with the size of what goes in and comes out checked, so that neither a
-configuration nor data can ask for more memory than the chunk has.  Whatever numcodecs raises on damaged data becomes a
-`FailedPreconditionError`.
+run code found in the data (pickle) are refused, others are unknown.  Compressors and what has no fixed size run through
+the bounded decoders of this package, everything else through numcodecs with the size of what goes in and comes out
+checked, so that neither a configuration nor data can ask for more memory than the chunk has.  Whatever numcodecs
+raises on damaged data becomes a `FailedPreconditionError`.
 
 A codec here works on flat data: arrays of one dimension, or bytes.
 """
@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from fsstore._json import Json, quote, string
+from fsstore.codec.base64_text import BoundBase64
 from fsstore.codec.blosc import BoundBlosc
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.deflate import BoundDeflate
 from fsstore.codec.flat import FlatSpec, as_array, octets, size_of
 from fsstore.codec.foreign_v2 import ForeignCodec
-from fsstore.codec.json2 import BoundJson2
 from fsstore.codec.lz4 import BoundLz4
+from fsstore.codec.object_list import BoundObjectList, Json2, MsgPack2
 from fsstore.codec.shuffle import BoundShuffle
 from fsstore.codec.size import check_size
 from fsstore.codec.stream import bz2_stream, lzma_stream
@@ -40,20 +41,21 @@ from fsstore.errors import (
 )
 from fsstore.registry import codecs_v2
 
-__all__ = ["ARRAY_CODECS", "BYTES_CODECS", "OBJECT_CODECS", "Numcodec", "auto_shuffle"]
+__all__ = ["ARRAY_CODECS", "BYTES_CODECS", "OBJECT_CODECS", "PACKING_CODECS", "Numcodec", "auto_shuffle"]
 
 ARRAY_CODECS = frozenset(
     {"astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"}
 )
 CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"})
 COMPRESSORS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
-BYTES_CODECS = CHECKSUMS | COMPRESSORS | {"shuffle"}
-OBJECT_CODECS = frozenset({"json2", "vlen-array", "vlen-bytes", "vlen-utf8"})
+BYTES_CODECS = CHECKSUMS | COMPRESSORS | {"base64", "shuffle"}
+OBJECT_CODECS = frozenset({"json2", "msgpack2", "vlen-array", "vlen-bytes", "vlen-utf8"})
+PACKING_CODECS = frozenset({"pcodec", "zfpy"})
 _NUMCODECS = ARRAY_CODECS | BYTES_CODECS | OBJECT_CODECS
 _EXECUTES_CODE = frozenset({"pickle"})
 _MAX_DIGITS = 400
 _REFUSED = {
-    **dict.fromkeys(("msgpack", "msgpack2", "pcodec", "zfpy"), ""),
+    "msgpack": ": it does not say the shape of a chunk; numcodecs writes msgpack2 instead",
     "FITSVarBintable": ": rows hold arrays of any length, which no array of numbers can show",
 }
 
@@ -120,6 +122,8 @@ class Numcodec:
         foreign = self.foreign
         if foreign is not None:
             return foreign
+        if self.id == "msgpack2":
+            MsgPack2.require()
         digits = self.options.get("digits", 0)
         if self.id == "quantize" and isinstance(digits, int) and abs(digits) > _MAX_DIGITS:
             # numcodecs computes ten to that power
@@ -141,6 +145,9 @@ class Numcodec:
         size = decoded.size
         if self.id in CHECKSUMS and size is not None:
             return octets(size + 4)
+        if self.id == "base64":
+            text = BoundBase64(decoded.as_bytes).encoded
+            return FlatSpec(None, 0, max_size=text.max_size) if text.size is None else octets(text.size)
         if self.id == "shuffle":
             return decoded
         limit = 2 * size + 4096 if size is not None and self.id in COMPRESSORS else None
@@ -173,8 +180,11 @@ class Numcodec:
             return foreign.bind(decoded)
         if self.id in COMPRESSORS:
             return self._bind_compressor(decoded.as_bytes)
-        if self.id == "json2":
-            return BoundJson2(decoded.shape, self.options, reverse=decoded.reverse)
+        if self.id in ("json2", "msgpack2"):
+            notation = (Json2 if self.id == "json2" else MsgPack2).from_options(self.options)
+            return BoundObjectList(decoded.shape, notation, reverse=decoded.reverse)
+        if self.id == "base64":
+            return BoundBase64(decoded.as_bytes)
         if self.id in ("vlen-utf8", "vlen-bytes"):
             return BoundVlen(self.id, (decoded.count,))
         if self.id == "vlen-array":

@@ -17,7 +17,7 @@ from fsstore._json import Json
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.flat import FlatSpec, as_array
-from fsstore.codec.numcodecs_v2 import ARRAY_CODECS, BYTES_CODECS, Numcodec
+from fsstore.codec.numcodecs_v2 import ARRAY_CODECS, BYTES_CODECS, PACKING_CODECS, Numcodec
 from fsstore.errors import JsonError, StoreError
 from fsstore.registry import codecs_v2
 
@@ -54,6 +54,8 @@ def find(name: str) -> NumcodecsFactory | None:
         return None if found is None else NumcodecsFactory(name, "array_to_bytes" if packs else found.kind)
     if short in ARRAY_CODECS:
         return NumcodecsFactory(name, "array_to_array")
+    if short in PACKING_CODECS:
+        return NumcodecsFactory(name, "array_to_bytes")
     return NumcodecsFactory(name, "bytes_to_bytes") if short in BYTES_CODECS else None
 
 

@@ -43,7 +43,7 @@ def bytes_cases():
     ]  # fmt: skip
     for name, configuration in (
         ("zlib", {"level": 2}), ("gzip", {"level": 1}), ("bz2", {"level": 1}), ("lzma", {"preset": 1}), ("lz4", {}), ("zstd", {"level": 1}),
-        ("blosc", {"cname": "lz4", "clevel": 1}), ("shuffle", {"elementsize": 4}), ("crc32", {}), ("adler32", {}), ("crc32c", {}), ("fletcher32", {}), ("jenkins_lookup3", {}),
+        ("blosc", {"cname": "lz4", "clevel": 1}), ("shuffle", {"elementsize": 4}), ("crc32", {}), ("adler32", {}), ("crc32c", {}), ("fletcher32", {}), ("jenkins_lookup3", {}), ("base64", {}),
     ):  # fmt: skip
         codecs.append(find_codec("numcodecs." + name).from_json(configuration))
     for codec in codecs:
@@ -104,7 +104,9 @@ def array_cases():
     for name, configuration, value, lossy in (
         ("delta", {"dtype": "<i4"}, a, False), ("astype", {"encode_dtype": "<i2", "decode_dtype": "<i4"}, a, False), ("bitround", {"keepbits": 8}, f, True),
         ("fixedscaleoffset", {"offset": 0, "scale": 10, "dtype": "<f8", "astype": "<i2"}, f, True), ("quantize", {"digits": 2, "dtype": "<f8"}, f, True),
-        ("packbits", {}, a % 3 == 0, False),
+        ("packbits", {}, a % 3 == 0, False), ("pcodec", {}, a, False), ("pcodec", {"level": 2, "equal_pages_up_to": 5}, f, False),
+        ("zfpy", {}, f, False), ("zfpy", {}, a, False), ("zfpy", {"mode": 4, "tolerance": 0.5}, f, True), ("zfpy", {"mode": 2, "rate": 8}, f, True),
+        ("zfpy", {"mode": 3, "precision": 9}, f.astype("f4"), True),
     ):  # fmt: skip
         yield CodecCase(
             find_codec("numcodecs." + name).from_json(configuration),

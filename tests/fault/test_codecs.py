@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import struct
+import sys
 import tracemalloc
 import zlib
 
+import msgpack
 import numcodecs
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 
 import fsstore
 from fsstore import registry
-from fsstore.codec import numcodecs_v2
+from fsstore.codec import numcodecs_v2, object_list
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.chain_resolve import resolve
 from fsstore.codec.chain_spec import ChainSpec, merge_specs
@@ -359,6 +362,225 @@ def test_json2_does_not_believe_its_shape():
             codec.decode(text)
 
 
+def listed(text, *, count=2, shape=None):
+    """Decode what a chunk of objects holds, under either notation."""
+    name = "json2" if isinstance(text, str) else "msgpack2"
+    data = text.encode() if isinstance(text, str) else text
+    spec = ChunkSpec(np.dtype(object), shape or (count,))
+    return V2Pipeline.from_json(None, [{"id": name}]).bind(spec).decode(data)
+
+
+def packed(*items):
+    return bytes([0x90 + len(items)]) + b"".join(items)
+
+
+END = (msgpack.packb("|O"), msgpack.packb([2]))
+MANY = 50_000
+
+
+def packed_lists(count, item):
+    return b"\xdc" + struct.pack(">H", count) + (b"\xdd" + struct.pack(">I", MANY) + item * MANY) * count
+
+
+SWELLING = {
+    "json lists": lambda: "[" + "[]," * (12 * MANY) + '1,"|O",[2]]',
+    "json dicts": lambda: "[[" + ",".join(["{}"] * (8 * MANY)) + '],1,"|O",[2]]',
+    "json full lists": lambda: "[[" + ",".join(["[0]"] * (8 * MANY)) + '],1,"|O",[2]]',
+    "json short texts": lambda: "[[" + ",".join(['"ab"'] * (8 * MANY)) + '],1,"|O",[2]]',
+    "json numbers": lambda: "[[" + ",".join(["1e9"] * (12 * MANY)) + '],1,"|O",[2]]',
+    "msgpack lists": lambda: packed(packed_lists(6, b"\x90"), b"\xc0", *END),
+    "msgpack dicts": lambda: packed(packed_lists(6, b"\x80"), b"\xc0", *END),
+    "msgpack numbers": lambda: packed(packed_lists(32, b"\xcd\x40\x40"), b"\xc0", *END),
+}
+
+
+@pytest.mark.parametrize("name", SWELLING)
+def test_lists_that_swell_are_refused(monkeypatch, name):
+    """What a few bytes of text make of memory is limited, whatever they are; none takes much more than the limit."""
+    free = 1 << 20
+    monkeypatch.setattr(object_list, "FREE_BYTES", free)
+    text = SWELLING[name]()
+    limit = 4 * (free + len(text)) + 2 * 128
+    tracemalloc.start()
+    try:
+        with pytest.raises(ResourceExhaustedError, match=f"larger than the limit of {limit} bytes"):
+            listed(text)
+        assert tracemalloc.get_traced_memory()[1] < limit + (4 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "[]",
+        "{}",
+        "[0]",
+        "[[1.5]]",
+        '{"a":1.5}',
+        '{"a":{"b":[]}}',
+        '"ab"',
+        "1e9",
+        "123456",
+        "null",
+        '[1e9,"x",{}]',
+    ],
+)
+def test_what_swells_is_not_counted_too_low(item):
+    """Objects take no more memory than what they are taken for when it is compared with the limit."""
+    text = "[" + ",".join([item] * 20_000) + "]"
+    tracemalloc.start()
+    try:
+        kept = json.loads(text)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(kept) == 20_000
+    assert taken <= object_list._parsed_size(text)
+
+
+def test_lists_of_many_elements_are_read(monkeypatch):
+    """The limit grows with the elements of a chunk, and signs of JSON within texts are no objects."""
+    monkeypatch.setattr(object_list, "FREE_BYTES", 0)
+    count = 100_000
+    words = [f"word {number}" for number in range(count)]
+    whole = [*words, "|O", [count]]
+    assert listed(json.dumps(whole), count=count).tolist() == words
+    assert listed(msgpack.packb(whole), count=count).tolist() == words
+    brackets = '{["\\' * count
+    assert listed(json.dumps([brackets, 1, "|O", [2]])).tolist() == [brackets, 1]
+
+
+@pytest.mark.parametrize("item", [
+    b"\xd6\xff" + bytes(4), b"\xd7\xff" + bytes(8), b"\xc7\x0c\xff" + bytes(12), b"\xd4\x05a", b"\xc7\x00\x05", b"\x81\xd4\x05a\x01", b"\x91\xd6\xff" + bytes(4),
+    b"\x81\x01\x02", b"\x91" * 3000 + b"\x01", b"\xdd\x7f\xff\xff\xff", b"\xdf\x7f\xff\xff\xff", b"\xdb\x7f\xff\xff\xffab", b"\xa2\xff\xff", b"\xc1", b"",
+], ids=lambda item: item[:8].hex())  # fmt: skip
+def test_msgpack_takes_plain_values_only(item):
+    """Extension types (timestamps among them), keys that are no text, damage, and lengths that lie are refused."""
+    assert listed(packed(b"\xc0", b"\xc0", *END)).tolist() == [None, None]
+    with pytest.raises(FailedPreconditionError, match="Invalid msgpack2 data"):
+        listed(packed(item, b"\xc0", *END))
+    with pytest.raises(FailedPreconditionError, match="Invalid msgpack2 data"):
+        listed(packed(b"\xc0", b"\xc0", *END) + b"\xc0")
+
+
+def test_msgpack_does_not_believe_its_shape():
+    """The shape and dtype inside the data are not allocated."""
+    for items in ([1, "|O", [10**12]], [1, "<i4", [2]], [[1, 2], "|O", [2]], [1], 3, {}, {"a": 1}):
+        with pytest.raises(FailedPreconditionError, match="msgpack2"):
+            listed(msgpack.packb(items))
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("msgpack2", "msgpack"), ("pcodec", "pcodec"), ("zfpy", "zfpy")]
+)
+def test_a_missing_package_is_named(monkeypatch, name, package):
+    """An array whose codec needs a package that is not there says how to install it."""
+    monkeypatch.setitem(sys.modules, package, None)
+    metadata = {"filters": [{"id": name}], "compressor": None, "dtype": "|O" if name == "msgpack2" else "<f4"}
+    metadata |= {"shape": [2], "chunks": [2], "fill_value": None, "order": "C", "zarr_format": 2}
+    context = fsstore.Context()
+    store = fsstore.KvStore.open("memory://", context=context).result()
+    store[".zarray"] = json.dumps(metadata).encode()
+    with pytest.raises(UnimplementedError, match=rf'"{name}" needs {package}.*fsstore\[codecs\]'):
+        fsstore.open({"driver": "zarr", "kvstore": "memory://"}, context=context).result()
+
+
+def test_versions_of_pcodec_that_damage_can_abort_are_refused(monkeypatch):
+    """pcodec before 1.0.4 ends the process when damaged data ask for more memory than there is."""
+    import pcodec
+
+    monkeypatch.setattr(pcodec, "__version__", "0.3.6")
+    with pytest.raises(UnimplementedError, match=r"pcodec 1\.0\.4 or newer"):
+        parse_compressor({"id": "pcodec"})
+
+
+NUMBERS = np.cumsum(np.random.default_rng(3).normal(size=(20, 30)), axis=1)
+
+
+def numeric(options, shape=NUMBERS.shape, dtype="f8"):
+    return V2Pipeline.from_json(options).bind(ChunkSpec(np.dtype(dtype), shape))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"id": "pcodec"},
+        {"id": "zfpy"},
+        {"id": "zfpy", "mode": 2, "rate": 9},
+        {"id": "zfpy", "mode": 4, "tolerance": 0.01},
+    ],
+    ids=str,
+)
+def test_numbers_that_are_cut_off_or_of_another_chunk_are_refused(options):
+    """Each cut, and data of more or fewer numbers or of another size, is an error; so is what follows pcodec's end."""
+    codec = numeric(options)
+    good = bytes(codec.encode(NUMBERS))
+    for length in range(0, len(good), 7 if options["id"] == "pcodec" else 8):
+        with pytest.raises(FailedPreconditionError):
+            codec.decode(good[:length])
+    with pytest.raises(FailedPreconditionError):
+        codec.decode(good + b"junk")
+    for shape, dtype in (((20, 31), "f8"), ((20, 29), "f8"), ((20, 30), "f4")):
+        other = bytes(numeric(options, shape, dtype).encode(np.ones(shape, dtype)))
+        with pytest.raises(FailedPreconditionError):
+            codec.decode(other)
+
+
+def test_bombs_of_numbers_are_refused_before_memory_is_taken():
+    """A header that promises 2^48 numbers, or blocks of four dimensions for each, asks for no memory."""
+    small = bytes(numeric({"id": "zfpy"}, (4,)).encode(np.ones(4)))
+    huge = (1 << 48) - 1
+    bits = int.from_bytes(small[4:12], "little")
+    bomb = small[:4] + ((bits & 0b1111) | huge << 4 | bits >> 52 << 52).to_bytes(8, "little") + small[12:]
+    many = bytes(numeric({"id": "pcodec"}, (1 << 22,)).encode(np.ones(1 << 22)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FailedPreconditionError):
+            numeric({"id": "zfpy"}, (4,)).decode(bomb)
+        with pytest.raises(FailedPreconditionError):
+            numeric({"id": "pcodec"}, (4,)).decode(many)
+        thin = numeric({"id": "zfpy"}, (4000, 1, 1, 1))
+        with pytest.raises(FailedPreconditionError):
+            thin.decode(bytes(thin.encode(np.ones((4000, 1, 1, 1))))[:800])
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(StoreError, match="cannot encode"):
+        numeric({"id": "zfpy"}, (100_000, 1, 1, 1)).encode(np.ones((100_000, 1, 1, 1)))
+
+
+@pytest.mark.parametrize("options", [
+    {"id": "pcodec", "level": 99}, {"id": "pcodec", "level": "x"}, {"id": "pcodec", "mode_spec": "none"}, {"id": "pcodec", "equal_pages_up_to": 0}, {"id": "pcodec", "extra": 1},
+    {"id": "pcodec", "delta_encoding_order": 900}, {"id": "zfpy", "mode": 9}, {"id": "zfpy", "mode": 1}, {"id": "zfpy", "rate": "x", "mode": 2}, {"id": "zfpy", "extra": 1},
+], ids=str)  # fmt: skip
+def test_odd_options_of_codecs_of_numbers_are_refused(options):
+    """What the packages do not take is said when the array is opened."""
+    with pytest.raises(JsonError):
+        parse_compressor(options)
+
+
+@pytest.mark.parametrize(("name", "dtype", "shape"), [
+    ("pcodec", ">i4", (4,)), ("pcodec", "u1", (4,)), ("pcodec", "?", (4,)), ("pcodec", "c8", (4,)), ("pcodec", "V4", (4,)), ("zfpy", "u4", (4,)), ("zfpy", ">f4", (4,)),
+    ("zfpy", "f2", (4,)), ("zfpy", "f4", (2, 2, 2, 2, 2)),
+])  # fmt: skip
+def test_numbers_that_a_codec_does_not_know_are_refused_when_bound(name, dtype, shape):
+    """Types, byte orders and ranks that numcodecs cannot encode raise before any data is seen."""
+    with pytest.raises(StoreError, match="does not fit"):
+        numeric({"id": name}, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "text", [b"AAAA!AAA", b"AAAA AAA", b"AAAAAAA", b"AAAAAAAAAAAA", b"AAAAAA==", b"=AAAAAAA", b"AAA\nAAAA"]
+)
+def test_base64_is_strict(text):
+    """Other letters, missing ones and lengths that differ are damage; numcodecs leaves out what does not belong."""
+    codec = V2Pipeline.from_json(None, [{"id": "base64"}]).bind(ChunkSpec(np.dtype("u1"), (6,)))
+    assert bytes(codec.decode(b"AAAAAAAA")) == bytes(6)
+    with pytest.raises(FailedPreconditionError):
+        codec.decode(text)
+
+
 @pytest.mark.parametrize(
     "read", [parse_compressor, lambda value: parse_filters([value])], ids=["compressor", "filter"]
 )
@@ -366,8 +588,8 @@ def test_codecs_that_run_code_are_refused(read):
     """Pickle is refused by name, others that are not on the list are unknown or unsupported."""
     with pytest.raises(PermissionDeniedError, match="runs code"):
         read({"id": "pickle"})
-    with pytest.raises(UnimplementedError, match="not supported"):
-        read({"id": "zfpy"})
+    with pytest.raises(UnimplementedError, match="not supported: it does not say the shape"):
+        read({"id": "msgpack"})
     with pytest.raises(JsonError, match='"os.system" is not registered'):
         read({"id": "os.system"})
     with pytest.raises(StoreError, match="runs code"):

@@ -16,6 +16,7 @@ from fsstore.codec.chain_resolve import resolve
 from fsstore.codec.chain_spec import ChainSpec
 from fsstore.codec.compressor_v2 import V2Pipeline
 from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.numcodecs_v2 import PACKING_CODECS
 
 SHAPE = (6, 10)
 SHARD = {"name": "sharding_indexed", "configuration": {"chunk_shape": [3, 5], "codecs": ["zstd"]}}
@@ -178,7 +179,8 @@ FILTERS = [
     ([{"id": "fixedscaleoffset", "scale": 10, "offset": 1, "dtype": "<f8", "astype": "<i2"}], "<f8"), ([{"id": "fletcher32"}], "<i4"), ([{"id": "crc32"}], "<i4"),
     ([{"id": "packbits"}], "|b1"), ([{"id": "quantize", "digits": 2, "dtype": "<f4"}], "<f4"), ([{"id": "astype", "encode_dtype": "<i2", "decode_dtype": "<i4"}], "<i4"),
     ([{"id": "bitround", "keepbits": 5}], "<f4"), ([{"id": "delta", "dtype": "<i4"}, {"id": "shuffle", "elementsize": 4}, {"id": "fletcher32"}], "<i4"),
-    ([{"id": "zlib", "level": 1}], "<i4"), ([{"id": "lz4", "acceleration": 1}], "<i4"),
+    ([{"id": "zlib", "level": 1}], "<i4"), ([{"id": "lz4", "acceleration": 1}], "<i4"), ([{"id": "base64"}], "<i4"), ([{"id": "delta", "dtype": "<i4"}, {"id": "base64"}], "<i4"),
+    ([{"id": "pcodec"}], "<i4"), ([{"id": "delta", "dtype": "<i4"}, {"id": "pcodec", "level": 3}], "<i4"),
 ]  # fmt: skip
 
 
@@ -191,6 +193,7 @@ FILTERS = [
         {"id": "lzma", "format": 1, "check": -1, "preset": None, "filters": None},
         {"id": "lz4", "acceleration": 1},
         {"id": "blosc"},
+        {"id": "base64"},
     ],
     ids=json.dumps,
 )
@@ -214,7 +217,14 @@ TEXT = np.array([["a", "", "snow ☃"], ["längeres Wort", "b", "c"]], object)
 
 
 @pytest.mark.parametrize(
-    "filters", [[{"id": "vlen-utf8"}], [{"id": "json2", "encoding": "utf-8"}]], ids=json.dumps
+    "filters",
+    [
+        [{"id": "vlen-utf8"}],
+        [{"id": "json2", "encoding": "utf-8"}],
+        [{"id": "msgpack2"}],
+        [{"id": "msgpack2", "use_single_float": True}],
+    ],
+    ids=json.dumps,
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_v2_objects_agree_with_numcodecs(filters, order):
@@ -228,6 +238,64 @@ def test_v2_objects_agree_with_numcodecs(filters, order):
     theirs = peer.decode(bytes(bound.encode(TEXT)))
     assert (theirs.reshape(TEXT.shape, order=order) == TEXT).all()
     assert (bound.decode(bytes(peer.encode(chunk))) == TEXT).all()
+
+
+ITEMS = [None, True, -7, 2**63, 1.5, "snow ☃", [1, [2, "x"]], {"a": {"b": []}}]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"use_single_float": True}, {"use_bin_type": False}, {"raw": True}], ids=str
+)
+@pytest.mark.parametrize("shape", [(8,), (2, 4), (2, 2, 2)])
+def test_v2_msgpack_agrees_with_numcodecs(options, shape):
+    """Anything that MessagePack can hold gives the bytes of numcodecs and is read back as numcodecs reads it."""
+    import numcodecs
+
+    data = np.empty(8, object)
+    data[:] = [*ITEMS[:-2], b"bytes", ITEMS[-1]]
+    data = data.reshape(shape)
+    peer = numcodecs.MsgPack(**options)
+    bound = V2Pipeline.from_json(None, [peer.get_config()]).bind(ChunkSpec(np.dtype(object), shape))
+    if options.get("use_bin_type") is False:
+        data.reshape(-1)[6] = "text"  # bytes would be read as text
+    if options.get("raw"):
+        data.reshape(-1)[7] = None
+    encoded = bytes(bound.encode(data))
+    assert encoded == peer.encode(data)
+    assert bound.decode(encoded).tolist() == peer.decode(encoded).tolist()
+
+
+NUMERIC = [
+    ({"id": "pcodec"}, ["<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8", "<M8[s]", "<m8[ns]"]),
+    ({"id": "pcodec", "level": 1, "delta_spec": "try_lookback", "equal_pages_up_to": 7}, ["<i4", "<f8"]),
+    ({"id": "pcodec", "mode_spec": "classic", "delta_encoding_order": 1}, ["<i4", "<f8"]),
+    ({"id": "zfpy"}, ["<i4", "<i8", "<f4", "<f8", "<M8[s]"]),
+    ({"id": "zfpy", "mode": 4, "tolerance": 0.25, "rate": -1, "precision": -1}, ["<f4", "<f8"]),
+    ({"id": "zfpy", "mode": 2, "tolerance": -1, "rate": 16, "precision": -1}, ["<f4", "<f8"]),
+    ({"id": "zfpy", "mode": 3, "tolerance": -1, "rate": -1, "precision": 24}, ["<f4", "<f8"]),
+]
+
+
+@pytest.mark.parametrize(("compressor", "dtypes"), NUMERIC, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_v2_codecs_of_numbers_pass_both_ways(tmp_path, compressor, dtypes, order):
+    """pcodec and zfpy give zarr-python what it would have written, and read what it wrote, for every type they know."""
+    pipeline = V2Pipeline.from_json(compressor, None, order)
+    for name in dtypes:
+        dtype = np.dtype(name)
+        data = np.arange(60).reshape(SHAPE).astype(dtype)
+        bound = pipeline.bind(ChunkSpec(dtype, SHAPE))
+        encoded = bytes(bound.encode(data))
+        write_v2(tmp_path / dtype.name, name, pipeline, encoded)
+        array = zarr.open_array(tmp_path / dtype.name, mode="r+", zarr_format=2)
+        assert bits(array[...]) == bits(bound.decode(encoded))
+        np.testing.assert_allclose(array[...].astype(float), data.astype(float), atol=0.5)
+        if order == "F" and compressor["id"] == "zfpy":
+            continue  # numcodecs refuses to encode such a chunk
+        array[...] = data
+        theirs = (tmp_path / dtype.name / "0.0").read_bytes()
+        assert theirs == encoded
+        assert bits(bound.decode(theirs)) == bits(array[...])
 
 
 def test_v2_vlen_array_and_categories():
@@ -270,6 +338,8 @@ V3_NUMCODECS = [
     ([{"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}}], "int32"), ([{"name": "numcodecs.packbits", "configuration": {}}], "bool"),
     ([{"name": "numcodecs.fixedscaleoffset", "configuration": {"offset": 0, "scale": 10, "dtype": "<f8", "astype": "<i4"}}], "float64"),
     ([{"name": "numcodecs.astype", "configuration": {"encode_dtype": "<i2", "decode_dtype": "<i4"}}], "int32"),
+    ([{"name": "numcodecs.pcodec", "configuration": {}}], "int32"), ([{"name": "numcodecs.zfpy", "configuration": {"mode": 4, "tolerance": 0.001}}], "float32"),
+    ([{"name": "numcodecs.pcodec", "configuration": {"level": 2}}, {"name": "crc32c"}], "float64"), ([{"name": "numcodecs.zfpy", "configuration": {}}], "int64"),
     ([{"name": "numcodecs.bitround", "configuration": {"keepbits": 8}}], "float32"), ([{"name": "numcodecs.quantize", "configuration": {"digits": 2, "dtype": "<f4"}}], "float32"),
 ]  # fmt: skip
 V3_BYTES = [
@@ -301,7 +371,8 @@ def test_v3_numcodecs_pass_both_ways(tmp_path, codecs, name):
     """zarr-python reads our `numcodecs.*` chunks and we read its."""
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     array_codec = codecs[0]["name"].removeprefix("numcodecs.") not in V3_BYTES
-    stored = [*codecs, little] if array_codec else [little, *codecs]
+    packs = codecs[0]["name"].removeprefix("numcodecs.") in PACKING_CODECS
+    stored = codecs if packs else [*codecs, little] if array_codec else [little, *codecs]
     dtype = np.dtype(name)
     data = values(dtype)
     bound = CodecChain.from_json(stored).bind(ChunkSpec(dtype, SHAPE))
@@ -310,6 +381,6 @@ def test_v3_numcodecs_pass_both_ways(tmp_path, codecs, name):
         write_v3(tmp_path / "a", name, stored, bound.encode(data))
         array = zarr.open_array(tmp_path / "a", mode="r+")
         np.testing.assert_allclose(array[...].astype(float), data.astype(float), rtol=0.01)
-        array[...] = data[::-1]
+        array[...] = data[::-1].copy()
     decoded = bound.decode((tmp_path / "a/c/0/0").read_bytes())
     np.testing.assert_allclose(decoded.astype(float), data[::-1].astype(float), rtol=0.01)
