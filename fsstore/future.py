@@ -108,6 +108,7 @@ class Future(Generic[T]):
         """Block until the operation is done; return its result or raise its error.
 
         Raises `TimeoutError` after `timeout` seconds or at `deadline` (seconds since the epoch).
+        A `KeyboardInterrupt` while waiting cancels the operation.
         """
         if self._state == PENDING:
             self._wait(timeout, deadline)
@@ -176,7 +177,12 @@ class Future(Generic[T]):
         if deadline is not None:
             left = max(0.0, deadline - time.time())
             timeout = left if timeout is None else min(timeout, left)
-        if not event.wait(timeout):
+        try:
+            done = event.wait(timeout)
+        except BaseException:  # Ctrl-C: a process that is told to end does not write on for an hour
+            self.cancel()
+            raise
+        if not done:
             raise TimeoutError(f"The operation was not done within {timeout:g} s")
 
 

@@ -137,19 +137,19 @@ def test_forcing_starts_once():
 
 
 def test_control_c_interrupts_within_a_second():
-    """SIGINT during `result()` on the main thread raises `KeyboardInterrupt` at once."""
+    """SIGINT during `result()` on the main thread raises `KeyboardInterrupt` at once, and cancels what is waited for."""
     script = (
         "import fsstore as ts, signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit it ignored\n"
         "_, future = ts.Promise.new()\n"
         "try:\n    print('ready', flush=True)\n    future.result()\n"
-        "except KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
+        "except KeyboardInterrupt:\n    print('interrupted', future.cancelled(), flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().strip() == "ready"
         begin = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert process.stdout.readline().strip() == "interrupted"
+        assert process.stdout.readline().strip() == "interrupted True"
         assert time.monotonic() - begin < 1
         assert process.wait(timeout=10) == 0
 
