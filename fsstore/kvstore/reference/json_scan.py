@@ -37,7 +37,7 @@ _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _OPEN = re.compile(rb"\{" + _WS + rb"(?:(\})|(?=.))", re.DOTALL)
 _KEY = re.compile(rb"(" + _STRING + rb")" + _WS + rb":" + _WS + rb"(?=(.))", re.DOTALL)
 _TEXT = re.compile(_STRING, re.DOTALL)
-_NEST = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+_NEST = re.compile(_STRING + rb'|[\[\]{}"]', re.DOTALL)  # a quote alone begins a string that is cut off
 _SCALAR = re.compile(rb"[-+.\w]++")
 _NEXT = re.compile(_WS + rb"([,}])")
 _SPACE = re.compile(_WS)
@@ -265,6 +265,8 @@ def _nested_end(data: Buffer, at: int) -> int:
             depth -= 1
             if depth == 0:
                 return token.end()
+        elif text == b'"':
+            break
     raise _broken(data, len(data), "the end of an object or array")
 
 
