@@ -1,5 +1,7 @@
 """Files compressed as a whole: gzip, zstd, bzip2, xz.  Pure: bytes in, bytes out, and never more than a limit.
 
+How a file is compressed is told by its first bytes; its name says only how it is to be written.
+
 A file may consist of several members (gzip), frames (zstd) or streams (bzip2, xz), as parallel compressors write them;
 together they are one value.  Everything is produced in bounded pieces, so that a few bytes that promise gigabytes
 cost no more than the limit.  What is cut off, damaged, or followed by something else is an error; only padding with
@@ -12,12 +14,24 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from fsstore.detection import Detection
 from fsstore.errors import DataLossError, ResourceExhaustedError
 
-__all__ = ["DETECT", "MAGIC", "Method", "beginning", "expand", "method_of", "pieces", "usual_limit"]
+__all__ = [
+    "DETECT",
+    "MAGIC",
+    "Compressor",
+    "Method",
+    "beginning",
+    "compressor",
+    "expand",
+    "method_named",
+    "method_of",
+    "pieces",
+    "usual_limit",
+]
 
 Method: TypeAlias = Literal["gzip", "zstd", "bz2", "xz"]
 
@@ -32,6 +46,13 @@ MAGIC: Mapping[Method, bytes] = {
 DETECT = tuple(Detection(name, "store", signatures=(((0, magic),),)) for name, magic in MAGIC.items())
 """How they are recognised."""
 
+_SUFFIXES: Mapping[str, Method] = {
+    ".gz": "gzip",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".bz2": "bz2",
+    ".xz": "xz",
+}
 _PADDED = ("gzip", "xz")
 _FEED = 1 << 17
 _STEP = 1 << 20
@@ -47,6 +68,42 @@ def method_of(head: bytes) -> Method | None:
     'bz2'
     """
     return next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
+
+
+def method_named(path: str) -> Method | None:
+    """Return how a file of this name is to be compressed, or None.
+
+    >>> method_named("refs.json.zst")
+    'zstd'
+    """
+    return next((name for suffix, name in _SUFFIXES.items() if path.endswith(suffix)), None)
+
+
+class Compressor(Protocol):
+    """Compresses what it is given bit by bit."""
+
+    def compress(self, data: bytes, /) -> bytes:
+        """Take more data; return what is ready."""
+        ...
+
+    def flush(self) -> bytes:
+        """Return the rest."""
+        ...
+
+
+def compressor(method: Method) -> Compressor:
+    """Return what writes a file."""
+    match method:
+        case "zstd":
+            import zstandard
+
+            return zstandard.ZstdCompressor(level=9).compressobj()
+        case "gzip":
+            return zlib.compressobj(6, zlib.DEFLATED, 31)
+        case "bz2":
+            return bz2.BZ2Compressor()
+        case "xz":
+            return lzma.LZMACompressor()
 
 
 def usual_limit(size: int) -> int:

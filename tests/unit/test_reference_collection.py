@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
+import tracemalloc
 
+import fsspec
 import h5py
 import numpy as np
 import pytest
 
 import fsstore as ts
 from fsstore import references
+from fsstore.compression import method_of
 from fsstore.errors import JsonError, NotFoundError, StoreError
 from fsstore.kvstore.reference.scan import detect_format
+from fsstore.kvstore.reference.value import Located
 
 
 def test_a_set_is_a_mapping():
@@ -36,8 +43,101 @@ def test_merging_renaming_and_rewriting_leave_the_source_alone():
     assert dict(merged.rename("x/", "g/y/"))["g/y/0"] == ("gs://b/k", 5, 6)
     assert merged.rewrite({"gs://": "s3://", "gs://b/": "file:///c/"})["x/0"] == ("file:///c/k", 5, 6)
     assert dict(one) == {"x/0": ("s3://a/k", 0, 1), "m": b"1"}
-    with pytest.raises(StoreError):
-        one.rename("x/", "../")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("x/", "../"), ("a", "."), ("a", ""), ("x", "/x"), ("x", "k" * 4095)]
+)
+def test_renaming_makes_no_key_that_a_set_may_not_hold(old, new):
+    """The keys that come out are checked, not the prefixes: `a./x` may not become `../x`, nor `a/b` become `/b`."""
+    refs = references.open({"x/0": ["u", 0, 1], "a./x": "1", "a/b": "2"})
+    with pytest.raises(StoreError, match="Cannot rename"):
+        refs.rename(old, new)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "method"),
+    [
+        ("r.json", None, None), ("r.json.zst", None, "zstd"), ("r.json.zstd", None, "zstd"), ("r.json.gz", None, "gzip"),
+        ("r.json.bz2", None, "bz2"), ("r.json.xz", None, "xz"), ("r", "json.xz", "xz"), ("r.json.xz", "json", None),
+        ("r.bz2", "json.gz", "gzip"), ("r.json.zip", "json", None),
+    ],
+)  # fmt: skip
+def test_the_name_or_the_format_says_how_a_set_is_compressed(tmp_path, name, form, method):
+    """What the suffix says is written, unless `format` says otherwise, and stays so when the set is written to."""
+    refs = {".zgroup": "{}", **{f"x/{n}": ["s3://b/k", n, 1] for n in range(5000)}}
+    for place in (tmp_path / name, {"driver": "fsspec", "url": f"file://{tmp_path}/live-{name}"}):
+        references.open(refs).save(place, form)
+        assert dict(references.open(place)) == dict(references.open(refs))
+    for path in tmp_path.iterdir():
+        assert method_of(path.read_bytes()[:6]) == method
+        if form is None:
+            ts.KvStore.open(f"file://{path}|reference:").result()["x/7"] = b"inline"
+            assert method_of(path.read_bytes()[:6]) == method
+            assert references.open(path)["x/7"] == b"inline"
+            with fsspec.open(
+                str(path), "rb", compression="infer" if not name.endswith("zstd") else "zstd"
+            ) as file:
+                assert json.load(file)["refs"]["x/7"] == "inline"
+
+
+def test_what_cannot_be_saved_is_said(tmp_path):
+    """Suffixes of other compressions, unknown forms and versions, and impossible sizes are refused; nothing is written."""
+    refs = references.open({".zgroup": "{}"})
+    for name in ("r.json.lzma", "r.json.br", "r.json.zip"):
+        with pytest.raises(StoreError, match=name):
+            refs.save(tmp_path / name)
+    with pytest.raises(StoreError, match='not "xz"'):
+        refs.save(tmp_path / "r.json", "xz")
+    for version in (2, None, "1"):
+        with pytest.raises(StoreError, match="version"):
+            refs.save(tmp_path / "r.json", version=version)
+    for size in (0, -1, 10**10):
+        with pytest.raises(StoreError, match="references, not"):
+            refs.save(tmp_path / "r.parq", record_size=size)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_document_is_saved_piece_by_piece(tmp_path):
+    """Saving to a local file takes a fraction of the memory of the document, and nothing is left of one that fails."""
+    text = json.dumps({f"x/{n}": [f"s3://bucket/{n // 100}", n * 1000, 999] for n in range(250_000)})
+    (tmp_path / "from.json").write_text(text)
+    refs = references.open(tmp_path / "from.json")
+    tracemalloc.start()
+    refs.save(tmp_path / "r.json")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 9e6 < 10e6 < len(text)
+    assert references.open(tmp_path / "r.json")["x/249999"] == Located("s3://bucket/2499", 249_999_000, 999)
+    before = (tmp_path / "r.json").read_bytes()
+    wrong = refs.merge(references.open({"version": 1, "refs": {"version": b"x", "x/0": "y"}}))
+    with pytest.raises(JsonError, match='"version"'):
+        wrong.save(tmp_path / "r.json", version=0, overwrite=True)
+    assert (tmp_path / "r.json").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["from.json", "r.json"]
+
+
+def test_a_save_that_is_killed_leaves_the_old_set_or_the_new_one(tmp_path):
+    """At no moment is there half a document, nor does what is left behind keep the next one from being saved."""
+    code = (
+        "import sys; from fsstore import references\n"
+        "sets = [references.open({f'x/{n}': [f's3://b/{k}', n, 1] for n in range(20_000)}) for k in (0, 1)]\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    for one in sets: one.save(sys.argv[1], overwrite=True)\n"
+    )
+    path = tmp_path / "r.json"
+    references.open({f"x/{n}": ["s3://b/0", n, 1] for n in range(20_000)}).save(path)
+    for wait in (0.0, 0.02, 0.05, 0.11):
+        with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout.readline() == b"ready\n"
+            time.sleep(wait)
+            writer.kill()
+        found = references.open(path)
+        assert len(found) == 20_000
+        assert len(found.urls) == 1
+    references.open({"x": "y"}).save(path, overwrite=True)
+    assert dict(references.open(path)) == {"x": b"y"}
 
 
 def test_generated_references_stay_symbolic_until_asked(tmp_path):

@@ -7,19 +7,20 @@ set over a new table and leave the old one as it was; nothing is written until `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fsstore import _runtime
 from fsstore._json import quote
+from fsstore.compression import Method, method_named
 from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.grid import Grid
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.load import PARQUET_NAMES
-from fsstore.kvstore.reference.location import beside, directory
+from fsstore.kvstore.reference.location import beside, directory, name_of
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.parquet_write import save_parquet
 from fsstore.kvstore.reference.refset import Resolved, TableSet
@@ -28,12 +29,13 @@ from fsstore.kvstore.reference.report import Grids, Report, grids_of, inspect_st
 from fsstore.kvstore.reference.table import INLINE, Rows, TableBuilder
 from fsstore.kvstore.reference.target_url import replaced
 from fsstore.kvstore.reference.value import Located
-from fsstore.kvstore.reference.writer import Compression, encode
+from fsstore.kvstore.reference.writer import encode, write_document
 
 __all__ = ["References", "Saving"]
 
-Saving = Literal["json", "json.zst", "json.gz", "parquet"]
-_COMPRESSIONS: Mapping[str, Compression] = {"json": "", "json.zst": "zstd", "json.gz": "gzip"}
+Saving = Literal["json", "json.zst", "json.gz", "json.bz2", "json.xz", "parquet"]
+_NAMES: Mapping[Method, Saving] = {"zstd": "json.zst", "gzip": "json.gz", "bz2": "json.bz2", "xz": "json.xz"}
+_UNWRITTEN = (".lzma", ".lz4", ".br", ".zip", ".Z", ".7z")
 
 
 class References(Mapping[str, bytes | Located]):
@@ -128,11 +130,18 @@ class References(Mapping[str, bytes | Located]):
 
     def rename(self, old: str, new: str) -> References:
         """Return the set with keys that start with `old` starting with `new` instead."""
-        why = check_key(new)
-        if why is not None:
-            raise StoreError(f"Cannot rename {quote(old)} to {quote(new)}: {why}")
+
+        def renamed(name: str) -> str:
+            if not name.startswith(old):
+                return name
+            made = new + name[len(old) :]
+            why = check_key(made)
+            if why is not None:
+                raise StoreError(f"Cannot rename {quote(name)} to {quote(made)}: {why}")
+            return made
+
         builder = TableBuilder()
-        self._copy_to(builder, key=lambda name: new + name[len(old) :] if name.startswith(old) else name)
+        self._copy_to(builder, key=renamed)
         return _made(builder, self.place)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
@@ -179,8 +188,8 @@ class References(Mapping[str, bytes | Located]):
     ) -> None:
         """Write the set to a URL or kvstore spec, byte-exact; a JSON document atomically.
 
-        Without `format` the name decides: `.zst`, `.zstd` and `.gz` compress JSON, `.parq`, `.parquet` and a slash at
-        the end mean parquet.  An existing set is replaced only with `overwrite`.
+        Without `format` the name decides: `.zst`, `.zstd`, `.gz`, `.bz2` and `.xz` compress JSON, `.parq`, `.parquet`
+        and a slash at the end mean parquet.  An existing set is replaced only with `overwrite`.
 
         Relative URLs are written so that they name from the new place what they named from the old one.  `relative` is
         put before them instead: the empty text keeps them, for a set whose targets move with it.  A set made in memory
@@ -191,10 +200,12 @@ class References(Mapping[str, bytes | Located]):
         from fsstore.kvstore.spec_parse import place_spec
 
         spec = place_spec(url)
-        how = format or _format_of(spec.path)
+        if version not in (0, 1):
+            raise StoreError(f"A set is written in version 0 or 1, not {version!r}")
 
         async def run() -> None:
             base = (await open_kv(spec, Context())).prefix
+            how = _format_of(name_of(base)) if format is None else _checked(format)
             home = References(moved(self.state, moving(self.place, await beside(base), relative)))
             await home._save(base, how, version, (record_size, overwrite))
 
@@ -212,17 +223,15 @@ class References(Mapping[str, bytes | Located]):
                 )
             await save_parquet(self.state, base, record_size=record_size)
             return
-        data = await encode(self.state, version=version, compression=_COMPRESSIONS[how])
-        features = base.driver.features
-        if overwrite:
-            await base.write("", data)
-        elif features.create_only:
-            if (await base.write("", data, NO_VALUE)).generation == UNKNOWN:
-                raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
-        elif (await base.read()).state == "value":
-            raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
-        else:
-            await base.write("", data)
+        pieces = encode(self.state, version=version, compression=method_named(how))
+        if_equal = UNKNOWN
+        if not overwrite and base.driver.features.create_only:
+            if_equal = NO_VALUE
+        elif not overwrite and (await base.read()).state == "value":
+            raise _exists(base)
+        stamp = await write_document(base, pieces, self.state, if_equal=if_equal)
+        if stamp.generation == UNKNOWN and if_equal == NO_VALUE:
+            raise _exists(base)
 
     def __repr__(self) -> str:
         """Return what the set is."""
@@ -233,9 +242,25 @@ def _made(builder: TableBuilder, place: KvPrefix | None) -> References:
     return References(State(TableSet(builder.finish())), place=place)
 
 
+def _exists(base: KvPrefix) -> AlreadyExistsError:
+    return AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
+
+
+def _checked(form: str) -> Saving:
+    """Return the form a caller names."""
+    for known in get_args(Saving):
+        if form == known:
+            return known  # type: ignore[no-any-return]  # one of the literals
+    raise StoreError(f"Sets are saved as {', '.join(get_args(Saving))}, not {quote(str(form))}")
+
+
 def _format_of(path: str) -> Saving:
+    """Return the form that the name of a set asks for."""
     if path.endswith(PARQUET_NAMES):
         return "parquet"
-    if path.endswith((".zst", ".zstd")):
-        return "json.zst"
-    return "json.gz" if path.endswith(".gz") else "json"
+    if path.endswith(_UNWRITTEN):
+        raise StoreError(
+            f"{quote(path)} names a compression that sets are not saved in; say `format` to save it so"
+        )
+    method = method_named(path)
+    return "json" if method is None else _NAMES[method]

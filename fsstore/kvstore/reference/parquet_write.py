@@ -17,14 +17,19 @@ from typing import Any
 import numpy as np
 
 from fsstore._json import quote
-from fsstore.errors import JsonError, UnimplementedError
+from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import KvPrefix, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.grid import Grid, grid_of
 from fsstore.kvstore.reference.keys import split
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.parquet_files import file_name
-from fsstore.kvstore.reference.parquet_metadata import format_metadata, is_document, is_object
+from fsstore.kvstore.reference.parquet_metadata import (
+    MAX_RECORD_SIZE,
+    format_metadata,
+    is_document,
+    is_object,
+)
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE, Rows
 
@@ -135,6 +140,10 @@ class _Plan:
 
 async def save_parquet(state: State, base: KvPrefix, *, record_size: int = 100_000) -> None:
     """Write a set below `base`, a directory; what is there is replaced."""
+    if not 1 <= record_size <= MAX_RECORD_SIZE:
+        raise StoreError(
+            f"A file of a parquet set holds 1 to {MAX_RECORD_SIZE} references, not {record_size!r}"
+        )
     plan = _Plan(await _metadata(state))
     async for names, found in state.scan(KeyRange()):
         plan.take(names, found)

@@ -2,30 +2,32 @@
 
 Inline bytes are written as text when they are UTF-8 and do not begin with `base64:`, else in base64: reading gives the
 same bytes back, in this library and in every other.  No value is parsed or formatted again.  The document is produced
-in pieces (and compressed in a stream), never as one Python object; it is stored by one atomic write, under the
-condition that nobody else changed it.
+in pieces and compressed in a stream.  Local files are written while it is produced, other stores take it as a whole; it
+is stored by one atomic write, under the condition that nobody else changed it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any, Literal
 
+from fsstore import _runtime
+from fsstore.compression import Method, compressor, method_named
 from fsstore.errors import JsonError, ResourceExhaustedError
-from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, LateWrite, Read, Stamp
 from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.location import name_of
 from fsstore.kvstore.reference.overlay import Changes, Saved, State
 from fsstore.kvstore.reference.refset import Resolved, TableSet
 from fsstore.kvstore.reference.table import ABSENT, WHOLE
 from fsstore.kvstore.reference.value import encode_text
 
-__all__ = ["Compression", "JsonDocument", "compression_of", "encode"]
+__all__ = ["JsonDocument", "encode", "write_document"]
 
-Compression = Literal["", "zstd", "gzip"]
 MAX_EXPANDED = 20_000_000
 
 
@@ -42,8 +44,8 @@ class JsonDocument:
     async def save(self, state: State, changes: Changes, basis: None) -> Saved:
         """Write the document again."""
         after = State(state.base, {**state.changes, **changes}, state.generation)
-        data = await encode(after, compression=compression_of(self.base.path))
-        stamp = await self.base.write("", data, state.generation)
+        pieces = encode(after, compression=method_named(name_of(self.base)))
+        stamp = await write_document(self.base, pieces, after, if_equal=state.generation)
         if stamp.generation == UNKNOWN:
             return Saved(await self.load(), {})
         return Saved(State(after.base, after.changes, stamp.generation), changes)
@@ -55,35 +57,39 @@ class JsonDocument:
         return None if found.generation == state.generation else await self.load()
 
 
-def compression_of(path: str) -> Compression:
-    """Return how a document of this name is compressed."""
-    if path.endswith((".zst", ".zstd")):
-        return "zstd"
-    return "gzip" if path.endswith(".gz") else ""
+async def write_document(
+    base: KvPrefix, pieces: AsyncGenerator[bytes], state: State, *, if_equal: bytes = UNKNOWN
+) -> Stamp:
+    """Store the document of a set; where the store can take it piece by piece, it is never in memory as a whole."""
+    write_late = getattr(base.driver, "write_late", None)
+    if write_late is None or state.base.waits:
+        return await base.write("", b"".join([piece async for piece in pieces]), if_equal)
+    stamp: Stamp = await write_late(LateWrite(base.path, _driven(pieces), if_equal))
+    return stamp
 
 
-async def encode(state: State, *, version: Literal[0, 1] = 1, compression: Compression = "") -> bytes:
-    """Return the document of a set.
+def _driven(pieces: AsyncGenerator[bytes]) -> Iterator[list[bytes]]:
+    """Yield the pieces of a document that is made without waiting."""
+    with contextlib.suppress(StopAsyncIteration):
+        while True:
+            yield [_runtime.drive(pieces.__anext__())]
+
+
+async def encode(
+    state: State, *, version: Literal[0, 1] = 1, compression: Method | None = None
+) -> AsyncGenerator[bytes]:
+    """Yield the document of a set.
 
     Generators stay symbolic in version 1 unless a change touches one of their keys; version 0 writes them out.
     """
-    write = _compressor(compression)
-    out = [piece async for text in _pieces(state, version) if (piece := write(text))]
-    out.append(write(None))
-    return b"".join(out)
-
-
-def _compressor(compression: Compression) -> Any:
-    if not compression:
-        return lambda text: b"" if text is None else text.encode("ascii")
-    machine: Any
-    if compression == "zstd":
-        import zstandard
-
-        machine = zstandard.ZstdCompressor(level=9).compressobj()
-    else:
-        machine = zlib.compressobj(6, zlib.DEFLATED, 31)
-    return lambda text: machine.flush() if text is None else machine.compress(text.encode("ascii"))
+    machine = None if compression is None else compressor(compression)
+    async for text in _pieces(state, version):
+        data = text.encode("ascii")
+        piece = data if machine is None else machine.compress(data)
+        if piece:
+            yield piece
+    if machine is not None:
+        yield machine.flush()
 
 
 async def _pieces(state: State, version: int) -> AsyncIterator[str]:
