@@ -1,5 +1,10 @@
 """The chunk engine: one way to read and write chunked arrays, whatever their format.
 
-`model` says what is stored, `grid` and `keys` where, `plan` turns a request into cells (pure), `place` moves elements
-between a chunk and the caller's array, `read` and `write` do the input and output in windows of cells.
+* what is stored: `model` says it, `grid` and `keys` say where; `chunks` is that of one open array;
+* pure: `request` brings index transforms to the engine, `plan` cuts a request into cells (`boxes`: many small ones at
+  once, `cell_run`: cells that are made when they are asked for, `shard_entries`: those of sub-chunks);
+* bytes: `source` fetches them, from keys or from within shards, and `cache` keeps what they were decoded to;
+* elements: `allocation` gives them memory, `place` moves them between a chunk and the caller's array;
+* `read` and `joint` make reads, alone and together, of a `window` of cells at a time;
+* `write` makes writes, of what `encode` returns.
 """

@@ -1,7 +1,13 @@
 """Index spaces: domains, transforms and every way of indexing.
 
 Pure functions over immutable values; no I/O, no knowledge of stores.  Views of stores are transforms, indexing is
-composition.  Stores and specs join by `mixin.Indexable`.
+composition.
+
+* values: `interval`, `dim`, `domain`, `output_map`, `transform`; `wire` is their JSON;
+* `view[key]`: `indexing` decides, `term` parses, `basic` and `advanced` apply; `indexable` and `mixin` bring it to
+  stores, specs and schemas;
+* `dim_expression`: `operation` on a `selection` of dimensions;
+* `compose` puts one transform on another.
 """
 
 from __future__ import annotations

@@ -244,6 +244,19 @@ def test_modules_are_named_after_concepts():
     assert not sorted(str(path) for name, path in names if name in BANNED_MODULES)
 
 
+@pytest.mark.parametrize(
+    "package", sorted({path.parent for path in PACKAGE.rglob("*/*.py")} - {PACKAGE}), ids=str
+)
+def test_packages_name_their_modules(package):
+    """Who reads the docstring of a package knows where everything is; nothing is named there that is gone."""
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    named = set(re.findall(r"`([a-z][a-z0-9_]*)`", text))
+    there = {
+        path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert named == there - {"__init__"}
+
+
 def test_no_name_carries_a_colour():
     """No function, class, parameter or variable says that it is synchronous or asynchronous."""
     problems = []
