@@ -191,3 +191,45 @@ def test_missing_parts_of_shards():
         ).result()
         store.write(values).result()
         assert (store.read().result() == values).all()
+
+
+@pytest.mark.parametrize("codecs", [[LITTLE, ZSTD], [BIG, CRC], [TURNED, LITTLE, ZSTD], [LITTLE, GZIP]])
+@pytest.mark.parametrize("grid", [(1, 1, 1), (3, 5, 7), (2, 3, 2), (7, 1, 3), (1, 1, 5)])
+@pytest.mark.parametrize("sub", [(1, 2, 3), (16, 20, 30), (100, 41, 67)])
+@pytest.mark.parametrize("gaps", [0, 0.3])
+def test_whole_shards(codecs, grid, sub, gaps):
+    """A shard decodes to its parts, whether a run of them fills rows, planes, all of it or a part of a row."""
+    if np.prod(grid) * np.prod(sub) > 4 << 20:
+        grid = (2, 1, 3)
+    generator = np.random.default_rng(1)
+    absent = generator.random(grid) < gaps
+    values = generator.integers(1, 60000, np.multiply(grid, sub)).astype("u2")
+    values[absent.repeat(sub[0], 0).repeat(sub[1], 1).repeat(sub[2], 2)] = (
+        0  # the fill value, which is not stored
+    )
+    sharding = {"chunk_shape": list(sub), "codecs": codecs, "index_codecs": [LITTLE]}
+    chain = CodecChain.from_json([{"name": "sharding_indexed", "configuration": sharding}])
+    bound = chain.bind(ChunkSpec(np.dtype("u2"), values.shape))
+    shard = bound.encode(values)
+    for order in "CF":
+        out = np.full(values.shape, 7, "u2", order=order)
+        np.testing.assert_array_equal(bound.decode(shard, out), values)
+
+
+@pytest.mark.parametrize("damaged", [0, 4, 7, 23])
+def test_the_damaged_part_of_a_shard_is_named(damaged):
+    """The error of a part that is decoded with others says where it lies, whether others are missing or not."""
+    sharding = {"chunk_shape": [2, 2, 2], "codecs": [LITTLE, ZSTD], "index_codecs": [LITTLE]}
+    chain = CodecChain.from_json([{"name": "sharding_indexed", "configuration": sharding}])
+    position = np.unravel_index(damaged, (2, 3, 4))
+    for gap in (None, 12):
+        values = np.arange(1, 193, dtype="u2").reshape(4, 6, 8)
+        if gap is not None:
+            corner = [slice(2 * at, 2 * at + 2) for at in np.unravel_index(gap, (2, 3, 4))]
+            values[tuple(corner)] = 0
+        bound = chain.bind(ChunkSpec(np.dtype("u2"), values.shape))
+        shard = bytearray(bound.encode(values))
+        offset = int(np.frombuffer(shard[-16 * 24 :], "<u8")[2 * damaged])
+        shard[offset] ^= 1
+        with pytest.raises(StoreError, match="shard entry {%d, %d, %d}/{2, 3, 4}" % position):
+            bound.decode(bytes(shard), np.empty_like(values))
