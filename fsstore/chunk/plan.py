@@ -282,10 +282,11 @@ def _points(
     numbers = [axes[output].locate(values) for output, values in zip(outputs, positions, strict=True)]
     order, cuts = _grouped(numbers)
     inside = [
-        (values - axes[output].starts(chunk))[order]
+        (values - axes[output].starts(chunk)).take(order)
         for output, values, chunk in zip(outputs, positions, numbers, strict=True)
     ]
-    outside = np.unravel_index(order, tuple(shape[axis] for axis in inputs))
+    sizes = tuple(shape[axis] for axis in inputs)
+    outside = (order,) if len(sizes) == 1 else np.unravel_index(order, sizes)
     begins = [0, *cuts]
     chunks = zip(*(chunk[order[begins]].tolist() for chunk in numbers), strict=True)
     for chunk, begin, end in zip(chunks, begins, [*cuts, len(order)], strict=True):
@@ -299,13 +300,17 @@ def _points(
 def _grouped(numbers: Sequence[IntArray]) -> tuple[IntArray, list[int]]:
     """Return the order that brings equal chunks together, and where in it a new chunk begins.
 
-    Chunk numbers become one key where it fits, because sorting one column is three times faster than several.
+    Chunk numbers become one key where it fits, because sorting one column is three times faster than several, and
+    four times faster again if the key has two bytes.
     """
-    spans = [int(column.max()) - int(column.min()) + 1 for column in numbers]
-    if math.prod(spans) < 2**62:
+    lows = [int(column.min()) for column in numbers]
+    spans = [int(column.max()) - low + 1 for column, low in zip(numbers, lows, strict=True)]
+    count = math.prod(spans)
+    if count < 2**62:
         key = np.zeros(len(numbers[0]), dtype=np.int64)
-        for column, span in zip(numbers, spans, strict=True):
-            key = key * span + (column - column.min())
+        for column, low, span in zip(numbers, lows, spans, strict=True):
+            key = key * span + (column - low)
+        key = key.astype(np.uint16) if count <= 2**16 else key
         order = np.argsort(key, kind="stable")
         ordered = key[order]
         return order, (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()

@@ -218,3 +218,25 @@ def test_batches(seed, few, together, monkeypatch):
         assert [len(cells) for cells, _ in found[:-1]] == [size] * (len(found) - 1)
         pairs = [pair for cells, keys in found for pair in zip(map(str, cells), keys, strict=True)]
         assert pairs == expected
+
+
+@pytest.mark.parametrize("spread", [1, 255, 256, 257, 1 << 20, 1 << 40])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_points_near_and_far_apart(spread, rank):
+    """Listed points come together by chunk, in the order of chunks and then of the list, however far chunks lie."""
+    generator = np.random.default_rng(spread)
+    near = generator.integers(0, 3, (3, 400))
+    near[:2] = (
+        near[:2].clip(max=1) * (spread - 1) + 17
+    )  # two chunks along each of two dimensions, `spread` apart
+    points = [column.reshape((400,) if rank == 1 else (20, 20)) for column in near]
+    axes = [RegularAxis(1), RegularAxis(1), RegularAxis(2)]
+    cells = plan(list(map(Indexed, points)), points[0].shape, axes).cells()
+    found = [
+        (cell.segments[0].chunk, np.ravel_multi_index(cell.segments[0].outside, points[0].shape))
+        for cell in cells
+    ]
+    chunks = list(zip(*(near // [[1], [1], [2]]).tolist(), strict=True))
+    assert [chunk for chunk, _ in found] == sorted(set(chunks))
+    for chunk, places in found:
+        assert places.tolist() == [place for place, each in enumerate(chunks) if each == chunk]
