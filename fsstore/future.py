@@ -51,7 +51,7 @@ class _Hooks:
     def __init__(self) -> None:
         self.callbacks: list[Callable[[Any], Any]] = []
         self.event: threading.Event | None = None
-        self.start: Callable[[], None] | None = None
+        self.start: Callable[[], Any] | None = None
         self.cancel: Callable[[], Any] | None = None
 
 
@@ -249,9 +249,8 @@ def resolve(future: Future[T], value: T) -> bool:
 
 def fail(future: Future[Any], error: BaseException) -> bool:
     """Set the error; return False if the future was done before."""
-    if isinstance(error, asyncio.CancelledError):
-        return _resolve(future, CANCELLED, None)
-    return _resolve(future, ERROR, error)
+    cancelled = isinstance(error, asyncio.CancelledError)
+    return _resolve(future, CANCELLED, None) if cancelled else _resolve(future, ERROR, error)
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
@@ -281,22 +280,20 @@ def resolve_all(waiting: Iterable[Future[Any]], values: Iterable[Any]) -> None:
     told = []
     with _LOCK:
         for future, value in zip(waiting, values, strict=True):
-            if future._state != PENDING:
-                continue
-            future._value, future._state = value, RESULT
-            if future._hooks is not None:
+            if future._state == PENDING:
+                future._value, future._state = value, RESULT
                 told.append((future, future._hooks))
                 future._hooks = None
     for future, hooks in told:
-        _tell(future, hooks)
+        if hooks is not None:
+            _tell(future, hooks)
 
 
 def _hooks(future: Future[Any]) -> _Hooks:
     """Return the hooks of a pending future; the caller holds the lock."""
-    hooks = future._hooks
-    if hooks is None:
-        hooks = future._hooks = _Hooks()
-    return hooks
+    if future._hooks is None:
+        future._hooks = _Hooks()
+    return future._hooks
 
 
 def _resolve(future: Future[Any], state: int, value: Any) -> bool:
@@ -349,10 +346,7 @@ def _run_on(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T], future: Fu
         task = loop.create_task(run())
         on_cancel(future, lambda: loop.call_soon_threadsafe(task.cancel))
 
-    def start() -> None:
-        loop.call_soon_threadsafe(begin)
-
-    _hooks(future).start = start
+    _hooks(future).start = lambda: loop.call_soon_threadsafe(begin)
     if asyncio.iscoroutine(awaitable):
         on_cancel(future, awaitable.close)
 
