@@ -1,12 +1,15 @@
 """The metadata of one stored array, shared by every handle of a context.
 
-Handles of one context see a resize through any of them at once.  The entry lives as long as a handle does.
+Handles of one context see a resize through any of them at once, also those that show another field of its elements:
+there is one document for all, and an entry for each view, which says what the view makes of it.  Both live as long as
+a handle does.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fsstore._json import dumps
@@ -36,27 +39,34 @@ def store_identity(kvstore: OpenKv) -> str:
     return "\n".join([*parts, kvstore.path])
 
 
-class MetadataEntry:
-    """The current metadata of one array, and the generation of the document it was read from.
+class _Document:
+    """What is known of a stored document: the array that one of the views made of it, its generation, and since when.
 
-    `identity` is the same for everything of one view of an array, inside and outside of transactions; it ends with the
-    `place`, which is the same for all views.  `is_written` says that the document was stored through this entry.
+    `is_written` says that it was stored by this process.
+    """
+
+    __slots__ = ("__weakref__", "array", "generation", "is_written", "time")
+
+    def __init__(self) -> None:
+        self.is_written = False
+        self.keep(None, UNKNOWN, float("-inf"))
+
+    def keep(self, array: ChunkedArray | None, generation: bytes, time: float) -> None:
+        """Remember what is known to be stored."""
+        self.array, self.generation, self.time = array, generation, time
+
+
+class MetadataEntry:
+    """The current metadata of one view of an array.
+
+    `identity` is the same for everything of the view, inside and outside of transactions; it ends with the `place`,
+    which is the same for all views.
     """
 
     __slots__ = (
-        "__weakref__",
-        "_options",
-        "_owner",
-        "array",
-        "format",
-        "generation",
-        "identity",
-        "is_written",
-        "key",
-        "place",
+        "__weakref__", "_document", "_options", "_own", "_owner", "_seen", "format", "identity", "key", "place",
         "store",
-        "time",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, array_format: Format, store: KvPrefix, options: Mapping[str, Any], identity: tuple[str, ...]
@@ -66,11 +76,10 @@ class MetadataEntry:
         self.identity, self.place = identity, identity[-1]
         self.key: str = options.get("metadata_key") or array_format.document
         self._options = dict(options)
-        self.array: ChunkedArray | None = None
-        self.is_written = False
+        self._document = _Document()
+        self._own: ChunkedArray | None = None
+        self._seen: ChunkedArray | None = None
         self._owner: tuple[ChunkedArray | None, Hashable] = (None, None)
-        self.generation = UNKNOWN
-        self.time = float("-inf")
 
     @classmethod
     def shared(
@@ -83,22 +92,47 @@ class MetadataEntry:
         return made._share(kvstore, pool)
 
     def _share(self, kvstore: OpenKv, pool: CachePool) -> MetadataEntry:
-        ledger = kvstore.ledger
-        found: MetadataEntry = pool.share((self.identity, None if ledger is None else id(ledger)), self)
+        ledger = None if kvstore.ledger is None else id(kvstore.ledger)
+        self._document = pool.share((self._of_all_views, ledger), self._document)
+        found: MetadataEntry = pool.share((self.identity, ledger), self)
         return found
+
+    @property
+    def _of_all_views(self) -> tuple[str, ...]:
+        return "document", self.format.id, self.key, self.place
 
     def within(self, kvstore: OpenKv, array: ChunkedArray, pool: CachePool) -> MetadataEntry:
         """Return the entry that handles in a transaction share: what is known outside, until it is written."""
         entry = MetadataEntry(self.format, kvstore.prefix, array.extra, self.identity)._share(kvstore, pool)
-        if not entry.is_written:
-            entry.keep(array, self.generation, self.time)
+        if not entry._document.is_written:
+            entry.keep(array, self.generation, self._document.time)
+        elif entry._own is None:
+            entry._own = array
         return entry
 
     def publish(self, pool: CachePool) -> None:
         """Tell the handles outside that the transaction of this entry was committed; they read it again when asked."""
-        outside: MetadataEntry | None = pool.shared((self.identity, None))
+        outside: _Document | None = pool.shared((self._of_all_views, None))
         if outside is not None and self.array is not None:
             outside.keep(self.array, UNKNOWN, float("-inf"))
+
+    @property
+    def array(self) -> ChunkedArray | None:
+        """What is known of the array as the view shows it, or None."""
+        newest, own = self._document.array, self._own
+        if newest is None or own is None or newest is self._seen:
+            return None if newest is None else own
+        if newest.metadata != own.metadata:
+            if _fixed(newest) != _fixed(own):
+                return own  # another array: who reads it again learns of it
+            self._own = self.format.resized(replace(own, metadata=newest.metadata), newest.shape)
+        self._seen = newest
+        return self._own
+
+    @property
+    def generation(self) -> bytes:
+        """The generation of the document that `array` was read from."""
+        return self._document.generation
 
     def describe(self) -> str:
         """Return how messages call the document."""
@@ -111,24 +145,27 @@ class MetadataEntry:
 
         `documents` are answers that are fresh enough, by key.
         """
-        if self.array is not None and self.time >= fresh_after:
-            return self.array
-        known = self.generation if self.array is not None else UNKNOWN
+        document, array = self._document, self.array
+        if self._seen is not document.array:
+            array = None
+        if array is not None and document.time >= fresh_after:
+            return array
+        known = UNKNOWN if array is None else document.generation
         answer, attributes = await self._read_documents(known, documents)
         if answer.state == "missing":
             self.forget()
             return None
         if answer.state == "value" and (known == UNKNOWN or answer.generation != known):
             try:
-                self.array = self.format.decode(bytes(answer.value), self._options)
+                array = self.format.decode(bytes(answer.value), self._options)
             except UnimplementedError:
                 raise
             except StoreError as error:
                 raise error.within(f"Error reading {self.describe()}") from error
-        if self.array is not None:
-            self.array = self.format.named(self.array, attributes)
-        self.generation, self.time = answer.generation, answer.time
-        return self.array
+        if array is not None:
+            array = self.format.named(array, attributes)
+            self.keep(array, answer.generation, answer.time)
+        return array
 
     async def _read_documents(
         self, known: bytes, documents: Mapping[str, ReadResult]
@@ -173,16 +210,18 @@ class MetadataEntry:
 
     def keep(self, array: ChunkedArray, generation: bytes, time: float) -> None:
         """Remember what is known to be stored."""
-        self.array, self.generation, self.time = array, generation, time
+        self._document.keep(array, generation, time)
+        self._own = self._seen = array
 
     def stored(self, array: ChunkedArray, generation: bytes, time: float) -> None:
         """Remember what was just stored through this entry."""
         self.keep(array, generation, time)
-        self.is_written = True
+        self._document.is_written = True
 
     def forget(self) -> None:
         """Forget what was read."""
-        self.array, self.generation, self.time = None, UNKNOWN, float("-inf")
+        self._document.keep(None, UNKNOWN, float("-inf"))
+        self._own = self._seen = None
 
 
 def _fixed(array: ChunkedArray) -> dict[str, Any]:

@@ -334,3 +334,71 @@ def test_views_in_one_cache(driver, metadata):
     y[...] = 4
     octets[...] = before
     assert np.all(y.read().result() == 3)
+
+
+VIEWS = [{"field": "x"}, {"field": "y"}, {"open_as_void": True}]
+
+
+@EVERY
+@pytest.mark.parametrize("which", range(3))
+def test_a_resize_is_seen_by_handles_of_other_fields(driver, metadata, which):
+    """Handles of other fields, and of the octets, have the new shape at once, without looking at what is stored."""
+    both = Both(driver, metadata)
+    both.create(field="x")
+    seen = {}
+    # in zarr v3 TensorStore's handles of octets and of fields do not see each other's resizes
+    for module in (ts,) if which == 2 and driver == "zarr3" else (ts, tensorstore):
+        *fields, octets = [both.open(module, recheck_cached_metadata=False, **view) for view in VIEWS]
+        for handle in fields:
+            handle.write(1).result()
+        found = seen.setdefault(module, [])
+        for shape in ([8, 7], [3, 2], [6, 6]):
+            resized = [*fields, octets][which]
+            resized.resize(
+                exclusive_max=[*shape, *[None] * (resized.rank - 2)], resize_tied_bounds=True
+            ).result()
+            found.append([handle.resolve().result().domain.to_json() for handle in fields])
+            found.append([handle.read().result().tolist() for handle in fields])
+            now = fields[which == 0].resolve().result()
+            now[shape[0] - 1 :, shape[1] - 1 :].write(2).result()
+            found.append([handle.read().result().tolist() for handle in fields])
+            assert [handle.read().result().shape for handle in fields] == [tuple(shape)] * 2
+            if module is ts:
+                fresh = ts.open({**both.spec, "open_as_void": True}, context=module_with(ts, both.files()[0]))
+                assert (octets.read().result() == fresh.result().read().result()).all()
+    if tensorstore in seen:
+        assert seen[ts] == seen[tensorstore]
+        assert set(both.files()[0]) == set(both.files()[1])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_resize_in_a_transaction_is_seen_by_handles_of_other_fields(commit):
+    """Inside at once, outside after the commit."""
+    both = Both("zarr", {"chunks": [4, 3], "dtype": FIELDS})
+    both.create(field="x")
+    for module in (ts, tensorstore):
+        first, other = (both.open(module, field=name) for name in "xz")
+        transaction = module.Transaction()
+        inside = first.with_transaction(transaction)
+        inside.resize(exclusive_max=[9, 9], resize_tied_bounds=True).result()
+        assert other.with_transaction(transaction).resolve().result().shape == (9, 9, 2)
+        assert other.resolve().result().shape == (6, 5, 2)
+        transaction.commit_sync() if commit else transaction.abort()
+        assert other.resolve().result().shape == ((9, 9, 2) if commit else (6, 5, 2))
+        assert first.resolve().result().shape == ((9, 9) if commit else (6, 5))
+
+
+def test_a_field_that_is_gone_is_noticed():
+    """A handle of a field that another array in the place lacks says so when it looks, and goes on as it was if not."""
+    both = Both("zarr", {"chunks": [4, 3], "dtype": FIELDS})
+    both.create(field="x")
+    for module in (ts, tensorstore):
+        trusting = both.open(module, field="y", recheck_cached_metadata=False)
+        looking = both.open(module, field="y", recheck_cached_metadata=True)
+        document = json.loads(looking.kvstore[".zarray"])
+        looking.kvstore[".zarray"] = json.dumps({**document, "dtype": FIELDS[:1], "shape": [9, 9]}).encode()
+        assert both.open(module, field="x").shape == (9, 9)
+        with pytest.raises(ValueError, match="FAILED_PRECONDITION"):
+            looking.resolve().result()
+        if module is ts:  # TensorStore refuses as soon as any handle has seen the other array
+            assert trusting.resolve().result().shape == (6, 5)
