@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -145,7 +147,7 @@ def inspect(source: Any) -> Report:
 
 
 def scan(
-    urls: str | Sequence[str],
+    urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     concat_dims: Sequence[str] = (),
     combine_options: Mapping[str, Any] | None = None,
@@ -155,11 +157,12 @@ def scan(
 ) -> References:
     """Return the reference set of one or more files (HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr), made by kerchunk.
 
+    Relative paths start from the working directory; saved elsewhere, the set still finds its files.
     Several files are combined along `concat_dims`.  Files are scanned in processes of their own; what fails is named
     in a `ScanError`, or left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in a
     warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
     """
-    listed = [urls] if isinstance(urls, str) else list(urls)
+    listed = [fspath(url) for url in ([urls] if isinstance(urls, str | PathLike) else urls)]
     scanned = scan_files(listed, options, progress=progress)
     if scanned.failures and (on_error == "raise" or not scanned.documents):
         raise ScanError(scanned.failures)
@@ -167,7 +170,8 @@ def scan(
         warnings.warn(f"The set of {url} lacks {parts}", stacklevel=2)
     documents = [document for url in listed for document in scanned.documents.get(url, [])]
     arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
-    return References(State(combine(documents, arguments)), f"scan of {len(documents)} files")
+    state = State(combine(documents, arguments))
+    return References(state, f"scan of {len(listed)} files", place=_runtime.call(_base(f"{Path.cwd()}/")))
 
 
 def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import threading
 import warnings
+from pathlib import Path
 
 import eccodes
 import h5py
 import numpy as np
 import pytest
+import tifffile
 import xarray as xr
+import zarr
 from astropy.io import fits
 from scipy.io import netcdf_file
 
 import fsstore as ts
 from fsstore import references
+from fsstore.errors import StoreError
 
 LATITUDES, LONGITUDES = np.linspace(60, 49, 12), np.arange(20.0)
 
@@ -347,3 +351,108 @@ def test_variables_of_several_files_keep_their_fill_values(tmp_path, name):
         warnings.simplefilter("ignore")
         found = xr.open_dataset(f"file://{tmp_path}/{name}|reference:", engine="fsstore").load()
     xr.testing.assert_equal(found, xr.concat(parts, "t"))
+
+
+def test_relative_paths_are_found_wherever_the_set_is_saved(tmp_path, monkeypatch):
+    """Files named from the working directory are named from the set, beside it, above it and in a store of its own."""
+    values = np.arange(10_000, dtype=np.uint16).reshape(100, 100)
+    (tmp_path / "data").mkdir()
+    with h5py.File(tmp_path / "data" / "a.h5", "w") as file:
+        file["x"] = values
+    tifffile.imwrite(tmp_path / "b.tif", values)
+    monkeypatch.chdir(tmp_path)
+    for name, key, beside in (
+        ("data/a.h5", "x/", "data/a.h5"),
+        ("b.tif", "", "b.tif"),
+        (Path("b.tif"), "", "b.tif"),
+    ):
+        refs = references.scan(name)
+        assert refs.urls == [beside]
+        for place in (tmp_path, tmp_path / "sets" / "deep", tmp_path / "data"):
+            refs.save(place / "r.json", overwrite=True)
+            array = ts.open({"driver": "zarr", "kvstore": f"file://{place}/r.json|reference:{key}"}).result()
+            np.testing.assert_array_equal(array.read().result(), values)
+        elsewhere = {"driver": "fsspec", "url": "memory://sets/r.json"}
+        refs.save(elsewhere, overwrite=True)
+        assert references.open(elsewhere).urls == [f"file://{tmp_path}/{beside}"]
+        assert references.verify(elsewhere)
+        monkeypatch.chdir(tmp_path / "sets")
+        assert references.verify(refs, decode=True)
+        monkeypatch.chdir(tmp_path)
+
+
+def test_remote_files_are_scanned(object_server, moto_bucket, tmp_path, s3_credentials, temperature_files):
+    """Files on a web server and in a bucket are scanned where they are, with storage options, and read through the set."""
+    endpoint, bucket = moto_bucket
+    options = {
+        "endpoint_url": endpoint,
+        "key": "id",
+        "secret": "secret",
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+    store = ts.KvStore.open({
+        "driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1", "path": "scan/",
+    }).result()  # fmt: skip
+    for path in temperature_files.rglob("*"):
+        if path.is_file():
+            name = str(path.relative_to(temperature_files))
+            store[name] = path.read_bytes()
+            object_server.put(f"scan/{name}", path.read_bytes())
+    web, bucket = f"{object_server.url}/scan/", f"s3://{bucket}/scan/"
+    plain, given = {}, {"storage_options": options}
+    for place, names, more in (
+        (web, ("a.grib2", "a.fits", "a.tif"), plain),
+        (bucket, ("a.h5", "a.nc", "a.zarr"), given),
+    ):
+        for name in names:
+            whole = {} if name in ("a.fits", "a.tif", "a.zarr", "a.grib2") else {"inline_threshold": 0}
+            refs = references.scan(place + name, **more, **whole)
+            assert refs.urls, name
+            assert all(url.startswith(place + name) for url in refs.urls), name
+            assert references.verify(refs, decode=True, targets={bucket: options}), name
+
+
+@pytest.fixture
+def temperature_files(tmp_path):
+    """A directory with one file of each format."""
+    values = temperatures(1)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(4, 20), compression="gzip")
+    with netcdf_file(folder / "a.nc", "w") as file:
+        file.createDimension("y", 12)
+        file.createVariable("v", "f8", ("y",))[:] = values[:, 0]
+    (folder / "a.grib2").write_bytes(grib_message(values, shortName="2t"))
+    fits.PrimaryHDU(values).writeto(folder / "a.fits")
+    tifffile.imwrite(folder / "a.tif", values)
+    group = zarr.open_group(str(folder / "a.zarr"), mode="w", zarr_format=2)
+    group.create_array("x", data=values, chunks=(4, 20))
+    return folder
+
+
+def test_directories_are_told_by_what_lies_in_them(tmp_path):
+    """zarr groups are scanned by path and URL; what kerchunk cannot scan is named for what it is."""
+    values = np.arange(400.0).reshape(20, 20)
+    group = zarr.open_group(str(tmp_path / "two"), mode="w", zarr_format=2)
+    group.create_array("x", data=values, chunks=(5, 20))
+    zarr.open_group(str(tmp_path / "three"), mode="w", zarr_format=3)
+    zarr.create_array(str(tmp_path / "alone"), data=values, zarr_format=2)
+    (tmp_path / "empty").mkdir()
+    for url in (tmp_path / "two", f"file://{tmp_path}/two", f"{tmp_path}/two/"):
+        references.scan(url).save(tmp_path / "r.json", overwrite=True)
+        np.testing.assert_array_equal(read(tmp_path, "x"), values)
+    for name, why in (("three", "zarr of version 3"), ("alone", "without a group"), ("empty", "directory")):
+        with pytest.raises(references.ScanError, match=f"{name}: .*{why}"):
+            references.scan(tmp_path / name)
+
+
+def test_what_cannot_be_combined_is_an_error_of_ours(tmp_path):
+    """No files, and a dimension that the files have not."""
+    with pytest.raises(StoreError, match="no files"):
+        references.scan([])
+    for name in "ab":
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(1000)
+    with pytest.raises(StoreError, match=r"cannot combine 2 documents along \['time'\]"):
+        references.scan([tmp_path / "a.h5", tmp_path / "b.h5"], concat_dims=["time"])

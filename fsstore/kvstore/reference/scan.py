@@ -19,7 +19,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fsstore import _runtime
@@ -136,6 +135,8 @@ def _in_process(
 
 def combine(documents: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> TableSet:
     """Return the set of several documents: one as it is, more combined by kerchunk along `concat_dims`."""
+    if not documents:
+        raise StoreError("There are no files to scan")
     if len(documents) == 1:
         return from_mapping(documents[0])
     if not arguments.get("concat_dims"):
@@ -150,7 +151,13 @@ def combine(documents: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]
     selectors = {name: f"cf:{name}" for name in _of_many_units(documents, arguments["concat_dims"])}
     if selectors:
         arguments = {**arguments, "coo_map": selectors | dict(arguments.get("coo_map") or {})}
-    combined = MultiZarrToZarr([dict(document) for document in documents], **arguments).translate()
+    try:
+        combined = MultiZarrToZarr([dict(document) for document in documents], **arguments).translate()
+    except Exception as error:  # kerchunk raises whatever it meets
+        why = f"{type(error).__name__}: {error}"
+        raise StoreError(
+            f"kerchunk cannot combine {len(documents)} documents along {arguments['concat_dims']}: {why}"
+        ) from error
     return from_mapping(combined)
 
 
@@ -175,15 +182,38 @@ def _head(url: str, storage_options: Mapping[str, Any]) -> bytes:
         return data
 
 
+def _kind_of(url: str, storage_options: Mapping[str, Any]) -> str | None:
+    """Return the format of a file, or of the directory that is there instead."""
+    try:
+        kind = detect_format(_head(url, storage_options))
+    except OSError:
+        if _is_zarr(url, storage_options):
+            return "zarr"
+        raise
+    return "zarr" if kind is None and _is_zarr(url, storage_options) else kind
+
+
+def _is_zarr(url: str, storage_options: Mapping[str, Any]) -> bool:
+    """Return whether a place is a zarr group, also of a kind that kerchunk does not scan, which it then says."""
+    from fsspec.core import url_to_fs
+
+    filesystem, path = url_to_fs(url, **storage_options)
+    below = path.rstrip("/")
+    if filesystem.exists(f"{below}/.zgroup"):
+        return True
+    for name in (".zarray", "zarr.json"):
+        if filesystem.exists(f"{below}/{name}"):
+            what = "an array without a group" if name == ".zarray" else "zarr of version 3"
+            raise UnimplementedError(f"it is {what}, which kerchunk does not scan; fsstore opens it as it is")
+    return False
+
+
 def _scan_one(url: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the documents of a file: kerchunk's scanner for its format, called in this process."""
     storage = options.pop("storage_options", {})
     kind = options.pop("format", None)
     if kind is None:
-        if (Path(url) / ".zgroup").exists() or (Path(url) / ".zarray").exists():
-            kind = "zarr"
-        else:
-            kind = detect_format(_head(url, storage))
+        kind = _kind_of(url, storage)
     scanner = _SCANNERS.get(kind or "")
     if scanner is None:
         raise StoreError(f"its format is not one of {', '.join(_SCANNERS)}")
@@ -283,7 +313,8 @@ def _tiff(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     with fsspec.open(url, "rb", **storage) as file, tifffile.TiffFile(file) as image:
         store = image.series[0].aszarr(**options)
         text = io.StringIO()
-        store.write_fsspec(text, url=url.rpartition("/")[0] + "/", version=1)
+        head, slash, _ = url.rpartition("/")
+        store.write_fsspec(text, url=head + slash, version=1)
     return json.loads(text.getvalue())
 
 
