@@ -107,18 +107,14 @@ class Future(Generic[T]):
     def result(self, timeout: float | None = None, deadline: float | None = None) -> T:
         """Block until the operation is done; return its result or raise its error.
 
-        Raises `TimeoutError` after `timeout` seconds or at `deadline` (seconds since the epoch).
-        A `KeyboardInterrupt` while waiting cancels the operation.
+        Raises `TimeoutError` after `timeout` seconds or at `deadline` (seconds since the epoch).  Ctrl-C cancels.
         """
         if self._state == PENDING:
             self._wait(timeout, deadline)
         return self._get()
 
     def exception(self, timeout: float | None = None, deadline: float | None = None) -> BaseException | None:
-        """Block until the operation is done; return its error, or None.
-
-        Raises `CancelledError` if it was cancelled.
-        """
+        """Block until the operation is done; return its error, or None.  Raises `CancelledError` if cancelled."""
         if self._state == PENDING:
             self._wait(timeout, deadline)
         if self._state == CANCELLED:
@@ -179,7 +175,7 @@ class Future(Generic[T]):
             timeout = left if timeout is None else min(timeout, left)
         try:
             done = event.wait(timeout)
-        except BaseException:  # Ctrl-C: a process that is told to end does not write on for an hour
+        except BaseException:  # Ctrl-C: who is told to end does not write on for an hour
             self.cancel()
             raise
         if not done:
@@ -300,8 +296,7 @@ def _resolve(future: Future[Any], state: int, value: Any) -> bool:
     with _LOCK:
         if future._state != PENDING:
             return False
-        future._value = value
-        future._state = state
+        future._value, future._state = value, state
         hooks, future._hooks = future._hooks, None
     if hooks is not None:
         _tell(future, hooks)
@@ -360,8 +355,7 @@ class WriteFutures:
     __slots__ = ("commit", "copy")
 
     def __init__(self, copy: Future[None], commit: Future[None]) -> None:
-        self.copy = copy
-        self.commit = commit
+        self.copy, self.commit = copy, commit
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait for the commit."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import islice
+from operator import contains
 from typing import Any
 
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.plan import OutputMap, chunk_numbers, plan
+from fsstore.chunk.plan import Component, OutputMap, Plan, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import ByteRange, KvSource, Source
 from fsstore.kvstore.contract import KvPrefix
@@ -15,14 +16,23 @@ from fsstore.kvstore.contract import KvPrefix
 __all__ = ["stored_share"]
 
 _BATCH = 1024
+_LISTED = 16  # entries of a listing that cost what asking for a key does
 
 
 async def stored_share(
     model: ChunkModel, store: KvPrefix, maps: Sequence[OutputMap], shape: tuple[int, ...]
 ) -> tuple[bool, bool]:
-    """Return whether no chunk of a region is stored, and whether every chunk is; sub-chunks of shards count."""
+    """Return whether no chunk of a region is stored, and whether every chunk is; sub-chunks of shards count.
+
+    Few chunks are asked for, and no more once some are there and some are not.  Many are listed.
+    """
     source: Source = KvSource(store)
     outline = plan(maps, shape, model.axes)
+    count = outline.cell_count
+    if count > _BATCH and model.shard is None and outline.separable and store.driver.features.listable:
+        listed = await _listed(model, store, outline, limit=_LISTED * count)
+        if listed is not None:
+            return listed == 0, listed == count
     identities: Any
     if model.shard is None:
         identities = (model.key(chunk_numbers(outline, cell)) for cell in outline.cells())
@@ -35,8 +45,32 @@ async def stored_share(
             for identity in entries.identities(model.key(chunk_numbers(outline, cell)), entries.of(cell)[1])
         )
     stored = missing = 0
-    while batch := list(islice(identities, _BATCH)):
+    while not (stored and missing) and (batch := list(islice(identities, _BATCH))):
         for answer in await source.read_many([ByteRange(identity, 0, 0) for identity in batch]):
             stored += answer.state == "value"
             missing += answer.state == "missing"
     return stored == 0, missing == 0
+
+
+async def _listed(model: ChunkModel, store: KvPrefix, outline: Plan, *, limit: int) -> int | None:
+    """Return how many chunks of a region a listing has, or None where it has more than `limit` entries."""
+    wanted = [_chunks(component) for component in outline.components]
+    seen = found = 0
+    async for entries in store.scan():
+        seen += len(entries)
+        if seen > limit:
+            return None
+        for entry in entries:
+            numbers = model.numbers(entry.key)
+            found += numbers is not None and all(map(contains, wanted, numbers))
+    return found
+
+
+def _chunks(component: Component) -> Container[Any]:
+    """Return the numbers of the chunks along one dimension."""
+    segments = component.segments
+    first: Any = segments[0].chunk
+    last: Any = segments[-1].chunk
+    if last - first + 1 == len(segments):
+        return range(first, last + 1)
+    return {segment.chunk for segment in segments}

@@ -349,11 +349,16 @@ def _overwrite(path: bytes, value: _Value, if_equal: bytes, protocol: Protocol, 
     return generation
 
 
-def remove_file(path: bytes, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
+def remove_file(
+    path: bytes, if_equal: bytes, protocol: Protocol, dirty: set[bytes], *, alone: bool = False
+) -> bytes:
     """Delete a file under its lock; return `NO_VALUE`, or `UNKNOWN` if the condition does not hold.
 
-    A file that is not there needs no lock: it was missing at the moment we looked.
+    A file that is not there needs no lock: it was missing at the moment we looked.  Nor does one that is `alone`,
+    with nobody who writes it.
     """
+    if alone:
+        return _remove(path, if_equal, dirty)
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

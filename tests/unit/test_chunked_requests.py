@@ -131,6 +131,45 @@ def test_statistics_read_nothing(requests, spec):
     assert requests.bytes_read == 0
 
 
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_statistics_of_many_chunks_are_listed(requests, separator):
+    """Of thousands of chunks the keys are listed and none is asked for, unless the listing is much longer than that."""
+    name = {".": "v2", "/": "default"}[separator]
+    encoding = {"name": name, "configuration": {"separator": separator}}
+    metadata = {
+        "shape": [60, 4000],
+        "data_type": "int8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 2]}},
+        "chunk_key_encoding": encoding,
+    }
+    store = ts.open(
+        {"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata": metadata}, create=True
+    ).result()
+    store[:30, ::4] = 1
+    requests.take()
+
+    def shares(view):
+        found = view.storage_statistics(query_not_stored=True, query_fully_stored=True).result()
+        return found.not_stored, found.fully_stored, requests.take()[0]
+
+    assert shares(store) == (False, False, 0)
+    assert shares(store[:30, ::4]) == (False, True, 0)
+    assert shares(store[30:, ::-4]) == (True, False, 0)
+    assert shares(store[::-1, 2::4]) == (True, False, 0)
+    assert shares(store[:1, ::4]) == (False, True, 1000)
+    assert shares(store[:2, ::3])[:2] == (False, False)
+
+
+def test_asking_ends_where_the_answer_is_known(requests):
+    """Once one chunk is found stored and another is not, no more are asked for, in shards too."""
+    store = sharded(SHARD, 64 * 4000)
+    store[3] = 1
+    requests.take()
+    found = store.storage_statistics(query_not_stored=True, query_fully_stored=True).result()
+    assert (found.not_stored, found.fully_stored) == (False, False)
+    assert requests.take()[0] < 200
+
+
 def sharded(codec, size=64):
     metadata = {
         "shape": [size],

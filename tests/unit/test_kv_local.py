@@ -222,6 +222,19 @@ def test_directories_go_with_a_range_that_covers_them(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_range_is_deleted_without_locks_but_where_there_are_some(tmp_path, monkeypatch):
+    """A key that somebody writes is deleted under its lock, which goes too; no lock file is made for the others."""
+    store = KvPrefix(FAST, f"{tmp_path}/")
+    for key in ("a", "b", "d/c"):
+        write(store, key, b"1")
+    (tmp_path / "b.__lock").touch()
+    held = []
+    monkeypatch.setattr(local_write, "hold", lambda path, *rest: held.append(path) or hold(path, *rest))
+    drive(store.delete_range(KeyRange()))
+    assert held == [os.fsencode(tmp_path / "b")]
+    assert os.listdir(tmp_path) == []
+
+
 def test_generation_never_repeats_on_a_coarse_clock(tmp_path, monkeypatch):
     """A value written in the same tick of the clock, into the same inode, still has a new generation."""
     store = KvPrefix(FAST, f"{tmp_path}/")
