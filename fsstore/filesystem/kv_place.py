@@ -15,10 +15,12 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from os import PathLike
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from fsstore import _runtime
 from fsstore.context import Context
+from fsstore.errors import StoreError
 from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.place import Target, open_target
 from fsstore.kvstore.contract import KvPrefix
@@ -75,6 +77,17 @@ class KvPlace(BlockingFileSystem):
         for name in names:
             text = text.removeprefix(f"{name}://")
         return text.strip("/")
+
+    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
+        """Return what JSON needs to make the filesystem again, as zarr-python does with mappings of one."""
+        place = self._target.place
+        if not isinstance(place, str | Mapping | PathLike):
+            raise StoreError(
+                f"A filesystem over an open {type(place).__name__} has no JSON to be made from again; make it of a URL"
+                " or spec, or with asynchronous=True and give zarr-python FsspecStore(filesystem, path=…)"
+            )
+        found: dict[str, Any] = super().to_dict(include_password=include_password)
+        return found
 
     # --- the store behind
 

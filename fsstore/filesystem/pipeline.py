@@ -28,7 +28,12 @@ class PipelineFileSystem(KvFileSystem):
 
     protocol: ClassVar[Any] = "fsstore"
 
-    def __init__(self, **storage_options: Any) -> None:
+    def __init__(self, target_protocol: str | None = None, **storage_options: Any) -> None:
+        if target_protocol is not None:
+            raise StoreError(
+                f"fsstore::{target_protocol}://… is no URL: what follows is a pipeline, not the next of a chain; write"
+                f" fsstore://{target_protocol}://…"
+            )
         super().__init__(**storage_options)
         self._stores: dict[str, asyncio.Future[OpenKv]] = {}
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
 import warnings
 import zipfile
+from pathlib import Path
 
 import dask.array
 import fsspec
@@ -228,3 +230,32 @@ def test_the_size_of_a_local_file_is_not_found_by_reading_it(tmp_path):
         file.seek(-3, 2)
         assert file.read() == bytes(3)
     assert fs.cat_file("big", -5) == bytes(5)
+
+
+def test_a_filesystem_of_an_open_store_goes_into_zarr_python():
+    """zarr-python makes filesystems of mappings again from JSON, which an open store lacks: the error says what to do."""
+    kvstore = ts.KvStore.open("memory://").result()
+    with pytest.raises(ValueError, match=r"no JSON .* asynchronous=True .* FsspecStore\(filesystem, path"):
+        zarr.create_array(KvFileSystem(kvstore).get_mapper("a"), shape=(4,), dtype="i4")
+    filesystem = KvFileSystem(kvstore, asynchronous=True)
+    array = zarr.create_array(zarr.storage.FsspecStore(filesystem, path="a"), shape=(4,), dtype="i4")
+    array[:] = 1
+    assert kvstore.list().result() == [b"a/c/0", b"a/zarr.json"]
+
+
+@pytest.mark.parametrize(
+    "kind", [str, Path, lambda path: {"driver": "file", "path": f"{path}/"}], ids=["url", "path", "spec"]
+)
+def test_mappings_of_filesystems_go_into_zarr_python(tmp_path, kind):
+    """Places that JSON can hold are made again by zarr-python."""
+    mapper = KvFileSystem(kind(tmp_path)).get_mapper("a")
+    zarr.create_array(mapper, shape=(4,), dtype="i4")[:] = 3
+    assert zarr.open_array(mapper)[:].tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("url", ["fsstore::file:///tmp", "fsstore::s3://bucket/a", "fsstore::memory://a"])
+def test_a_pipeline_is_no_link_of_a_chain(url):
+    """`fsstore::` before a URL says what to write instead."""
+    right = re.escape(f"write fsstore://{url.split('::')[1].split('/')[0]}//")
+    with pytest.raises(ValueError, match=right):
+        fsspec.core.url_to_fs(url)

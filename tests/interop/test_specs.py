@@ -279,3 +279,30 @@ def test_members_of_stores(given: Any) -> None:
         )
     zipped = {"driver": "zip", "base": "memory://a", "compression": "xz"}
     assert fsstore.KvStore.Spec(zipped).to_json() == tensorstore.KvStore.Spec(zipped).to_json()
+
+
+_UPDATED = ({}, {"schema": {"domain": {"shape": [3]}}}, {"transform": {"input_shape": [3]}}, {"schema": {"rank": 2}},
+            {"schema": {"dtype": "int32", "domain": {"shape": [3, 4], "labels": ["x", "y"]}}})  # fmt: skip
+_UPDATES = ({"shape": [3]}, {"shape": [4]}, {"shape": [3, 3]}, {"shape": [3, 4]}, {"rank": 1}, {"dtype": "int32"}, {"dtype": "uint8"}, {"fill_value": 3},
+            {"domain": [[0, 3]]}, {"shape": [3], "dtype": "int8"})  # fmt: skip
+
+
+@pytest.mark.parametrize("given", _UPDATED, ids=str)
+def test_updates_of_specs(given: Any) -> None:
+    """`Spec.update` merges and refuses as TensorStore does, at once; what contradicts the domain is refused there too."""
+    for update in _UPDATES:
+        arguments = dict(update)
+        found = []
+        for module in (fsstore, tensorstore):
+            spec = module.Spec({"driver": "zarr3", "kvstore": "memory://", **given})
+            if "domain" in update:
+                arguments["domain"] = module.IndexDomain(shape=[3])
+            if "dtype" in update:
+                arguments["dtype"] = module.dtype(update["dtype"])
+            try:
+                spec.update(**arguments)
+            except ValueError:
+                found.append("refused")
+            else:
+                found.append(spec.to_json())
+        assert found[0] == found[1], update
