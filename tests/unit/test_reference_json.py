@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import ujson
 import zstandard
@@ -327,7 +328,7 @@ def test_damage_among_references_that_look_alike_is_found(text, what, size, slas
         ('"x/../y/77": ["u", 77, 1]', "'..'"),
         ('"/x/77": ["u", 77, 1]', "starts with a slash"),
         ('"%s/77": ["u", 77, 1]' % ("x" * 4096), "longer than 4096"),
-        ('"x/77": ["a\u200bb", 77, 1]', "printable"),
+        ('"x/77": ["a\u0085b", 77, 1]', "control characters"),
         ('"x/77": ["", 77, 1]', "a URL as first element"),
         ('"x/77": ["u", 5000000000000000000, 1]', "offset as a non-negative integer"),
         ('"x/77": ["u", -1, 1]', "offset as a non-negative integer"),
@@ -450,6 +451,40 @@ def test_only_chunks_are_found_under_the_keys_some_writers_use(stored, asked):
     found = from_mapping({"version": 1, "refs": {stored: "value", "zz": "other"}})
     assert found.find([asked]).value(0) == b"value"
     assert found.find(["n/1", "n/0.1", "s/1", "m/0"]).rows.url.tolist() == [-1] * 4
+
+
+@pytest.mark.parametrize(
+    "name", ["データ\u30001.nc", "a\u00a0b", "zero\u200bwidth", "private\ue000use", "new\U0001fae8", "a b"]
+)
+def test_urls_may_hold_any_character_that_a_name_may(name):
+    """Spaces of other scripts and characters that Python does not know are parts of names, however they are written."""
+    for escaped in (True, False):
+        for style in ((", ", ": "), (",", ":")):
+            document = {f"x/{n}": [f"s3://b/{name}", n, 1] for n in range(300)} | {"y": [f"/d/{name}"]}
+            found = from_json(json.dumps(document, ensure_ascii=escaped, separators=style).encode())
+            assert found.find(["x/299"]).value(0) == Located(f"s3://b/{name}", 299, 1)
+            assert found.find(["y"]).value(0) == Located(f"/d/{name}", 0, -1)
+    assert from_mapping(document).find(["y"]).value(0) == Located(f"/d/{name}", 0, -1)
+
+
+@pytest.mark.parametrize("code", [0, 9, 10, 31, 127, 133, 159, 0xD800, 0xDFFF])
+def test_urls_may_hold_no_control_characters(code):
+    """Control characters and halves of characters in a URL are refused with the key, in a document and a mapping."""
+    document = {f"x/{n}": [f"s3://b/{chr(code) if n == 200 else ''}", n, 1] for n in range(300)}
+    with pytest.raises(JsonError, match='"x/200"'):
+        from_json(json.dumps(document).encode())
+    with pytest.raises(JsonError, match='"x/200"'):
+        from_mapping(document)
+
+
+def test_python_mappings_may_hold_integers_of_numpy():
+    """Offsets computed with NumPy are integers; its floats and truth values are none."""
+    found = from_mapping({"a": ["u", np.int64(3), np.uint8(4)], "b": ("u", 2**40, np.int32(0))})
+    assert listed(found) == {"a": Located("u", 3, 4), "b": Located("u", 2**40, 0)}
+    assert type(found.find(["a"]).value(0).offset) is int
+    for wrong in (np.float64(3), np.bool_(True), np.int64(-1), np.array([1]), np.datetime64(1, "s")):
+        with pytest.raises(JsonError, match='"a"'):
+            from_mapping({"a": ["u", wrong, 4]})
 
 
 def test_python_mappings_may_hold_bytes():

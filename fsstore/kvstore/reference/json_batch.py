@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.keys import check_key
-from fsstore.kvstore.reference.value import MAX_OFFSET, decode_text
+from fsstore.kvstore.reference.value import MAX_OFFSET, decode_text, is_url
 
 __all__ = ["Batch", "sort", "take"]
 
@@ -74,7 +74,7 @@ def _put(batch: Batch, key: bytes, value: Any, whole: int) -> bool:
         url, offset, length = value[0], 0, whole
     else:
         return False
-    if type(url) is not str or not url or not url.isprintable():
+    if type(url) is not str or not url or not is_url(url):
         return False
     if not (0 <= offset < MAX_OFFSET and (0 <= length < MAX_OFFSET or len(value) == 1)):
         return False

@@ -20,7 +20,7 @@ from fsstore.kvstore.reference.json_plain import Plain
 from fsstore.kvstore.reference.keys import Group, check_key
 from fsstore.kvstore.reference.table import INLINE, Rows, Run
 from fsstore.kvstore.reference.text import Ints, Text
-from fsstore.kvstore.reference.value import decode_text
+from fsstore.kvstore.reference.value import decode_text, is_url
 
 __all__ = ["take"]
 
@@ -96,8 +96,8 @@ def _put_ranges(text: Text, found: Members, rows: Rows) -> list[bytes]:
             changed[1:] |= word[1:] != word[:-1]
     heads = np.flatnonzero(changed)
     urls = _strings(text, start[heads], stop[heads])
-    if not b"".join(urls).decode().isprintable():
-        refused = next(number for number, url in enumerate(urls) if not url.decode().isprintable())
+    if not is_url(b"".join(urls).decode()):
+        refused = next(number for number, url in enumerate(urls) if not is_url(url.decode()))
         raise _RefusedError(int(lists[heads[refused]]))
     rows.put(lists, Rows((changed.cumsum() - 1).astype(np.int32), found.offset, found.length))
     return urls

@@ -8,20 +8,25 @@
     null                     no such key
 
 Anything else is refused, and so are lengths below zero (other readers take -1 for "the rest of the file").
+Integers in a Python mapping may be those of NumPy.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from fsstore._json import dumps, expected
 from fsstore.errors import JsonError
 
-__all__ = ["Located", "decode_text", "decode_value", "encode_text"]
+__all__ = ["Located", "decode_text", "decode_value", "encode_text", "is_url"]
 
 _PREFIX = "base64:"
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 MAX_OFFSET = 2**62
 
 
@@ -74,19 +79,29 @@ def decode_value(value: Any) -> bytes | Located | None:
     raise expected("text, an object, null, [url] or [url, offset, length]", value)
 
 
+def is_url(text: str) -> bool:
+    """Return whether nothing in a text keeps it from being a URL: control characters, and halves of characters.
+
+    Spaces of all kinds are right, for names of files have them.
+    """
+    return text.isprintable() or _CONTROL.search(text) is None
+
+
 def _located(value: Any) -> Located:
     url = value[0]
     if url is not None and (not isinstance(url, str) or not url):
         raise expected("a URL as first element", url)
-    if url is not None and not url.isprintable():
-        raise expected("a URL of printable characters", url)
+    if url is not None and not is_url(url):
+        raise expected("a URL without control characters", url)
     if len(value) == 1:
         return Located(url, 0, -1)
     problems = [
         f"Expected {name} as a non-negative integer, but received: {number!r}"
         for name, number in zip(("offset", "length"), value[1:], strict=True)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_OFFSET
+        if isinstance(number, bool)
+        or not isinstance(number, int | np.integer)
+        or not 0 <= number < MAX_OFFSET
     ]
     if problems:
         raise JsonError(problems)
-    return Located(url, value[1], value[2])
+    return Located(url, int(value[1]), int(value[2]))
