@@ -20,6 +20,7 @@ from fsstore.chunk.plan import AnyCell
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import ByteRange, Source
 from fsstore.codec.bound_chain import Array, BoundChain, Span
+from fsstore.codec.shard_layout import copy_blocks
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract import UNKNOWN, ReadResult
 from fsstore.kvstore.excerpt import values_of
@@ -98,7 +99,7 @@ class ReadPart(NamedTuple):
         boxed = self._seen_as_decoded and not gaps
         blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
         if blocks is not None:  # one copy for all
-            np.copyto(blocks, run.reshape(blocks.shape), casting="equiv")
+            copy_blocks(blocks, run.reshape(blocks.shape))
             return
         for cell, chunk in zip(cells, run, strict=True):
             self.placement.copy_out(cell, self._view(chunk))

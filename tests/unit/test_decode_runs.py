@@ -9,6 +9,7 @@ import zstandard
 import fsstore
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.shard_layout import blocks_of, copy_blocks
 from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import StoreError
 
@@ -233,3 +234,17 @@ def test_the_damaged_part_of_a_shard_is_named(damaged):
         shard[offset] ^= 1
         with pytest.raises(StoreError, match="shard entry {%d, %d, %d}/{2, 3, 4}" % position):
             bound.decode(bytes(shard), np.empty_like(values))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<u2", ">u4", "c16", "S3", "M8[s]", "i1,>f8"])
+@pytest.mark.parametrize("part", [(2, 3, 4), (4, 6, 1), (1, 1, 8), (4, 1, 2)])
+@pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
+def test_parts_are_copied_to_their_blocks(dtype, part, orders):
+    """Whole rows or single elements are copied, whatever the memory order and byte order of either side."""
+    octets = np.random.default_rng(2).integers(0, 255, 4 * 6 * 8 * np.dtype(dtype).itemsize, np.uint8)
+    values = octets.view(dtype).reshape(4, 6, 8)
+    parts = blocks_of(values, part).copy(order=orders[0])
+    for here in {np.dtype(dtype), np.dtype(dtype).newbyteorder("=")}:
+        out = np.zeros(values.shape, here, order=orders[1])
+        copy_blocks(blocks_of(out, part), parts)
+        assert out.astype(dtype).tobytes() == values.tobytes()
