@@ -31,7 +31,7 @@ from fsstore.schema import Schema
 
 __all__ = ["KIND", "DownsampleDriver", "DownsampleKind"]
 
-_PIECE_ELEMENTS = 1 << 23
+_PIECE_ELEMENTS = 1 << 22  # of two pieces at once: one is reduced while the next is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,10 @@ class DownsampleDriver(ArrayDriver):
         where = [coordinates(located, dimension) for dimension in range(located.output_rank)]
 
         async def run() -> Array:
-            for box in self._pieces(where, tuple(slice(0, size) for size in shape)):
-                await self._read_piece(where, box, out)
+            boxes = self._pieces(where, tuple(slice(0, size) for size in shape))
+            await _runtime.flow(
+                lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2
+            )
             return out
 
         return _runtime.start(run())

@@ -180,3 +180,25 @@ def test_specs_of_downsampled_arrays(spec: dict[str, Any]) -> None:
         except ValueError:
             outcomes.append("refused")
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("factors", [[2, 2, 2], [3, 2, 5], [1, 1, 7], [40, 1, 3]], ids=str)
+@pytest.mark.parametrize(
+    "name", ["bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "complex64"]
+)
+def test_blocks_are_reduced_to_the_same_bits(name: str, factors: list[int]) -> None:
+    """Means, minima and maxima are TensorStore's to the last bit, cut blocks and arrays of many parts included."""
+    rng = np.random.default_rng(5)
+    shape, kind = (41, 90, 120), np.dtype(name)
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        values = rng.integers(limits.min, limits.max, shape, kind, endpoint=True)
+    else:
+        values = (rng.normal(size=shape) * 100 + (1j if kind.kind == "c" else 0)).astype(kind)
+    for method in ("mean",) if kind.kind == "c" else ("mean", "min", "max"):
+        mine, theirs = (
+            module.downsample(module.array(values), factors, method).read().result()
+            for module in (fsstore, tensorstore)
+        )
+        assert mine.dtype == theirs.dtype
+        assert mine.tobytes() == theirs.tobytes(), method
