@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore._json import quote
 from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
 from fsstore.codec.scratch import scratch
 from fsstore.errors import StoreError
@@ -53,14 +52,44 @@ class BoundArrayCodec(BoundCodec, Protocol):
     """
 
 
-def _reversed_decoders(stages: Sequence[BoundCodec]) -> tuple[Callable[[Any], Any], ...]:
+Decoders: TypeAlias = tuple[Callable[[Any], Any], ...]
+
+
+def _reversed_decoders(stages: Sequence[BoundCodec]) -> Decoders:
     return tuple(stage.decode for stage in reversed(stages))
+
+
+def _reversed_borrowers(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Decoders:
+    """Return decoders into memory of the thread where codecs can, but not of shards: their parts are decoded there."""
+    if getattr(pack, "shard", None) is not None:
+        return _reversed_decoders(stages)
+    made = (_borrower(*pair, step) for step, pair in enumerate(itertools.pairwise((pack, *stages)), 1))
+    return tuple(made)[::-1]
+
+
+def _borrower(before: BoundCodec, stage: BoundCodec, step: int) -> Callable[[Any], Any]:
+    into: Callable[[Any, Array], bool] | None = getattr(stage, "decode_into", None)
+    size = before.encoded.size if isinstance(before.encoded, ByteSpec) else None
+    if into is None or size is None or size < _DIRECT_BYTES:
+        return stage.decode
+
+    def decode(data: Any) -> Any:
+        out = scratch(size, step)
+        return out.data if into(data, out) else stage.decode(data)
+
+    return decode
+
+
+def _undone(decoders: Decoders, data: Any) -> Any:
+    for decode in decoders:
+        data = decode(data)
+    return data
 
 
 class BoundChain:
     """Encodes and decodes the chunks that `chunk` describes.
 
-    `names` are those of `pack` and the stages, for errors.
+    `names` are what errors call `pack` and the stages.
     `encoded_size` is the size of every encoded chunk when it is fixed, else None.  `order` is the permutation that
     the array codecs amount to (encoded dimension i is dimension `order[i]` of the chunk), None when they do more than
     transpose.  `shard` is the layout of the encoding when the chunk is a shard whose parts can be reached one by one,
@@ -70,6 +99,7 @@ class BoundChain:
 
     __slots__ = (
         "_arrays",
+        "_borrow_bytes",
         "_bytes",
         "_decode_array",
         "_decode_into",
@@ -105,6 +135,7 @@ class BoundChain:
         self._bytes = tuple(stage.encode for stage in stages)
         self._undo_arrays = _reversed_decoders(arrays)
         self._undo_bytes = _reversed_decoders(stages)
+        self._borrow_bytes = _reversed_borrowers(pack, stages)
         self._to_bytes, self._from_array = pack.encode, pack.decode
         encoded = (stages[-1] if stages else pack).encoded
         self.encoded_size: int | None = encoded.size if isinstance(encoded, ByteSpec) else None
@@ -171,22 +202,16 @@ class BoundChain:
                 name = stage
                 break
         if name is not None:
-            error.add_note(f"in codec {quote(name)}")
+            error.add_note(f"in {name}")
 
     def _decode_new(self, data: Any) -> Array:
-        for undo in self._undo_bytes:
-            data = undo(data)
-        array: Array = self._from_array(data)
-        for undo in self._undo_arrays:
-            array = undo(array)
+        array: Array = _undone(self._undo_arrays, self._from_array(_undone(self._undo_bytes, data)))
         return array
 
     def _decode_placed(self, data: Any, out: Array) -> Array:
         """Decode through a codec that places its own parts in the destination (shards)."""
-        for undo in self._undo_bytes:
-            data = undo(data)
         assert self._decode_array is not None
-        self._decode_array(data, out.transpose(self.order))
+        self._decode_array(_undone(self._undo_bytes, data), out.transpose(self.order))
         return out
 
     def _decode_direct(self, data: Any, out: Array) -> bool:
@@ -196,8 +221,7 @@ class BoundChain:
 
     def _inflate(self, data: Any, view: Array, span: Span | None = None) -> bool:
         """Decompress into an array that is contiguous and shaped as the encoding is."""
-        for undo in self._undo_bytes[:-1]:
-            data = undo(data)
+        data = _undone(self._borrow_bytes[:-1], data)
         flat = view.reshape(-1)
         octets = flat.view(np.uint8)
         if span is None:
@@ -233,12 +257,9 @@ class BoundChain:
             array = self._shaped(scratch(self._size), ())
             array = array if self._inflate(data, array, span) else None
         if array is None:
-            for undo in self._undo_bytes:
-                data = undo(data)
-            array = self._view(data)
-        for undo in self._undo_arrays:
-            array = undo(array)
-        return array
+            array = self._view(_undone(self._borrow_bytes, data))
+        undone: Array = _undone(self._undo_arrays, array)
+        return undone
 
     def borrow_run(self, parts: Sequence[Any] | Array) -> Array | None:
         """Return several chunks along a new first dimension, like `borrow`; None if that takes one at a time.
@@ -267,8 +288,7 @@ class BoundChain:
             if self._decode_joined is _join:
                 return parts if parts.shape[1] == self._size else None
             parts = [memoryview(row) for row in parts]
-        for undo in self._undo_bytes[:-1]:
-            parts = [undo(part) for part in parts]
+        parts = [_undone(self._undo_bytes[:-1], part) for part in parts]
         octets = scratch(len(parts) * self._size)
         return octets if self._decode_joined(parts, octets) else None
 

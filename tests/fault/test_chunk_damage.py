@@ -118,6 +118,33 @@ def test_damage_names_the_filter(failing):
     assert f'in filter "{failing}"' in found.value.__notes__
 
 
+@pytest.mark.parametrize("count", [64, 40_000])
+@pytest.mark.parametrize("place", ["filters", "compressor"])
+def test_damage_of_shuffled_and_deflated_chunks(count, place):
+    """As HDF5 has them: cut, continued, flipped, of too few or too many elements; other chunks stay right."""
+    shuffle, deflate = {"id": "shuffle", "elementsize": 4}, {"id": "zlib", "level": 1}
+    codecs = {"filters": [shuffle], "compressor": deflate}
+    if place == "filters":
+        codecs = {"filters": [shuffle, deflate], "compressor": None}
+    spec = {"driver": "zarr", "kvstore": "memory://", "metadata": {"chunks": [count], **codecs}}
+    store = ts.open(spec, create=True, dtype="float32", shape=[3 * count]).result()
+    values = np.random.default_rng(0).normal(size=3 * count).astype("f4")
+    store.write(values).result()
+    good = bytes(store.kvstore["1"])
+    note = f'in {"filter" if place == "filters" else "codec"} "zlib"'
+    bad = [good[:-5], good[: len(good) // 2], b"", good + b"x", good + good[:9], flip(len(good) - 2)(good)]
+    bad += [zlib.compress(bytes(size)) for size in (0, 4 * count - 4, 4 * count + 4, 1 << 28)]
+    for data in bad:
+        store.kvstore["1"] = data
+        for wanted in (store, store[count + 1], store[:, None].T[...]):
+            with pytest.raises(StoreError, match='Error reading "1": ') as found:
+                wanted.read().result()
+            assert found.value.__notes__ == [note]
+        assert (store[:count].read().result() == values[:count]).all()
+    store.kvstore["1"] = good
+    assert (store.read().result() == values).all()
+
+
 @pytest.mark.parametrize("name", [name for name in CHAINS if "start" not in name])
 def test_trailing_bytes(name):
     """Bytes after a chunk are an error; a shard that begins with its index may have gaps, also at its end."""
