@@ -110,3 +110,41 @@ def parts(folder: Path) -> Mapping[str, Contender]:
         [BYTES, ZSTD],
         lambda array: array[tuple(np.s_[: size // 2] for size in array.shape)],
     )
+
+
+def begun_together(folder: Path, step: int) -> Mapping[str, Contender]:
+    """Return writers of 200 parts of an array of 200 chunks, each of `step` rows, all begun before any is awaited."""
+    import tensorstore
+
+    import fsstore
+
+    data = sample((3200, 64))
+
+    def make(library: ModuleType) -> Contender:
+        spec = zarr3_spec(folder / library.__name__, data.shape, (16, 64), [BYTES])
+        array = library.open(spec, create=True).result()
+        array.write(data).result()
+
+        def write() -> None:
+            begun = [
+                array[row : row + step].write(data[row : row + step] + 1)
+                for row in range(0, 200 * step, step)
+            ]
+            for future in begun:
+                future.result()
+
+        return checked(write, lambda: array.read().result())
+
+    return {"fsstore": make(fsstore), "tensorstore": make(tensorstore)}
+
+
+@workload("write 200 small chunks, all begun before any is awaited")
+def small_together(folder: Path) -> Mapping[str, Contender]:
+    """200 chunks of two kilobytes, one write each."""
+    return begun_together(folder, 16)
+
+
+@workload("write 200 parts of 50 small chunks, all begun before any is awaited")
+def parts_together(folder: Path) -> Mapping[str, Contender]:
+    """Four writes a chunk: read, modify, write."""
+    return begun_together(folder, 4)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -113,11 +114,7 @@ def on_loop_thread() -> bool:
     return _state.thread_id == threading.get_ident()
 
 
-def _must_not_block() -> bool:
-    return on_loop_thread()
-
-
-futures.refuse_blocking_when(_must_not_block)
+futures.refuse_blocking_when(on_loop_thread)
 
 
 def pool(kind: PoolKind, limit: int | None = None) -> ThreadPoolExecutor:
@@ -141,7 +138,7 @@ def _mark(kind: PoolKind) -> None:
 
 
 def on_worker(kind: PoolKind) -> bool:
-    """Return whether the caller runs on a pool thread of that kind, which must not wait for its own pool."""
+    """Return whether the caller runs on a pool thread of that kind, which must not wait for its pool."""
     return getattr(_worker, "kind", None) == kind
 
 
@@ -227,6 +224,14 @@ def submit(
     return pool(kind, limit).submit(function, *args)
 
 
+def has_begun(function: Callable[[], Any], *, kind: PoolKind = "compute", limit: int | None = None) -> bool:
+    """Run `function()` on a pool thread; return False when the interpreter exits and no thread can be had any more."""
+    with suppress(RuntimeError):
+        submit(function, kind=kind, limit=limit)
+        return True
+    return False
+
+
 async def offload(
     function: Callable[..., T], *args: Any, kind: PoolKind = "io", limit: int | None = None
 ) -> T:
@@ -276,7 +281,9 @@ def map_in_order(
         while step():
             pass
 
-    others = [submit(work, kind=kind, limit=limit) for _ in range(workers - 1)]
+    others: list[ThreadFuture[None]] = []
+    with suppress(RuntimeError):  # at the exit of the interpreter no thread can be had, and this one does all
+        others.extend(submit(work, kind=kind, limit=limit) for _ in range(workers - 1))
     try:
         for number in range(count):
             while results[number] is _NOTHING and step():

@@ -117,7 +117,7 @@ class TensorStore(Indexable):
         values = source_array(source, self._driver.dtype)
         del can_reference_source_data_indefinitely  # the source is never referenced after the commit
         commit = self._track(lambda: self._driver.write(self._transform, values))
-        return WriteFutures(commit, commit)
+        return WriteFutures(commit)
 
     def _track(self, start: Callable[[], Future[None]]) -> Future[None]:
         """Start a write as part of the transaction, which waits for it before it commits."""
@@ -137,7 +137,7 @@ class TensorStore(Indexable):
         from fsstore.copying import copy_between
 
         commit = copy_between(source, self)
-        return WriteFutures(commit, commit)
+        return WriteFutures(commit)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None, context: Any = None) -> Any:
         """Read the whole domain: `numpy.array(store)`."""

@@ -13,6 +13,7 @@ from fsstore.chunk.boxes import BoxView, is_box
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.joint import ReadQueue
+from fsstore.chunk.joint_write import settle
 from fsstore.chunk.read import ReadRequest
 from fsstore.chunk.read import read as read_chunks
 from fsstore.chunk.request import located
@@ -168,6 +169,7 @@ class ChunkedDriver(ArrayDriver):
         return self._read(transform, order)
 
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
+        settle(self.entry.store)
         chunks = self._chunks(self._current())
         if is_box(transform, chunks.reach):
             return self._queue.add(BoxView(chunks, transform, order))
@@ -215,6 +217,7 @@ class ChunkedDriver(ArrayDriver):
         """Change the bounds of the array, given through a view."""
         if self.mode.assume_metadata:
             raise StoreError("Resize not supported because assume_metadata was specified")
+        settle(self.entry.store)
         job = Resize(self.entry, self._current, options, fixed=self.array.fixed)
         try:
             array = await job.run(transform, bounds)
@@ -229,6 +232,7 @@ class ChunkedDriver(ArrayDriver):
 
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
         """Return the driver as a transaction sees it; None unbinds."""
+        settle(self.entry.store)
         kvstore = self.kvstore.within(transaction)
         entry = self.entry.within(kvstore, self._current(), self.options.metadata_pool)
         bound = ChunkedDriver(self.kind, kvstore, entry, self.array, self.options, self.mode)
@@ -239,6 +243,7 @@ class ChunkedDriver(ArrayDriver):
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
     ) -> Statistics:
         """Return how much of a view is stored."""
+        settle(self.entry.store)
         array = self._current()
         shape, maps = located(transform, _bounds(array, explicit=True))
         none, every = await stored_share(array.model, self.entry.store, maps, shape)

@@ -1,0 +1,216 @@
+"""Storing windows of changed chunks, again and again until no other writer comes between.
+
+A chunk that is covered is stored as it is; one of which a part is written is read, changed, and stored under the
+condition that the bytes it was made from are still the stored ones; if another writer was faster it is read and changed
+again, so no update is lost.  Several changes of one chunk, perhaps of several requests, are made in their order with
+one read and one write.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple, TypeAlias
+
+from fsstore import _runtime
+from fsstore.chunk.encode import ChunkEncoder, Portions, WriteRequest
+from fsstore.chunk.place import Placement
+from fsstore.chunk.plan import Cell, Plan, chunk_numbers
+from fsstore.codec.bound_chain import BoundChain
+from fsstore.codec.contract import Buffer
+from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, LateWrite, Read, ReadResult, Stamp, Write
+
+__all__ = ["LATE_BYTES", "Change", "Changed", "Changes", "Writer", "size_of"]
+
+LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
+_ATTEMPTS = 10_000
+_MISSING = ReadResult("missing")
+
+
+def size_of(chain: BoundChain) -> int:
+    """Return how many bytes a decoded chunk has."""
+    return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
+
+
+class Changes:
+    """What one request changes: the keys of its cells, and how each is encoded."""
+
+    __slots__ = ("_placement", "chunk_bytes", "encoder", "request")
+
+    def __init__(self, request: WriteRequest, outline: Plan) -> None:
+        self.request = request
+        self.chunk_bytes = size_of(request.model.chain)
+        self._placement = Placement(outline, request.values)
+        # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
+        keeps = not request.store.driver.features.conditional_delete
+        self.encoder = ChunkEncoder(request, self._placement, keeps=keeps)
+
+    def window(self) -> Iterator[Changed]:
+        """Yield every change with its key, in the order of the chunks."""
+        for cell in self._placement.plan.cells():
+            yield self.key(cell), (Change(self, cell),)
+
+    def key(self, cell: Cell) -> str:
+        """Return the key of a cell's chunk."""
+        request = self.request
+        return request.store.path + request.model.key(chunk_numbers(self._placement.plan, cell))
+
+    def is_whole(self, cell: Cell) -> bool:
+        """Return whether nothing of what is stored of a cell's chunk is left."""
+        return cell.covers and not self.request.model.is_partial and self._placement.target(cell) is not None
+
+    def forget(self, key: str) -> None:
+        """Drop what is cached of a chunk."""
+        if self.request.cache is not None:
+            self.request.cache.forget(key[len(self.request.store.path) :])
+
+
+class Change(NamedTuple):
+    """What one request writes to one chunk."""
+
+    of: Changes
+    cell: Cell
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of what is stored of the chunk is left."""
+        return self.of.is_whole(self.cell)
+
+
+Changed: TypeAlias = tuple[str, Sequence[Change]]
+"""The key of a chunk, and what is written to it, in order; only the first change may be whole."""
+
+
+class Writer:
+    """Stores windows of changed chunks in one store.  It may be used by several threads at once.
+
+    `encoders` is how many windows are encoded at once.  Those that are `alone` are encoded on all cores, or on as many
+    as `threads` says.
+    """
+
+    def __init__(
+        self, driver: KvDriver, *, encoders: int = 1, alone: bool = False, threads: int | None = None
+    ) -> None:
+        self._driver, self._alone, self._threads = driver, alone, threads
+        self._turns = threading.BoundedSemaphore(encoders)
+
+    async def store(self, window: list[Changed]) -> None:
+        """Store changed chunks, again and again those that other writers changed meanwhile."""
+        left = window
+        for attempt in range(_ATTEMPTS):
+            left = await self._attempt(left)
+            if not left:
+                return
+            if attempt > 2:
+                await _runtime.pause(random.uniform(0, min(0.1, 0.001 * attempt)))
+        raise AbortedError(
+            f"{self._driver.describe_key(left[0][0])} was changed by other writers at every attempt"
+        )
+
+    async def _attempt(self, window: list[Changed]) -> list[Changed]:
+        modify = getattr(self._driver, "modify", None)
+        if modify is not None:
+            # Inside a transaction a change of a part is applied to whatever is stored when it commits.
+            for key, changes in window:
+                if not changes[0].is_whole:
+                    modify(key, self._modification(key, changes))
+            window = [pair for pair in window if pair[1][0].is_whole]
+        partial = [key for key, changes in window if not changes[0].is_whole]
+        if partial and not self._driver.features.conditional_write:
+            raise UnimplementedError(
+                f"Writing a part of {self._driver.describe_key(partial[0])} needs conditional writes, which this store"
+                " does not have: another writer's data could be lost.  Write whole chunks, or, if only this process"
+                ' writes here, say so: "single_writer": true in the spec of the store, or'
+                " KvStore.open(..., single_writer=True) for a live object"
+            )
+        found: dict[str, ReadResult] = {}
+        if partial:
+            answers = await self._driver.read_many([Read(key) for key in partial])
+            found = dict(zip(partial, answers, strict=True))
+        try:
+            writes, stamps = await self._put(window, found)
+        finally:  # also after a failure: some may be written
+            for key, changes in window:
+                for change in changes:
+                    change.of.forget(key)
+        return [
+            pair
+            for pair, write, stamp in zip(window, writes, stamps, strict=True)
+            if stamp.generation == UNKNOWN and write.if_equal != UNKNOWN
+        ]
+
+    async def _put(
+        self, window: list[Changed], found: dict[str, ReadResult]
+    ) -> tuple[list[Write], list[Stamp]]:
+        """Encode chunks and write them; one alone is encoded while it is written, if the store can do that."""
+        write_late = getattr(self._driver, "write_late", None)
+        if write_late is not None and len(window) == len(window[0][1]) == 1:
+            [(key, [change])] = window
+            if change.of.chunk_bytes >= LATE_BYTES:
+                write, portions = self._begin(key, change, found.get(key))
+                if portions is None:
+                    return [write], await self._driver.write_many([write])
+                with closing(
+                    self._in_turn(key, portions)
+                ) as value:  # which would keep its turn after a failure
+                    return [write], [await write_late(LateWrite(key, value, write.if_equal))]
+        writes = await _runtime.offload(self._encode, window, found, kind="compute")
+        return writes, await self._driver.write_many(writes)
+
+    def _begin(self, key: str, change: Change, old: ReadResult | None) -> tuple[Write, Portions | None]:
+        try:
+            return Write(key, None, _condition(old)), change.of.encoder.portions(change.cell, old)
+        except StoreError as error:
+            raise self._located(key, error) from error
+
+    def _in_turn(self, key: str, portions: Portions) -> Generator[Sequence[Buffer], None, None]:
+        """Yield portions while other windows do not encode.
+
+        What is yielded is written in the same turn, so that it is on its way to the disk before others are encoded.
+        """
+        try:
+            with self._turns:
+                yield from portions
+        except StoreError as error:
+            raise self._located(key, error) from error
+
+    def _located(self, key: str, error: StoreError) -> StoreError:
+        return error.within(f"Error writing {self._driver.describe_key(key)}")
+
+    def _modification(
+        self, key: str, changes: Sequence[Change]
+    ) -> Callable[[ReadResult], Awaitable[Buffer | None]]:
+        async def change(old: ReadResult) -> Buffer | None:
+            return self._encode_chunk((key, changes), old).value
+
+        return change
+
+    def _encode(self, window: list[Changed], found: dict[str, ReadResult]) -> list[Write]:
+        if self._alone:
+            return _runtime.map_blocking(
+                lambda pair: self._encode_chunk(pair, found.get(pair[0])), window, limit=self._threads
+            )
+        with self._turns:
+            return [self._encode_chunk(pair, found.get(pair[0])) for pair in window]
+
+    def _encode_chunk(self, changed: Changed, old: ReadResult | None) -> Write:
+        key, changes = changed
+        value, before = None, old
+        try:
+            for of, cell in changes:
+                value = of.encoder.value(cell, before)
+                before = _MISSING if value is None else ReadResult("value", value)
+        except StoreError as error:
+            raise self._located(key, error) from error
+        return Write(key, value, _condition(old))
+
+
+def _condition(old: ReadResult | None) -> bytes:
+    """Return the condition of a write that was made from what was stored."""
+    if old is None:
+        return UNKNOWN
+    return NO_VALUE if old.state == "missing" else old.generation
