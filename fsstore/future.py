@@ -346,6 +346,12 @@ def _run_on(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T], future: Fu
         on_cancel(future, awaitable.close)
 
 
+class Copied(Future[None]):
+    """The commit of a write whose source may be changed already."""
+
+    __slots__ = ()
+
+
 class WriteFutures:
     """The two ends of a write: `copy` (the source may be changed again) and `commit` (the data is durable).
 
@@ -354,8 +360,8 @@ class WriteFutures:
 
     __slots__ = ("commit", "copy")
 
-    def __init__(self, copy: Future[None], commit: Future[None]) -> None:
-        self.copy, self.commit = copy, commit
+    def __init__(self, commit: Future[None]) -> None:
+        self.copy, self.commit = (ready(None) if isinstance(commit, Copied) else commit), commit
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait for the commit."""

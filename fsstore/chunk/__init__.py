@@ -6,5 +6,5 @@
 * bytes: `source` fetches them, from keys or from within shards, and `cache` keeps what they were decoded to;
 * elements: `allocation` gives them memory, `place` moves them between a chunk and the caller's array;
 * `read` and `joint` make reads, alone and together, of a `window` of cells at a time;
-* `write` makes writes, of what `encode` returns.
+* `write` and `joint_write` make writes, alone and together; `writer` stores what `encode` returns.
 """
