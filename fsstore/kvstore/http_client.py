@@ -124,7 +124,7 @@ class HttpClient:
             weakref.finalize(self, _close_all, self._kept, loop).atexit = False
         for connection in [kept for kept, place in reversed(self._kept.items()) if place == origin]:
             del self._kept[connection]
-            if connection.open and loop.time() - connection.last_active < _KEPT_S:
+            if connection.clean and loop.time() - connection.last_active < _KEPT_S:
                 return connection
             connection.close()
         return None

@@ -11,6 +11,7 @@ answers included), trailers, and answers that are no values by 64 KiB, values by
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -68,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_s, self._kept_s = idle_s, kept_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._unread = select.poll()
         self._waiter: asyncio.Future[Reply] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._scratch = bytearray(_SCRATCH)
@@ -92,6 +94,16 @@ class Connection(asyncio.BufferedProtocol):
         """Remember where to write."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
+        if (socket := transport.get_extra_info("socket")) is not None:
+            self._unread.register(socket.fileno(), select.POLLIN)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the connection may be used again: nothing has arrived that would be taken for the next answer.
+
+        What came with the last answer has closed it; the system may hold more, or the end.
+        """
+        return self.open and not self._unread.poll(0)
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Speak TLS from now on, with a server of this name."""
@@ -174,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         size = framing(head)
         self._check_size(head.status, size)
         self._used = 0
-        self._enough = self._useful(head)
+        self._enough = _useful(head, self._want.stop)
         if self._is_enough(size):
             self._head, size = head._replace(keeps=False), max(self._enough or 0, len(arrived))
         if self._want.tunnel and head.status < 300:
@@ -192,13 +204,6 @@ class Connection(asyncio.BufferedProtocol):
             self._body = _room(size)
             self._body[: len(arrived)] = arrived
             self._filled = len(arrived)
-
-    def _useful(self, head: Head) -> int | None:
-        """Return how many bytes of a body are of use: of failures the beginning; None: all."""
-        if head.status not in (200, 206):
-            return 0
-        stop = self._want.stop
-        return None if head.status == 206 or (stop and is_coded(head.headers)) else stop
 
     def _is_enough(self, size: int) -> bool:
         """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
@@ -277,6 +282,13 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _useful(head: Head, stop: int | None) -> int | None:
+    """Return how many bytes of a body are of use: of failures the beginning; None: all."""
+    if head.status not in (200, 206):
+        return 0
+    return None if head.status == 206 or (stop and is_coded(head.headers)) else stop
 
 
 def _room(size: int) -> memoryview:

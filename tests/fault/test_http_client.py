@@ -124,6 +124,15 @@ def test_some_connections_are_not_used_again(answer):
     assert script.connections == 2
 
 
+@pytest.mark.parametrize("value", [b"0123", bytes(200_000)])
+def test_an_answer_that_nobody_asked_for_is_not_the_next_one(value):
+    """Whether it comes with the value or right behind it; else every answer would be that to the request before."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(value), value)
+    script = Script(answer + PLAIN.replace(b"0123", b"EVIL"), answer)
+    assert [bytes(reply.body) for reply in ask(script, count=3)] == [value, value, b"0123"]
+    assert script.connections == 2
+
+
 def test_a_server_may_close_after_each_answer():
     """Whether it says so or not: twenty values, twenty connections."""
     script = Script(*[b"HTTP/1.1 200 OK\r\n\r\n0123"] * 20, closing=True)
