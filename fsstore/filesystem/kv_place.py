@@ -114,6 +114,14 @@ class KvPlace(BlockingFileSystem):
         opened = await self.open_place("")
         return Place(opened.prefix, self._strip_protocol(path))
 
+    @property
+    def _is_packed(self) -> bool:
+        """Whether the store is open, has to be waited for, and may hold many keys in one file."""
+        ready = self._ready
+        if ready is None or not ready.driver.features.waits:
+            return False
+        return ready.spec.base is not None or ready.spec.live is not None
+
     async def _run(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation where stores run, and wait for it on this event loop."""
         if self._ready is None and self._target.is_local:

@@ -9,6 +9,7 @@ from fsstore import _runtime
 from fsstore.errors import OutOfRangeError
 from fsstore.filesystem.kv_place import KvPlace, Place
 from fsstore.filesystem.listing import Listing, children
+from fsstore.filesystem.together import Together
 from fsstore.kvstore.contract import Read, ReadResult
 
 __all__ = ["KvReading", "found_value"]
@@ -17,9 +18,24 @@ __all__ = ["KvReading", "found_value"]
 class KvReading(KvPlace):
     """What does not change the store."""
 
+    def __init__(self, *args: Any, **storage_options: Any) -> None:
+        super().__init__(*args, **storage_options)
+        self._together = Together(self._ask_at_once)
+
+    async def _ask_at_once(
+        self, paths: list[str], starts: list[int | None], ends: list[int | None]
+    ) -> list[bytes | Exception]:
+        """Return the values of reads begun together; where one fails as a whole, each is read by itself."""
+        try:
+            return await self._run(self._ranges(paths, starts, ends))
+        except Exception:  # noqa: BLE001  # a batch fails with one of its reads, and only that is to be told
+            return await self._run(self._one_by_one(paths, starts, ends))
+
     # --- reading
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        if self._is_packed:
+            return await self._together.ask(path, start, end)
         return await self._run(self._value(path, start, end))
 
     async def _value(self, path: str, start: int | None, end: int | None) -> bytes:
@@ -90,6 +106,11 @@ class KvReading(KvPlace):
                 return [_outcome(answer, path) for answer, path in zip(answers, paths, strict=True)]
             except OutOfRangeError:
                 pass
+        return await self._one_by_one(paths, starts, ends)
+
+    async def _one_by_one(
+        self, paths: list[str], starts: list[int | None], ends: list[int | None]
+    ) -> list[bytes | Exception]:
         return await _runtime.gather(
             self._attempt(path, start, end) for path, start, end in zip(paths, starts, ends, strict=True)
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 
 import fsspec
+import numpy as np
 import pytest
+import zarr
 
 import fsstore as ts
 from fsstore.filesystem.kv import KvFileSystem
@@ -150,3 +153,33 @@ def test_simplecache_downloads_what_the_server_announces(object_server, tmp_path
     with fsspec.open(url, simplecache={"cache_storage": str(tmp_path)}) as file:
         assert len(file.read()) == 2**20
     assert object_server.bytes_sent < 2**20 + 100
+
+
+@pytest.mark.parametrize("form", ["references", "archive"])
+def test_chunks_in_one_file_are_few_requests(object_server, form):
+    """zarr-python reads ten chunks at a time: of one file that is one request for ten, where it was one for each."""
+    count = 40
+    data = np.arange(count * 64, dtype="<i4").reshape(count, 64)
+    array = {"zarr_format": 2, "compressor": None, "filters": None, "order": "C", "fill_value": None}
+    meta = json.dumps({**array, "shape": [count, 64], "chunks": [1, 64], "dtype": "<i4"})
+    if form == "references":
+        object_server.put("bucket/data", data.tobytes())
+        chunks = {f"v/{row}.0": [f"{object_server.url}/bucket/data", row * 256, 256] for row in range(count)}
+        object_server.put(
+            "bucket/set", json.dumps({"version": 1, "refs": {"v/.zarray": meta, **chunks}}).encode()
+        )
+    else:
+        with io.BytesIO() as buffer:
+            with zipfile.ZipFile(buffer, "w") as archive:
+                archive.writestr("v/.zarray", meta)
+                for row in range(count):
+                    archive.writestr(f"v/{row}.0", data[row].tobytes())
+            object_server.put("bucket/set", buffer.getvalue())
+    adapter = "reference" if form == "references" else "zip"
+    fs = KvFileSystem(
+        f"{object_server.url}/bucket/set|{adapter}:", asynchronous=True, skip_instance_cache=True
+    )
+    found = zarr.open_array(zarr.storage.FsspecStore(fs, path="v", read_only=True), mode="r", zarr_format=2)
+    before = len(object_server.log)
+    assert (found[...] == data).all()
+    assert len(object_server.log) - before <= 10

@@ -236,8 +236,10 @@ def test_a_filesystem_of_an_open_store_goes_into_zarr_python():
     """zarr-python makes filesystems of mappings again from JSON, which an open store lacks: the error says what to do."""
     kvstore = ts.KvStore.open("memory://").result()
     with pytest.raises(ValueError, match=r"no JSON .* asynchronous=True .* FsspecStore\(filesystem, path"):
-        zarr.create_array(KvFileSystem(kvstore).get_mapper("a"), shape=(4,), dtype="i4")
-    filesystem = KvFileSystem(kvstore, asynchronous=True)
+        zarr.create_array(
+            KvFileSystem(kvstore, skip_instance_cache=True).get_mapper("a"), shape=(4,), dtype="i4"
+        )
+    filesystem = KvFileSystem(kvstore, asynchronous=True, skip_instance_cache=True)
     array = zarr.create_array(zarr.storage.FsspecStore(filesystem, path="a"), shape=(4,), dtype="i4")
     array[:] = 1
     assert kvstore.list().result() == [b"a/c/0", b"a/zarr.json"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import pytest
@@ -11,6 +12,7 @@ from fsspec.spec import AbstractFileSystem
 
 import fsstore as ts
 from fsstore import _runtime
+from fsstore.errors import PermissionDeniedError
 from fsstore.filesystem import kv_place
 from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.kv import KvFileSystem
@@ -156,3 +158,90 @@ def test_many_values_are_one_batch():
     values, ranges = asyncio.run(main())
     assert (values, ranges) == ({"k": b"0123456789", "d/l": b"l"}, [b"01", b"56", b"l"])
     assert recording.calls["read"] == 2
+
+
+class Refusing(Recording):
+    """A store that refuses whole batches in which one key is forbidden."""
+
+    async def read_many(self, reads):
+        """Refuse, or answer."""
+        if any(read.key == "d/l" for read in reads):
+            self.reads.extend(reads)
+            raise PermissionDeniedError("forbidden")
+        return await super().read_many(reads)
+
+
+def _waiting_filesystem(recording):
+    fs = _filesystem(recording)
+
+    async def opened():
+        await fs._cat_file("k")  # opens the store
+        recording.reset()
+
+    asyncio.run(opened())
+    return fs
+
+
+async def _outcomes(*begun):
+    return await asyncio.gather(*begun, return_exceptions=True)
+
+
+def test_reads_begun_together_are_one_batch():
+    """Reads of one turn of an event loop are one batch, each with its own answer; the next turn is another batch."""
+    recording = Recording(Slow(MemoryDriver()))
+    fs = _waiting_filesystem(recording)
+
+    async def main():
+        first = await _outcomes(
+            fs._cat_file("k"), fs._cat_file("k", 2, 4), fs._cat_file("absent"), fs._cat_file("d/l")
+        )
+        return first, await fs._cat_file("k", 5, 6)
+
+    (whole, part, absent, other), later = asyncio.run(main())
+    assert (whole, part, other, later) == (b"0123456789", b"23", b"l", b"5")
+    assert isinstance(absent, FileNotFoundError)
+    assert recording.calls["read"] == 2
+    assert len(recording.reads) == 5
+
+
+def test_a_read_that_fails_fails_alone():
+    """Ranges that reach outside, and keys that the store refuses, spoil no read that was begun with them."""
+    fs = _waiting_filesystem(Recording(Slow(MemoryDriver())))
+    found = asyncio.run(_outcomes_of(fs, ("k", 4, 99), ("k", -3, None), ("k", 1, 2), ("k", 3, 3)))
+    assert found == [b"456789", b"789", b"1", b""]
+    fs = _waiting_filesystem(Refusing(Slow(MemoryDriver())))
+    good, bad, also = asyncio.run(_outcomes_of(fs, ("k", None, None), ("d/l", None, None), ("k", 0, 1)))
+    assert (good, also) == (b"0123456789", b"0")
+    assert isinstance(bad, PermissionError)
+
+
+async def _outcomes_of(fs, *reads):
+    return await _outcomes(*(fs._cat_file(*read) for read in reads))
+
+
+def test_a_read_that_is_cancelled_leaves_the_others():
+    """Whoever goes away takes nobody along."""
+    fs = _waiting_filesystem(Recording(Slow(MemoryDriver())))
+
+    async def main():
+        gone, kept = asyncio.ensure_future(fs._cat_file("k")), asyncio.ensure_future(fs._cat_file("k", 0, 3))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return await _outcomes(gone, kept)
+
+    gone, kept = asyncio.run(main())
+    assert isinstance(gone, asyncio.CancelledError)
+    assert kept == b"012"
+
+
+def test_event_loops_are_batched_apart():
+    """Programs with loops of their own in several threads get their own answers."""
+    fs = _waiting_filesystem(Recording(Slow(MemoryDriver())))
+
+    def run(number):
+        spans = [(place, place + 1 + number % 2) for place in range(8)]
+        values = asyncio.run(_outcomes_of(fs, *(("k", low, high) for low, high in spans)))
+        return values == [b"0123456789"[low:high] for low, high in spans]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(24)))
