@@ -52,7 +52,10 @@ _ESCAPES = {
 
 def quote(text: str | bytes) -> str:
     r"""Return `text` in double quotes with C escapes on its UTF-8 bytes: `é` becomes `\xc3\xa9`."""
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    try:
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a character, which JSON may hold
+        data = str(text).encode("utf-8", "surrogatepass")
     out, after_hex = [], False
     for byte in data:
         char = chr(byte)

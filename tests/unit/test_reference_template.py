@@ -353,6 +353,26 @@ def test_malformed_generators_are_refused_with_their_position(change):
         from_json(json.dumps(document).encode())
 
 
+HALF = {"key": "x/{{i}}", "url": "u", "dimensions": {"i": {"stop": 3}}}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"gen": [{**HALF, "key": "x/\ud800{{i}}"}]}, {"gen": [{**HALF, "url": "u\ud800"}]}, {"gen": [{**HALF, "\ud800": 1}]},
+        {"gen": [{**HALF, "dimensions": {"\ud800": {"stop": 1}}}]}, {"gen": [{**HALF, "dimensions": {"i": ["\ud800"]}}]},
+        {"gen": [{**HALF, "url": "u\nv"}]}, {"gen": [{**HALF, "offset": "\ud800", "length": "1"}]},
+        {"templates": {"u": "\ud800"}}, {"templates": {"u": "a\nb"}}, {"templates": {"\ud800": 5}},
+    ],
+)  # fmt: skip
+def test_templates_and_generators_make_no_url_that_a_reference_may_not_have(members):
+    """Halves of characters and control characters are refused where they stand, also when they are only named."""
+    document = {"version": 1, "refs": {"x/9": ["{{u}}"]}, **members}
+    with pytest.raises(JsonError, match=next(iter(members))) as caught:
+        from_json(json.dumps(document).encode())
+    str(caught.value).encode()
+
+
 def test_overrides_replace_and_add_templates():
     """`templates` given by the caller win over the document's, and are rendered even where it has none."""
     document = b'{"version": 1, "templates": {"u": "s3://old"}, "refs": {"a": ["{{u}}/x"], "b": ["{{v}}/y"]}}'

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fsstore._json import Fields, integer, obj, optional, show, string
+from fsstore._json import Fields, integer, obj, optional, show
 from fsstore.errors import DataLossError, JsonError
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.gen_columns import BATCH, Written, in_columns
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.template import Hole, Scope, Template, TemplateError, Templates, Value
-from fsstore.kvstore.reference.value import MAX_OFFSET, Located
+from fsstore.kvstore.reference.value import MAX_OFFSET, Located, plain_text
 
 __all__ = ["Gen", "parse_gen"]
 
@@ -154,6 +154,8 @@ def _axis(value: Any) -> Axis:
         for item in value:
             if isinstance(item, bool) or not isinstance(item, int | str):
                 raise JsonError(f"Expected integers or strings, but received: {show(item)}")
+            if isinstance(item, str):
+                plain_text(item)
         return tuple(value)
     fields = Fields(value)
     bound = integer(-(2**62), 2**62)
@@ -171,7 +173,7 @@ def _axis(value: Any) -> Axis:
 
 def _text(value: Any) -> str:
     """Parse a template; integers stand for themselves."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else string(value)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else plain_text(value)
 
 
 def parse_gen(value: Any, named: Templates, *, room: int = MAX_TABULATED) -> Gen:
@@ -180,8 +182,8 @@ def parse_gen(value: Any, named: Templates, *, room: int = MAX_TABULATED) -> Gen
     It may keep as many texts as there is `room` for.
     """
     fields = Fields(value)
-    key = fields.require("key", string)
-    url = fields.require("url", string)
+    key = fields.require("key", plain_text)
+    url = fields.require("url", plain_text)
     offset = fields.take("offset", optional(_text))
     length = fields.take("length", optional(_text))
     dimensions = fields.require("dimensions", obj)

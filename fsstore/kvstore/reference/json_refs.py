@@ -24,7 +24,7 @@ from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.table import ABSENT, WHOLE, Row, Rows, Run, Table, TableBuilder
 from fsstore.kvstore.reference.template import TemplateError, Templates, render
-from fsstore.kvstore.reference.value import decode_value
+from fsstore.kvstore.reference.value import decode_value, plain_text
 
 __all__ = ["Pieces", "from_json", "from_mapping"]
 
@@ -263,11 +263,12 @@ def _render(refs: _Refs, named: Templates, urls: list[str]) -> None:
 def _templates(refs: _Refs, templates: Any, overrides: Mapping[str, str] | None) -> Templates:
     found: dict[str, str] = {}
     if isinstance(templates, Mapping):
-        wrong = [name for name, text in templates.items() if not isinstance(text, str)]
-        refs.problems += [
-            f'Error parsing object member "templates": {show(name)}: Expected string' for name in wrong
-        ]
-        found = {name: text for name, text in templates.items() if isinstance(text, str)}
+        for name, text in templates.items():
+            try:
+                found[name] = plain_text(text)
+            except JsonError as error:
+                where = f'Error parsing object member "templates": {show(name)}'
+                refs.problems += error.within(where).problems
     elif templates is not None:
         refs.problems.append(
             f'Error parsing object member "templates": Expected object, but received: {show(templates)[:80]}'

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore._json import dumps, expected
+from fsstore._json import dumps, expected, string
 from fsstore.errors import JsonError
 
-__all__ = ["Located", "decode_text", "decode_value", "encode_text", "is_url"]
+__all__ = ["Located", "decode_text", "decode_value", "encode_text", "is_url", "plain_text"]
 
 _PREFIX = "base64:"
 _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
@@ -85,6 +85,14 @@ def is_url(text: str) -> bool:
     Spaces of all kinds are right, for names of files have them.
     """
     return text.isprintable() or _CONTROL.search(text) is None
+
+
+def plain_text(value: Any) -> str:
+    """Return text of which a URL can be made; raise `JsonError` for anything else."""
+    text = string(value)
+    if not is_url(text):
+        raise expected("text without control characters", value)
+    return text
 
 
 def _located(value: Any) -> Located:
