@@ -28,8 +28,8 @@ __all__ = ["KvFileSystem"]
 class KvFileSystem(KvReading):
     """The keys of a store as a filesystem.
 
-    `fo` is a pipeline URL, kvstore spec, `KvStore` or live object; in a chain (`ocdbt::s3://bucket/db`) fsspec gives
-    the path, `target_protocol` and `target_options` of the next protocol.
+    `fo` is a pipeline URL or kvstore spec (live objects go through `of`); in a chain (`ocdbt::s3://bucket/db`) fsspec
+    gives the path, `target_protocol` and `target_options` of the next protocol.
     """
 
     protocol: ClassVar[Any] = "kvstore"

@@ -15,14 +15,13 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from os import PathLike
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from fsstore import _runtime
 from fsstore.context import Context
 from fsstore.errors import StoreError
 from fsstore.filesystem.blocking import BlockingFileSystem
-from fsstore.filesystem.place import Target, open_target
+from fsstore.filesystem.place import Live, Target, is_told_by_text, open_target
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.opened import OpenKv
 
@@ -45,8 +44,8 @@ class Place(NamedTuple):
 class KvPlace(BlockingFileSystem):
     """A filesystem that knows its store.
 
-    `fo` is a pipeline URL, kvstore spec, `KvStore` or live object; in a chain (`ocdbt::s3://bucket/db`) fsspec gives
-    the path, `target_protocol` and `target_options` of the next protocol.
+    `fo` is a pipeline URL or kvstore spec (live objects go through `of`); in a chain (`ocdbt::s3://bucket/db`) fsspec
+    gives the path, `target_protocol` and `target_options` of the next protocol.
     """
 
     protocol: ClassVar[Any] = "kvstore"
@@ -62,11 +61,24 @@ class KvPlace(BlockingFileSystem):
         **storage_options: Any,
     ) -> None:
         super().__init__(**storage_options)
+        if isinstance(fo, Live):
+            fo = fo.value
+        elif not is_told_by_text(fo):
+            raise StoreError(
+                f"fsspec would take any two {type(fo).__name__} objects that print alike for one; write"
+                f" {type(self).__name__}.of(…) for a filesystem over this one"
+            )
         self._target = Target(fo, target_protocol, dict(target_options or {}))
         self._context = Context()
         self._opened: asyncio.Future[OpenKv] | None = None
         self._ready: OpenKv | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    @classmethod
+    def of(cls, place: Any, **options: Any) -> Self:
+        """Return a filesystem over a `KvStore`, live filesystem or mapping, which is nobody else's."""
+        found: Self = cls(Live(place), skip_instance_cache=True, **options)
+        return found
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -81,10 +93,10 @@ class KvPlace(BlockingFileSystem):
     def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
         """Return what JSON needs to make the filesystem again, as zarr-python does with mappings of one."""
         place = self._target.place
-        if not isinstance(place, str | Mapping | PathLike):
+        if not is_told_by_text(place):
             raise StoreError(
                 f"A filesystem over an open {type(place).__name__} has no JSON to be made from again; make it of a URL"
-                " or spec, or with asynchronous=True and give zarr-python FsspecStore(filesystem, path=…)"
+                " or spec, or `of` it with asynchronous=True and give zarr-python FsspecStore(filesystem, path=…)"
             )
         found: dict[str, Any] = super().to_dict(include_password=include_password)
         return found

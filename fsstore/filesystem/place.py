@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 from fsstore import _runtime
@@ -14,7 +16,29 @@ from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_kind, path_spec, place_spec
 from fsstore.kvstore.store import KvStore
 
-__all__ = ["Target", "live_kv", "open_target"]
+__all__ = ["Live", "Target", "is_told_by_text", "live_kv", "open_target"]
+
+
+class Live:
+    """A live object under a name that nothing else has.
+
+    fsspec takes filesystems whose arguments have the same text for one, and two stores may have: those in memory do,
+    and those that differ in a secret.
+    """
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.name = uuid.uuid4().hex
+
+    def __repr__(self) -> str:
+        return f"<{type(self.value).__name__} {self.name}>"
+
+
+def is_told_by_text(place: Any) -> bool:
+    """Whether a place is a URL, path or spec, and no live object."""
+    return isinstance(place, str | PathLike) or (isinstance(place, dict) and "driver" in place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Fixtures(abstract.AbstractFixtures):
             "ocdbt": f"file://{tmp_path}/s/|ocdbt:",
         }
         store = ts.KvStore.open(url[request.param]).result()
-        return KvFileSystem(store, skip_instance_cache=True)
+        return KvFileSystem.of(store)
 
     @pytest.fixture
     def fs_path(self):

@@ -138,7 +138,7 @@ def test_local_files_have_sizes_in_listings(tmp_path):
 def test_a_listing_without_details_asks_for_none():
     """Names alone cost a listing."""
     driver = Recording(MemoryDriver())
-    fs = KvFileSystem(ts.KvStore.of(live_kv(KvPrefix(driver))), skip_instance_cache=True)
+    fs = KvFileSystem.of(ts.KvStore.of(live_kv(KvPrefix(driver))))
     fs.pipe({"a/b": b"1", "a/c": b"22"})
     driver.reset()
     assert fs.find("") == ["a/b", "a/c"]

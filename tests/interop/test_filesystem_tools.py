@@ -194,7 +194,7 @@ def test_files_and_directories_of_every_store(tmp_path, kind):
     url = {"file": f"file://{tmp_path}/s/", "memory": "memory://", "ocdbt": f"file://{tmp_path}/s/|ocdbt:"}[
         kind
     ]
-    fs = KvFileSystem(ts.KvStore.open(url).result(), skip_instance_cache=True)
+    fs = KvFileSystem.of(ts.KvStore.open(url).result())
     fs.pipe({"a": b"12", "b/c": b"3"})
     assert fs.ls("a", detail=False) == fs.find("a") == ["a"]
     assert fs.info("a") == {"name": "a", "size": 2, "type": "file"}
@@ -236,10 +236,8 @@ def test_a_filesystem_of_an_open_store_goes_into_zarr_python():
     """zarr-python makes filesystems of mappings again from JSON, which an open store lacks: the error says what to do."""
     kvstore = ts.KvStore.open("memory://").result()
     with pytest.raises(ValueError, match=r"no JSON .* asynchronous=True .* FsspecStore\(filesystem, path"):
-        zarr.create_array(
-            KvFileSystem(kvstore, skip_instance_cache=True).get_mapper("a"), shape=(4,), dtype="i4"
-        )
-    filesystem = KvFileSystem(kvstore, asynchronous=True, skip_instance_cache=True)
+        zarr.create_array(KvFileSystem.of(kvstore).get_mapper("a"), shape=(4,), dtype="i4")
+    filesystem = KvFileSystem.of(kvstore, asynchronous=True)
     array = zarr.create_array(zarr.storage.FsspecStore(filesystem, path="a"), shape=(4,), dtype="i4")
     array[:] = 1
     assert kvstore.list().result() == [b"a/c/0", b"a/zarr.json"]

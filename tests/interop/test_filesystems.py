@@ -361,11 +361,11 @@ def test_instances_are_shared_and_pickled(archive):
 
 
 def test_any_store_is_a_filesystem():
-    """A `KvStore`, a mapping or a spec can be given in the place of a path."""
+    """An open store has a filesystem of its own."""
     store = ts.KvStore.open("memory://").result()
     store["a/b"] = b"v"
-    assert KvFileSystem(store).find("") == ["a/b"]
-    assert KvFileSystem(store).cat_file("a/b") == b"v"
+    assert KvFileSystem.of(store).find("") == ["a/b"]
+    assert KvFileSystem.of(store).cat_file("a/b") == b"v"
 
 
 def test_pipelines(archive):

@@ -12,7 +12,7 @@ from fsspec.spec import AbstractFileSystem
 
 import fsstore as ts
 from fsstore import _runtime
-from fsstore.errors import PermissionDeniedError
+from fsstore.errors import PermissionDeniedError, StoreError
 from fsstore.filesystem import kv_place
 from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.kv import KvFileSystem
@@ -38,7 +38,7 @@ class Threads(Recording):
 
 def _filesystem(driver):
     _runtime.call(driver.write_many([Write("k", b"0123456789"), Write("d/l", b"l")]))
-    return KvFileSystem(KvStore.of(live_kv(KvPrefix(driver))), skip_instance_cache=True, asynchronous=True)
+    return KvFileSystem.of(KvStore.of(live_kv(KvPrefix(driver))), asynchronous=True)
 
 
 def _run(fs, count):
@@ -245,3 +245,30 @@ def test_event_loops_are_batched_apart():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(run, range(24)))
+
+
+def _pair(make):
+    pair = [KvStore.of(live_kv(KvPrefix(make()))) for _ in range(2)]
+    for kvstore, value in zip(pair, (b"first", b"second"), strict=True):
+        kvstore.write("k", value).result()
+    return pair
+
+
+@pytest.mark.parametrize(
+    "make", [MemoryDriver, lambda: Recording(MemoryDriver())], ids=["a store", "its double"]
+)
+def test_live_objects_have_filesystems_of_their_own(make):
+    """Two stores with the same text are not one filesystem, nor equal."""
+    first, second = _pair(make)
+    one, other = KvFileSystem.of(first), KvFileSystem.of(second)
+    assert (one.cat_file("k"), other.cat_file("k")) == (b"first", b"second")
+    assert one != other
+    assert hash(one) != hash(other)
+    with pytest.raises(StoreError, match=r"two KvStore objects .* write KvFileSystem\.of"):
+        KvFileSystem(first)
+
+
+def test_what_a_text_tells_is_one_filesystem():
+    """A URL or a spec says everything about a place, so fsspec may keep what it made of it."""
+    assert KvFileSystem("memory://told/") is KvFileSystem("memory://told/")
+    assert KvFileSystem({"driver": "memory"}) is KvFileSystem({"driver": "memory"})
