@@ -118,10 +118,10 @@ def begun_together(folder: Path, step: int) -> Mapping[str, Contender]:
 
     import fsstore
 
-    data = sample((3200, 64))
+    data = sample((3200, 8, 8))
 
     def make(library: ModuleType) -> Contender:
-        spec = zarr3_spec(folder / library.__name__, data.shape, (16, 64), [BYTES])
+        spec = zarr3_spec(folder / library.__name__, data.shape, (16, 8, 8), [BYTES])
         array = library.open(spec, create=True).result()
         array.write(data).result()
 
