@@ -171,8 +171,7 @@ class Future(Generic[T]):
             hooks = _hooks(self)
             event = hooks.event = hooks.event or threading.Event()
         if deadline is not None:
-            left = max(0.0, deadline - time.time())
-            timeout = left if timeout is None else min(timeout, left)
+            timeout = min(max(0.0, deadline - time.time()), float("inf") if timeout is None else timeout)
         try:
             done = event.wait(timeout)
         except BaseException:  # Ctrl-C: who is told to end does not write on for an hour
@@ -276,13 +275,14 @@ def resolve_all(waiting: Iterable[Future[Any]], values: Iterable[Any]) -> None:
     told = []
     with _LOCK:
         for future, value in zip(waiting, values, strict=True):
-            if future._state == PENDING:
-                future._value, future._state = value, RESULT
+            if future._state != PENDING:
+                continue
+            future._value, future._state = value, RESULT
+            if future._hooks is not None:  # of thousands hardly any has one
                 told.append((future, future._hooks))
                 future._hooks = None
     for future, hooks in told:
-        if hooks is not None:
-            _tell(future, hooks)
+        _tell(future, hooks)
 
 
 def _hooks(future: Future[Any]) -> _Hooks:
