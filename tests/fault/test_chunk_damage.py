@@ -261,6 +261,8 @@ store = ts.open({"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata":
 store.write(np.arange(1000, dtype="i4")).result()
 store.read().result()
 store.kvstore.write("c/0", open(sys.argv[2], "rb").read()).result()
+"""
+READ_BOMB = """
 before = peak()
 try:
     store.read().result()
@@ -285,7 +287,7 @@ def test_bombs_do_not_explode(kind, tmp_path):
     path = tmp_path / "bomb"
     path.write_bytes(bomb)
     done = subprocess.run(
-        [sys.executable, "-c", PEAK + BOMB, kind, str(path)],
+        [sys.executable, "-c", PEAK + BOMB + READ_BOMB, kind, str(path)],
         capture_output=True,
         text=True,
         check=True,
@@ -305,12 +307,6 @@ store = ts.open({"driver": "zarr", "kvstore": {"driver": "memory"}, "metadata": 
 store.write("some text").result()
 store.read().result()
 store.kvstore.write("0", open(sys.argv[2], "rb").read()).result()
-before = peak()
-try:
-    store.read().result()
-    print("read")
-except ValueError as error:
-    print(json.dumps([str(error), peak() - before]))
 """
 ZEROS = bytes(72 << 20)
 TEXT_BOMBS = {
@@ -330,7 +326,7 @@ def test_bombs_of_text_take_no_more_than_the_limit(compressor, text, tmp_path):
     path = tmp_path / "bomb"
     path.write_bytes(TEXT_BOMBS[compressor]())
     limit = max(64 << 20, 256 * path.stat().st_size)
-    command = [sys.executable, "-c", PEAK + TEXT_BOMB, json.dumps([compressor, text]), str(path)]
+    command = [sys.executable, "-c", PEAK + TEXT_BOMB + READ_BOMB, json.dumps([compressor, text]), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     message, grown_kb = json.loads(done.stdout)
     assert f"larger than the limit of {limit} bytes" in message

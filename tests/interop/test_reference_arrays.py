@@ -171,17 +171,22 @@ def test_thousands_of_small_chunks_over_http_are_a_few_requests(tmp_path, object
     assert len(object_server.log) <= 4
 
 
+def _bucket_options(endpoint):
+    """Return what s3fs needs to reach a server of the test run."""
+    return {
+        "key": "a",
+        "secret": "b",
+        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
+    }
+
+
 @pytest.mark.parametrize("name", ["r.json.zst", "r3.parq"])
 def test_sets_and_files_in_a_bucket(document, hdf5, tmp_path, moto_bucket, name):
     """Sets and targets on S3, with the options of each; the set local, the targets remote, too."""
     import s3fs
 
     endpoint, bucket = moto_bucket
-    options = {
-        "key": "a",
-        "secret": "b",
-        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
-    }
+    options = _bucket_options(endpoint)
     fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
     fs.pipe_file(f"{bucket}/arrays/a.h5", hdf5.read_bytes())
     refs = references.open(pointed(document, f"s3://{bucket}/arrays/a.h5"))
@@ -200,11 +205,7 @@ def test_targets_of_every_protocol_in_one_set(tmp_path, object_server, moto_buck
 
     values = np.arange(90, dtype="u1").reshape(9, 10)
     endpoint, bucket = moto_bucket
-    options = {
-        "key": "a",
-        "secret": "b",
-        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
-    }
+    options = _bucket_options(endpoint)
     files = s3fs.S3FileSystem(**options, skip_instance_cache=True)
     files.pipe_file(f"{bucket}/of-every/t", values.tobytes())
     object_server.put("t", values.tobytes())
