@@ -125,7 +125,7 @@ def measure(code: str, url: str) -> tuple[float, float, float]:
     """Return seconds, processor seconds and MiB of one fresh interpreter."""
     program = code.replace("{chunk}", str(_CHUNK)) + _MEASURE
     done = subprocess.run([sys.executable, "-c", program, url], check=True, capture_output=True, text=True)
-    size, wall, cpu, memory = map(float, done.stdout.split())
+    size, wall, cpu, memory = map(float, done.stdout.splitlines()[-1].split())  # icechunk logs above
     if size != 50 + _CHUNK % 50:
         raise RuntimeError(f"{url}: {size:.0f} bytes were read")
     return wall, cpu, memory
