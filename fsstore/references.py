@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +41,7 @@ from fsstore.kvstore.reference.report import Report, Touched
 from fsstore.kvstore.reference.scan import ScanError, Scanned, combine, scan_files
 from fsstore.kvstore.reference.targets import Targets, check_prefixes, open_with_spec
 from fsstore.kvstore.reference.value import Located
-from fsstore.kvstore.reference.verify import Problem, Verification, verify_state
+from fsstore.kvstore.reference.verify import MAX_PROBLEMS, Problem, Verification, verify_state
 from fsstore.kvstore.store import KvStore
 
 __all__ = [
@@ -190,8 +192,8 @@ def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification
     found = _runtime.call(_verify(refs, members))
     if not decode:
         return found
-    damaged = tuple(_undecodable(refs, members))
-    return Verification(found.targets, found.references, found.problems + damaged)
+    damaged = tuple(islice(_undecodable(refs, members), MAX_PROBLEMS))
+    return replace(found, problems=found.problems + damaged)
 
 
 async def _verify(refs: References, members: Mapping[str, Any]) -> Verification:

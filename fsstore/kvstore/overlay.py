@@ -100,13 +100,15 @@ class Overlay:
     def delete(self, keys: KeyRange) -> None:
         """Delete a range; conditions that were made for keys in it stay."""
         with self.lock:
+            self.deleted.append(
+                keys
+            )  # first: readers take no lock, and must not see what is stored in between
             for key in self.keys_in(keys):
                 old = self.pending.pop(key)
                 if old.if_equal or old.refused:
                     self.pending[key] = old._replace(
                         stored=False, value=None, functions=(), serial=next(_SERIALS)
                     )
-            self.deleted.append(keys)
 
     def observe(self, key: str, generation: bytes) -> None:
         """Remember what a read saw; raise when an earlier read saw something else."""

@@ -15,6 +15,7 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.local_write import Protocol
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.overlay import Overlay
 from fsstore.kvstore.transaction import Transaction
 from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.testing.doubles import Faulty, Recording, Slow
@@ -390,3 +391,21 @@ def test_empty_commit_asks_nothing():
     transaction.commit_sync()
     assert driver.calls["read"] == 1
     assert driver.calls["write"] == 0
+
+
+def test_a_deleted_key_is_never_seen_as_it_is_stored():
+    """Who reads while a range is deleted sees the pending value or none, and never that of the store."""
+    seen = []
+
+    class Watched(dict):
+        def pop(self, key):
+            value = super().pop(key)
+            seen.append(overlay.find(key))
+            return value
+
+    overlay = Overlay(pending=Watched())
+    for key in "abc":
+        overlay.put(key, b"new", UNKNOWN)
+    overlay.delete(KeyRange("a", "c"))
+    assert [(change.stored, change.value) for change in seen] == [(False, None)] * 2
+    assert overlay.find("c").value == b"new"

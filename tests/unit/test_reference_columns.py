@@ -39,6 +39,8 @@ def test_parts_of_a_text_are_found_and_cut_out():
     """Where something stands is said of any place, also outside of the text; what is cut out is what stands there."""
     text = Text(b"one, two, three")
     assert text.has(np.arange(-3, 20), b", t").nonzero()[0].tolist() == [3 + 3, 3 + 8]
+    assert text.has(np.arange(-9, 24), b"e").nonzero()[0].tolist() == [9 + 2, 9 + 13, 9 + 14]
+    assert text.has(np.arange(-9, 24), b"o").nonzero()[0].tolist() == [9, 9 + 7]
     assert text.parts(np.array([0, 5, 15]), np.array([3, 8, 15])) == b"onetwo"
     assert [word.tobytes() for word in text.words(np.array([0, 5]), np.array([3, 10]))] == [
         b"one".ljust(8, b"\0") + b"two, thr",

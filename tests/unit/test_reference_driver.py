@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +26,9 @@ from fsstore.kvstore.excerpt import Excerpts
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.reference.json_refs import from_mapping
 from fsstore.kvstore.reference.kind import KIND, open_reference
+from fsstore.kvstore.reference.overlay import State
 from fsstore.testing.doubles import Faulty, Recording
 
 DATA = os.urandom(100_000)
@@ -396,3 +400,31 @@ def test_targets_are_opened_in_the_context_of_the_store(tmp_path):
     other = ts.KvStore.open(f"file://{tmp_path}/r.json|reference:").result()
     with pytest.raises(DataLossError, match="does not exist"):
         other["x"]
+
+
+def test_a_changed_key_costs_what_is_asked_for():
+    """Of the inline values of a set none is touched but those asked for, whether or not a key of the batch is new."""
+    refs = {f"x/{n}": f"old{n}" for n in range(1000)}
+    base = from_mapping(refs)
+    values = base.table.inline
+
+    class Counted(Sequence):
+        def __init__(self):
+            self.touched = []
+
+        def __len__(self):
+            return len(values)
+
+        def __getitem__(self, number):
+            self.touched.append(number)
+            return values[number]
+
+    counted = Counted()
+    base.table = replace(base.table, inline=counted)
+    state = State(base, {"x/7": b"new", "x/8": None, "y": b"more"})
+    found = run(state.resolve(["x/999", "x/7", "x/8", "y", "z", "x/0"]))
+    assert [found.value(place) for place in range(6)] == [b"old999", b"new", None, b"more", None, b"old0"]
+    assert len(counted.touched) <= 4
+    assert [values[number] for number in counted.touched][:2] in ([b"old999", b"old7"], [b"old999", b"old0"])
+    assert run(state.resolve(["x/7"])).value(0) == b"new"
+    assert run(state.resolve(["x/6"])).value(0) == b"old6"

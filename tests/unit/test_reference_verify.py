@@ -127,3 +127,28 @@ def test_what_stands_in_and_what_is_replaced(tmp_path):
     assert references.verify(refs, **members, targets={"s3://other/": f"file://{tmp_path}/"})
     refs["refs"]["b"][2] = 11
     assert references.verify(refs, **members, rewrite=moved).problems[0].keys == ("b",)
+
+
+def test_a_report_says_what_was_not_asked_and_shows_no_credentials(tmp_path, monkeypatch):
+    """A bounded number of problems is looked for; keys are named for each, and signatures of URLs are not printed."""
+    monkeypatch.setattr("fsstore.kvstore.reference.verify.MAX_PROBLEMS", 100)
+    refs = {f"x/{n}.{m}": [f"{tmp_path}/gone{n}", m, 1] for n in range(300) for m in range(5)}
+    found = references.verify(refs)
+    assert (found.targets, len(found.problems), found.unchecked) == (300, 128, 172)
+    for problem in found.problems:
+        number = problem.url.rpartition("gone")[2]
+        assert problem.keys == tuple(f"x/{number}.{m}" for m in range(3))
+        assert problem.references == 5
+    assert str(found).endswith("172 targets were not checked")
+    signed = references.verify(
+        {"x/0": ["https://host.invalid/a?X-Amz-Signature=abc", 0, 1]}, allow=["s3://b/"]
+    )
+    assert "https://host.invalid/a: " in str(signed)
+    assert "abc" not in str(signed)
+
+
+def test_damaged_chunks_are_reported_up_to_a_number(chunks, monkeypatch):
+    """A set with nothing but damage is not read to its end."""
+    monkeypatch.setattr("fsstore.references.MAX_PROBLEMS", 10)
+    refs = _document([chunks[2]] * 50, shape=[150])
+    assert len(references.verify(refs, decode=True).problems) == 10

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.ocdbt.data_file import DataFile, Location
 from fsstore.kvstore.ocdbt.interior import Interior
@@ -138,11 +140,12 @@ def _note_ends(leaf: Node, ends: dict[DataFile, int]) -> None:
     """Remember how far each data file must reach."""
     if not isinstance(leaf, Leaf):
         return
-    stops = leaf.offsets + leaf.lengths
-    for number, file in enumerate(leaf.files):
-        used = (leaf.file_ids == number) & (leaf.file_ids != INLINE)
-        if used.any():
-            ends[file] = max(ends.get(file, 0), int(stops[used].max()))
+    stored = leaf.file_ids != INLINE
+    stops = np.zeros(len(leaf.files), np.int64)
+    np.maximum.at(stops, leaf.file_ids[stored], (leaf.offsets + leaf.lengths)[stored])
+    for number in np.unique(leaf.file_ids[stored]).tolist():
+        file = leaf.files[number]
+        ends[file] = max(ends.get(file, 0), int(stops[number]))
 
 
 async def _check_files(source: Source, ends: dict[DataFile, int], report: Report) -> None:

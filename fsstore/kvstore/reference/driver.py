@@ -8,7 +8,6 @@ files, under the condition that nobody else changed them, before it is answered 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -25,7 +24,7 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.bound import FREE, check_length, limits_of, refuse_larger
 from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher
 from fsstore.kvstore.reference.kind import KIND
-from fsstore.kvstore.reference.overlay import Overlay
+from fsstore.kvstore.reference.overlay import Overlay, inline_generation
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE
 from fsstore.kvstore.value_limit import values_up_to
@@ -96,7 +95,7 @@ class ReferenceDriver:
         return results
 
     def _inline(self, read: Read, value: bytes, time: float) -> ReadResult:
-        stamp = b"inline:" + hashlib.blake2b(value, digest_size=16).digest()
+        stamp = inline_generation(value)
         if read.if_not_equal == stamp:
             return ReadResult("unspecified", b"", stamp, time)
         start, stop = _within(read, len(value), self.describe_key)

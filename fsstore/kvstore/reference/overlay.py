@@ -9,10 +9,13 @@ faster, is judged again by what is stored now.  How a set is saved is the busine
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.commit_queue import CommitQueue
@@ -22,7 +25,7 @@ from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.refset import ReferenceSet, Resolved
 from fsstore.kvstore.reference.table import ABSENT, INLINE, Row, Rows
 
-__all__ = ["Changes", "Document", "Overlay", "Saved", "State"]
+__all__ = ["Changes", "Document", "Overlay", "Saved", "State", "inline_generation"]
 
 _TRIES = 50
 
@@ -45,12 +48,17 @@ class State:
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`."""
         found = await self.base.resolve(keys)
-        if not self.changes:
+        changed = [position for position, key in enumerate(keys) if key in self.changes]
+        if not changed:
             return found
-        inline = list(found.inline) if any(key in self.changes for key in keys) else found.inline
-        for position, key in enumerate(keys):
-            if key in self.changes:
-                _put(found.rows, position, self.changes[key], inline)
+        rows = found.rows
+        kept = np.flatnonzero(
+            rows.url == INLINE
+        )  # of all values only those asked for: the set may hold millions
+        inline = [found.inline[number] for number in rows.offset[kept].tolist()]
+        rows.offset[kept] = np.arange(len(kept))
+        for position in changed:
+            _put(rows, position, self.changes[keys[position]], inline)
         return found._replace(inline=inline)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
@@ -68,7 +76,7 @@ class State:
             yield list(new), Resolved(rows, (), list(new.values()))
 
 
-def _put(rows: Rows, position: int, value: bytes | None, inline: Any) -> None:
+def _put(rows: Rows, position: int, value: bytes | None, inline: list[bytes]) -> None:
     if value is None:
         rows.url[position] = ABSENT
         return
@@ -267,6 +275,4 @@ def _stamp(value: bytes | None) -> Stamp:
 
 def inline_generation(value: bytes) -> bytes:
     """Return the generation of an inline value: what it is."""
-    import hashlib
-
     return b"inline:" + hashlib.blake2b(value, digest_size=16).digest()

@@ -42,14 +42,15 @@ class Text:
     def __init__(self, data: bytes) -> None:
         self.data = data
         padded = b"".join((_MARGIN, data, _MARGIN))
-        self.codes = np.frombuffer(padded, np.uint8)[8:-8]
+        self._padded = np.frombuffer(padded, np.uint8)
+        self.codes = self._padded[8:-8]
         self._before: Words = np.ndarray(len(data) + 9, np.dtype("<u8"), padded, 0, (1,))
 
     def has(self, at: Ints, part: bytes) -> Mask:
         """Return where `part` stands; nothing stands outside of the text."""
         good = np.ones(len(at), np.bool_)
         for offset, code in enumerate(part):
-            good &= self.codes.take(at + offset, mode="clip") == code
+            good &= self._padded.take(at + (8 + offset), mode="clip") == code
         return good
 
     def words(self, start: Ints, length: Ints) -> Iterator[Words]:

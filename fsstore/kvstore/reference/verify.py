@@ -19,11 +19,13 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.table import WHOLE
 from fsstore.kvstore.reference.targets import Targets
+from fsstore.kvstore.secret import redact_url
 
 __all__ = ["Problem", "Verification", "verify_state"]
 
 MAX_PROBLEMS = 1000
 _TOGETHER = 64
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +40,29 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The answer of `verify`.  It is true when nothing was found wrong."""
+    """The answer of `verify`.  It is true when nothing was found wrong.
+
+    After a thousand problems no further target is asked; `unchecked` tells how many of the `targets` were not.
+    """
 
     targets: int
     references: int
     problems: tuple[Problem, ...] = ()
+    unchecked: int = 0
 
     def __bool__(self) -> bool:
         """Return whether the set is sound."""
         return not self.problems
 
     def __str__(self) -> str:
-        """Return a line per problem."""
+        """Return a line per problem; what credentials a URL may hold are not in it."""
         lines = [f"{self.references} references into {self.targets} targets, {len(self.problems)} problems"]
-        lines += [f"{p.url}: {p.why} ({p.references} references: {', '.join(p.keys)})" for p in self.problems]
+        lines += [
+            f"{redact_url(p.url)}: {p.why} ({p.references} references: {', '.join(p.keys)})"
+            for p in self.problems
+        ]
+        if self.unchecked:
+            lines.append(f"{self.unchecked} targets were not checked")
         return "\n".join(lines)
 
 
@@ -85,14 +96,15 @@ async def verify_state(state: State, targets: Targets) -> Verification:
             if ranged.any():
                 claim.ends.append(np.unique((rows.offset + rows.length)[where][ranged]))
     problems: list[Problem] = []
-    listed = list(claims.items())
+    listed, unchecked = list(claims.items()), 0
     for start in range(0, len(listed), _TOGETHER):
         batch = (_check(url, claim, targets) for url, claim in listed[start : start + _TOGETHER])
         problems += [problem for problem in await _runtime.gather(batch) if problem is not None]
+        unchecked = max(len(listed) - start - _TOGETHER, 0)
         if len(problems) >= MAX_PROBLEMS:
             break
     named = await _with_keys(problems, state) if problems else ()
-    return Verification(len(claims), total, tuple(named))
+    return Verification(len(claims), total, tuple(named), unchecked)
 
 
 def _groups(numbers: Any) -> Iterator[tuple[int, Any]]:
@@ -147,8 +159,10 @@ async def _with_keys(problems: list[Problem], state: State) -> list[Problem]:
     """Return the problems with the first keys they concern."""
     keys: dict[str, list[str]] = {problem.url: [] for problem in problems}
     async for names, found in state.scan(KeyRange()):
-        for position in np.flatnonzero(found.rows.url >= 0).tolist():
-            known = keys.get(found.urls[int(found.rows.url[position])])
-            if known is not None and len(known) < 3:
-                known.append(names[position])
+        target = np.flatnonzero(found.rows.url >= 0)
+        for number, where in _groups(found.rows.url[target]):
+            known = keys.get(found.urls[number])
+            if known is not None:
+                first = target[where[: _NAMED - len(known)]]
+                known += [names[position] for position in first.tolist()]
     return [Problem(p.url, p.why, tuple(keys[p.url]), p.references) for p in problems]
