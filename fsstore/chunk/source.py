@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fsstore.codec.shard_layout import ShardLayout
+from fsstore.codec.shard_layout import MISSING, ShardLayout
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
@@ -19,7 +19,6 @@ from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 __all__ = ["ByteRange", "KvSource", "ShardSource", "Source"]
 
 _ATTEMPTS = 20
-_MISSING = 2**64 - 1
 _WHOLE_SHARE = 0.5  # from this share of a shard's entries on, one read of the whole shard is cheaper
 
 
@@ -155,7 +154,7 @@ class ShardSource:
             rows = self._rows(head, shard, [ranges[number].identity[1] for number in numbers], whole=whole)
             for number, (offset, length) in zip(numbers, rows, strict=True):
                 _, start, stop, _ = ranges[number]
-                if offset == _MISSING:
+                if offset == MISSING:
                     answers[number] = absent
                     continue
                 low, high = resolve_range(start, stop, length)
@@ -219,7 +218,7 @@ class ShardSource:
     def _rows(self, head: ReadResult, shard: Any, entries: list[int], *, whole: bool) -> list[list[int]]:
         """Return offset and length of entries; all are missing when the shard is."""
         if head.state != "value":
-            return [[_MISSING, 0]] * len(entries)
+            return [[MISSING, 0]] * len(entries)
         layout, data = self._layout, memoryview(head.value)
         try:
             start, stop = layout.index_span(len(data)) if whole else (0, len(data))

@@ -24,7 +24,7 @@ from fsstore.codec.scratch import scratch
 from fsstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from fsstore.codec.sharding import ShardLayout
+    from fsstore.codec.shard_layout import ShardLayout
 
 __all__ = ["Array", "BoundArrayCodec", "BoundChain", "Span"]
 

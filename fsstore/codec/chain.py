@@ -7,7 +7,7 @@ depends on dtype and shape, and gives what the chunk engine calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,12 +17,7 @@ from fsstore.codec.bound_chain import BoundChain
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory, Kind
 from fsstore.errors import JsonError, StoreError
 
-__all__ = ["CodecChain", "CodecFactory", "codec_json", "find_codec", "misplaced", "parse_entry"]
-
-_STAGES: dict[Kind, int] = {"array_to_array": 0, "array_to_bytes": 1, "bytes_to_bytes": 2}
-_ARROWS: dict[Kind, str] = {
-    "array_to_array": "array -> array", "array_to_bytes": "array -> bytes", "bytes_to_bytes": "bytes -> bytes",
-}  # fmt: skip
+__all__ = ["CodecChain", "codec_json", "find_codec", "misplaced", "parse_entry"]
 
 
 def find_codec(name: Any) -> CodecFactory:
@@ -53,16 +48,13 @@ def codec_json(name: str, configuration: Mapping[str, Any]) -> dict[str, Json]:
     return {"name": name}
 
 
-def misplaced(kinds: list[Kind]) -> tuple[int, str] | None:
-    """Return the position of the first codec out of order and the kind that is due there, or None."""
-    stage = 0
+def misplaced(kinds: Iterable[Kind]) -> int | None:
+    """Return the position of the first codec that is given bytes and wants an array, or None."""
+    are_bytes = False
     for position, kind in enumerate(kinds):
-        at = _STAGES[kind]
-        if at < stage or (at == stage == 1 and stage == 1):
-            return position, _ARROWS["bytes_to_bytes" if stage else "array_to_array"]
-        stage = max(stage, at)
-        if at == 1:
-            stage = 2
+        if are_bytes and kind != "bytes_to_bytes":
+            return position
+        are_bytes = kind != "array_to_array"
     return None
 
 
@@ -87,10 +79,9 @@ class CodecChain:
             codecs = array_of(_parse_stored)(value)
         except RecursionError:
             raise JsonError("Codecs are nested too deeply") from None
-        wrong = misplaced([codec.kind for codec in codecs])
+        wrong = misplaced(codec.kind for codec in codecs)
         if wrong is not None:
-            position, due = wrong
-            raise expected(f"{due} codec", value[position])
+            raise expected("bytes -> bytes codec", value[wrong])
         if not any(codec.kind == "array_to_bytes" for codec in codecs):
             raise JsonError("array -> bytes codec must be specified")
         return cls(tuple(codecs))

@@ -19,7 +19,8 @@ from fsstore.codec.chain import CodecChain, find_codec
 from fsstore.codec.chain_spec import SHARDING, ChainSpec, CodecOptions
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Codec
 from fsstore.codec.sharding import ShardingCodec, sub_chunk_grid
-from fsstore.codec.transpose import TransposeCodec, braces, permutation
+from fsstore.codec.transpose import TransposeCodec, permutation
+from fsstore.constraint import braced
 from fsstore.errors import FailedPreconditionError, StoreError
 
 __all__ = ["resolve", "wished_order", "wished_read_shape"]
@@ -77,8 +78,8 @@ def resolve(
 
 def _other_read_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> StoreError:
     return StoreError(
-        f"Error setting read_chunk shape: New hard constraint {braces(found)} "
-        f"does not match existing hard constraint {braces(wanted)}"
+        f"Error setting read_chunk shape: New hard constraint {braced(found)} "
+        f"does not match existing hard constraint {braced(wanted)}"
     )
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from fsstore._json import Fields, Json, array_of, expected, one_of, quote, show
-from fsstore.codec.chain import CodecFactory, codec_json, find_codec, misplaced, parse_entry
+from fsstore.codec.chain import codec_json, find_codec, misplaced, parse_entry
 from fsstore.codec.configuration import Members, read_options
-from fsstore.codec.contract import Kind
+from fsstore.codec.contract import CodecFactory, Kind
 from fsstore.codec.transpose import permutation
 from fsstore.errors import FailedPreconditionError, JsonError
 
@@ -132,10 +132,9 @@ class ChainSpec:
             codecs = array_of(_parse_partial)(value)
         except RecursionError:
             raise JsonError("Codecs are nested too deeply") from None
-        wrong = misplaced([codec.kind for codec in codecs])
+        wrong = misplaced(codec.kind for codec in codecs)
         if wrong is not None:
-            position, due = wrong
-            raise expected(f"{due} codec", codecs[position].to_json())
+            raise expected("bytes -> bytes codec", codecs[wrong].to_json())
         return cls(tuple(codecs))
 
     def to_json(self) -> list[Json]:

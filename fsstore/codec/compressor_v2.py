@@ -28,7 +28,6 @@ from fsstore._json import (
     optional,
     quote,
     show,
-    string,
 )
 from fsstore.codec.blosc import CNAMES
 from fsstore.codec.bound_chain import Array, BoundChain
@@ -80,7 +79,6 @@ def parse_compressor(value: Json) -> Numcodec | None:
     if not isinstance(value, Mapping):
         raise expected("object", value)
     if "id" not in value:
-        Fields({}).require("id", string)
         raise JsonError('Error parsing object member "id": Expected string, but member is missing')
     found = Numcodec.from_json(value)
     members = _KNOWN.get(found.id)
@@ -182,9 +180,8 @@ class BoundFilters:
             bound.append(step.bind(flat))
             flat = step.encoded(flat)
         self._encode = tuple(step.encode for step in bound)
-        self._decode = tuple((step.id, inverse.decode) for step, inverse in zip(filters, bound, strict=True))[
-            ::-1
-        ]
+        decoders = [(step.id, inverse.decode) for step, inverse in zip(filters, bound, strict=True)]
+        self._decode = tuple(reversed(decoders))
         self.flat, self.encoded = flat, flat.as_bytes
 
     def encode(self, data: Array) -> Any:

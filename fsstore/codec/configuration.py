@@ -28,19 +28,14 @@ Members: TypeAlias = Mapping[str, Member]
 Options: TypeAlias = Mapping[str, Any]
 
 
-def read_options(
-    members: Members, configuration: Mapping[str, Json], *, partial: bool = False
-) -> dict[str, Any]:
-    """Return the members present, parsed.  Raises `JsonError` with every problem of the configuration.
-
-    With `partial`, members that a stored document must have may be missing.
-    """
+def read_options(members: Members, configuration: Mapping[str, Json]) -> dict[str, Any]:
+    """Return the members present, parsed.  Raises `JsonError` with every problem of the configuration."""
     fields = Fields(configuration)
     out: dict[str, Any] = {}
     for name, member in members.items():
         if name in fields:
             out[name] = fields.take(name, member.parse)
-        elif member.stored and not partial:
+        elif member.stored:
             fields.require(name, member.parse)
     fields.finish()
     return out

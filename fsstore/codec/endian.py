@@ -21,13 +21,13 @@ from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long, too_short
 from fsstore.errors import FailedPreconditionError, StoreError
 
-__all__ = ["BoundBytes", "BytesCodec", "has_byte_order", "stored_dtype"]
+__all__ = ["BoundBytes", "BytesCodec", "stored_dtype"]
 
 _NARROW = {"int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F, "float4_e2m1fn": 0x0F,
            "float6_e2m3fn": 0x3F, "float6_e3m2fn": 0x3F}  # fmt: skip
 
 
-def has_byte_order(dtype: np.dtype[Any]) -> bool:
+def _has_byte_order(dtype: np.dtype[Any]) -> bool:
     """Return whether swapping the bytes of the elements makes a difference."""
     # the one-byte types of ml_dtypes claim an order that they do not have
     return dtype.itemsize > 1 and not dtype.hasobject and dtype.newbyteorder("<") != dtype.newbyteorder(">")
@@ -35,7 +35,7 @@ def has_byte_order(dtype: np.dtype[Any]) -> bool:
 
 def stored_dtype(dtype: np.dtype[Any], endian: str | None) -> np.dtype[Any]:
     """Return `dtype` in the byte order that `endian` names, or as it is for None."""
-    if endian is None or not has_byte_order(dtype):
+    if endian is None or not _has_byte_order(dtype):
         return dtype
     native = endian == sys.byteorder
     return dtype.newbyteorder("=" if native else ">" if endian == "big" else "<")
@@ -59,9 +59,8 @@ class BytesCodec:
     @classmethod
     def complete(cls, options: Options, decoded: ChunkSpec) -> Self:
         """Return the codec with the native byte order where none is asked for and one is needed."""
-        if (
-            not has_byte_order(decoded.dtype) and decoded.dtype.fields is None
-        ):  # of structures TensorStore wants it always
+        # of structures TensorStore always wants it
+        if not _has_byte_order(decoded.dtype) and decoded.dtype.fields is None:
             return cls(None)
         return cls(options.get("endian", sys.byteorder))
 
@@ -74,7 +73,7 @@ class BytesCodec:
         if not isinstance(decoded, ChunkSpec) or decoded.dtype.hasobject:
             raise StoreError('"bytes" codec requires elements of fixed size')
         endian = self.endian
-        if endian is None and has_byte_order(decoded.dtype):
+        if endian is None and _has_byte_order(decoded.dtype):
             if decoded.dtype.fields is None:
                 raise StoreError(
                     f'"bytes" codec requires that "endian" option is specified for data type {decoded.dtype.name}'

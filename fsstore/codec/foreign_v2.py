@@ -18,7 +18,7 @@ import numpy as np
 
 from fsstore._json import Json, quote
 from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
-from fsstore.codec.flat import FlatSpec
+from fsstore.codec.flat import FlatSpec, size_of
 from fsstore.codec.size import check_size
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 
@@ -59,7 +59,7 @@ class BoundReader:
 
     def decode(self, data: Any) -> Any:
         """Return the decoded array or buffer."""
-        check_size(memoryview(data).nbytes, self.encoded.size)
+        check_size(size_of(data), self.encoded.size)
         try:
             out = self.read(data)
         except StoreError:
@@ -67,9 +67,8 @@ class BoundReader:
         except self.failures as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise FailedPreconditionError(f"Invalid {self.name} data: {reason}") from None
-        size = out.nbytes if isinstance(out, np.ndarray) else memoryview(out).nbytes
-        hasobject = isinstance(out, np.ndarray) and out.dtype.hasobject
-        check_size(size, None if hasobject else self.decoded.size)
+        if not (isinstance(out, np.ndarray) and out.dtype.hasobject):
+            check_size(size_of(out), self.decoded.size)
         return out
 
 

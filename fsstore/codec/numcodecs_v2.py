@@ -28,7 +28,7 @@ from fsstore.codec.foreign_v2 import ForeignCodec
 from fsstore.codec.lz4 import BoundLz4
 from fsstore.codec.object_list import BoundObjectList, Json2, MsgPack2
 from fsstore.codec.shuffle import BoundShuffle
-from fsstore.codec.size import check_size
+from fsstore.codec.size import check_size, encoded_bound
 from fsstore.codec.stream import bz2_stream, lzma_stream
 from fsstore.codec.vlen import BoundVlen
 from fsstore.codec.zstd import BoundZstd
@@ -41,7 +41,7 @@ from fsstore.errors import (
 )
 from fsstore.registry import codecs_v2
 
-__all__ = ["ARRAY_CODECS", "BYTES_CODECS", "OBJECT_CODECS", "PACKING_CODECS", "Numcodec", "auto_shuffle"]
+__all__ = ["ARRAY_CODECS", "BYTES_CODECS", "OBJECT_CODECS", "PACKING_CODECS", "Numcodec"]
 
 ARRAY_CODECS = frozenset(
     {"astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"}
@@ -58,11 +58,6 @@ _REFUSED = {
     "msgpack": ": it does not say the shape of a chunk; numcodecs writes msgpack2 instead",
     "FITSVarBintable": ": rows hold arrays of any length, which no array of numbers can show",
 }
-
-
-def auto_shuffle(shuffle: int, itemsize: int) -> int:
-    """Return the shuffle of blosc that -1 stands for: bits for single bytes, else bytes."""
-    return shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,7 @@ class Numcodec:
             return FlatSpec(None, 0, max_size=text.max_size) if text.size is None else octets(text.size)
         if self.id == "shuffle":
             return decoded
-        limit = 2 * size + 4096 if size is not None and self.id in COMPRESSORS else None
+        limit = encoded_bound(decoded.as_bytes) if self.id in COMPRESSORS else None
         return FlatSpec(None, 0, max_size=limit)
 
     def _encoded_dtype(self, decoded: FlatSpec) -> np.dtype[Any]:
@@ -233,7 +228,9 @@ def _compressor(name: str, options: dict[str, Any], decoded: ByteSpec) -> BoundC
         case _:
             typesize = int(options.get("typesize") or decoded.itemsize or 1)
             typesize = typesize if 0 < typesize < 256 else 1
-            shuffle = auto_shuffle(int(options.get("shuffle", 1)), typesize)
+            shuffle = int(options.get("shuffle", 1))
+            if shuffle < 0:  # chosen for the elements: bits of single bytes, else bytes
+                shuffle = 2 if typesize == 1 else 1
             cname, clevel = str(options.get("cname", "lz4")), int(options.get("clevel", 5))
             layout = (typesize, int(options.get("blocksize", 0)))
             return BoundBlosc(decoded, cname, clevel, shuffle=shuffle, layout=layout)

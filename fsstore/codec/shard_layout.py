@@ -20,13 +20,14 @@ from fsstore import _runtime
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer, ChunkSpec
 from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
-from fsstore.codec.transpose import braces
+from fsstore.constraint import braced
 from fsstore.errors import DataLossError, StoreError
 
-__all__ = ["Entries", "ShardLayout", "blocks_of", "copy_blocks"]
+__all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks"]
 
 Entries = npt.NDArray[np.uint64]
-_MISSING = 2**64 - 1
+MISSING = 2**64 - 1
+"""The offset and the length of a sub-chunk that is not in the shard."""
 _SHARE_FROM = 16
 _PORTION_BYTES = 1 << 20
 _PORTION_PARTS = 512  # a system call takes 1,024
@@ -59,8 +60,8 @@ class ShardLayout:
     """
 
     __slots__ = (
+        "_fill",
         "_index",
-        "_missing",
         "at_start",
         "chunk",
         "count",
@@ -72,7 +73,7 @@ class ShardLayout:
 
     def __init__(self, chunk: ChunkSpec, inner: BoundChain, index: BoundChain, *, at_start: bool) -> None:
         self.chunk, self.inner, self._index, self.at_start = chunk, inner, index, at_start
-        self._missing = missing_element(chunk.dtype, chunk.fill_value)
+        self._fill = missing_element(chunk.dtype, chunk.fill_value)
         self.sub_shape = inner.chunk.shape
         self.grid = index.chunk.shape[:-1]
         self.count = math.prod(self.grid)
@@ -112,8 +113,8 @@ class ShardLayout:
     def _check(self, entries: Entries, numbers: Sequence[int], shard_size: int | None) -> None:
         offset, length = entries[:, 0], entries[:, 1]
         end = offset + length  # wraps around where the row is nonsense
-        missing = (offset == _MISSING) & (length == _MISSING)
-        bad = ~missing & ((offset == _MISSING) | (end < offset) | (end > 2**63 - 1))
+        missing = (offset == MISSING) & (length == MISSING)
+        bad = ~missing & ((offset == MISSING) | (end < offset) | (end > 2**63 - 1))
         if bad.any():
             row = int(np.argmax(bad))
             raise DataLossError(
@@ -132,14 +133,14 @@ class ShardLayout:
 
     def present(self, entries: Entries) -> npt.NDArray[np.bool_]:
         """Return which sub-chunks the rows say are there."""
-        return np.not_equal(entries[:, 0], np.uint64(_MISSING))
+        return np.not_equal(entries[:, 0], np.uint64(MISSING))
 
     def split(self, shard: Buffer) -> list[memoryview | None]:
         """Return views of the encoded sub-chunks of a whole shard in grid order, None for missing ones."""
         view = memoryview(shard)
         start, stop = self.index_span(len(view))
         entries = self.decode_index(view[start:stop], len(view))
-        return [None if at == _MISSING else view[at : at + n] for at, n in entries.tolist()]
+        return [None if at == MISSING else view[at : at + n] for at, n in entries.tolist()]
 
     def assemble(self, parts: Iterable[Buffer | None]) -> bytes:
         """Return the shard of encoded sub-chunks in grid order: contiguous, without gaps, None for missing ones."""
@@ -177,7 +178,7 @@ class ShardLayout:
         length = np.array(lengths, np.int64)
         end = np.cumsum(np.maximum(length, 0)) + (self.index_size if self.at_start else 0)
         entries = np.stack([end - length, length], axis=1).astype(np.uint64)
-        entries[length < 0] = _MISSING
+        entries[length < 0] = MISSING
         return self._index.encode(entries.reshape((*self.grid, 2)))
 
     def positions(self) -> Iterator[tuple[int, ...]]:
@@ -190,7 +191,7 @@ class ShardLayout:
 
     def describe(self, position: Sequence[int]) -> str:
         """Return how messages call the sub-chunk at a grid position."""
-        return f"shard entry {braces(tuple(position))}/{braces(self.grid)}"
+        return f"shard entry {braced(position)}/{braced(self.grid)}"
 
     @property
     def shares_cores(self) -> bool:
@@ -208,14 +209,14 @@ class ShardLayout:
         parts = flat if self.sub_shape else [flat.reshape(())]
         if not elide:
             return [self.inner.encode_all(part) for part in parts]
-        fills = rows_equal_fill(flat, self._missing).tolist()
+        fills = rows_equal_fill(flat, self._fill).tolist()
         return [None if fill else self.inner.encode(part) for part, fill in zip(parts, fills, strict=True)]
 
     def _encode_part(self, part: Array, *, elide: bool) -> Buffer | None:
         part = np.ascontiguousarray(part)
         if not elide:
             return self.inner.encode_all(part)
-        return None if equals_fill(part, self._missing) else self.inner.encode(part)
+        return None if equals_fill(part, self._fill) else self.inner.encode(part)
 
     def decode_into(self, shard: Buffer, out: Array) -> None:
         """Decode a whole shard into `out`, a chunk-shaped array; missing sub-chunks become the fill value."""
@@ -224,7 +225,7 @@ class ShardLayout:
             return
         parts = self.split(shard)
         if None in parts:
-            out[...] = self._missing
+            out[...] = self._fill
         first = 0
         for index in _boxes(self.grid, self.inner.run_length):
             box = blocks[(*index, ...)]
@@ -262,7 +263,7 @@ class ShardLayout:
         entries = self.decode_index(memoryview(shard)[start:stop], length)
         first = int(entries[0, 0])
         wanted = np.uint64(first) + np.arange(self.count, dtype=np.uint64) * np.uint64(size)
-        if first == _MISSING or (entries[:, 1] != size).any() or (entries[:, 0] != wanted).any():
+        if first == MISSING or (entries[:, 1] != size).any() or (entries[:, 0] != wanted).any():
             return False
         elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
         copy_blocks(blocks, elements.reshape(blocks.shape))

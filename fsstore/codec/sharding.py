@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore._json import Json, Parser, array_of, integer, one_of
+from fsstore._json import Json, array_of, integer, one_of
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.configuration import Member, Members, read_options
 from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.shard_layout import ShardLayout
-from fsstore.codec.transpose import braces
+from fsstore.constraint import braced
 from fsstore.errors import StoreError
 
-__all__ = ["BoundSharding", "ShardLayout", "ShardingCodec"]
+__all__ = ["ShardingCodec", "sub_chunk_grid"]
 
 _MAX_ENTRIES = 1 << 30
 
@@ -29,29 +29,20 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(array_of(integer(1))(value))
 
 
-def _members(chain: Parser[Any], *, stored: bool) -> dict[str, Member]:
-    return {
-        "chunk_shape": Member(_shape, stored=stored),
-        "codecs": Member(chain, stored=stored),
-        "index_codecs": Member(chain, stored=stored),
-        "index_location": Member(one_of("start", "end")),
-    }
-
-
 def sub_chunk_grid(chunk: tuple[int, ...], sub: tuple[int, ...]) -> tuple[int, ...]:
     """Return how many sub-chunks there are along each dimension, or raise `StoreError` when they do not fit."""
     if len(sub) != len(chunk):
         raise StoreError(
-            f"sharding_indexed sub-chunk shape of {braces(sub)} is not compatible with array of rank {len(chunk)}"
+            f"sharding_indexed sub-chunk shape of {braced(sub)} is not compatible with array of rank {len(chunk)}"
         )
     if any(size % part for size, part in zip(chunk, sub, strict=True)):
         raise StoreError(
-            f"sharding_indexed sub-chunk shape of {braces(sub)} does not evenly divide "
-            f"chunk shape of {braces(chunk)}"
+            f"sharding_indexed sub-chunk shape of {braced(sub)} does not evenly divide "
+            f"chunk shape of {braced(chunk)}"
         )
     grid = tuple(size // part for size, part in zip(chunk, sub, strict=True))
     if int(np.prod(grid, dtype=object)) > _MAX_ENTRIES:
-        raise StoreError(f"grid shape of {braces(grid)} has more than {_MAX_ENTRIES} entries")
+        raise StoreError(f"grid shape of {braced(grid)} has more than {_MAX_ENTRIES} entries")
     return grid
 
 
@@ -66,7 +57,12 @@ class ShardingCodec:
 
     name: ClassVar[str] = "sharding_indexed"
     kind: ClassVar[Kind] = "array_to_bytes"
-    members: ClassVar[Members] = _members(CodecChain.from_json, stored=True)
+    members: ClassVar[Members] = {
+        "chunk_shape": Member(_shape, stored=True),
+        "codecs": Member(CodecChain.from_json, stored=True),
+        "index_codecs": Member(CodecChain.from_json, stored=True),
+        "index_location": Member(one_of("start", "end")),
+    }
 
     @classmethod
     def from_json(cls, configuration: Mapping[str, Json]) -> Self:

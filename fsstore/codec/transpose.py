@@ -14,16 +14,12 @@ from fsstore._json import Json, array_of, integer, one_of
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.constraint import braced
 from fsstore.errors import JsonError, StoreError
 
-__all__ = ["Order", "TransposeCodec", "braces", "permutation"]
+__all__ = ["Order", "TransposeCodec", "permutation"]
 
 Order = tuple[int, ...] | str
-
-
-def braces(values: tuple[int, ...] | list[int]) -> str:
-    """Return integers as TensorStore prints index vectors: `{0, 1}`."""
-    return "{" + ", ".join(map(str, values)) + "}"
 
 
 def _parse_order(value: Any) -> Order:
@@ -39,7 +35,7 @@ def _parse_order(value: Any) -> Order:
 def _parse_permutation(value: Any) -> tuple[int, ...]:
     order = tuple(array_of(integer())(value))
     if sorted(order) != list(range(len(order))):
-        raise JsonError(f"{braces(order)} is not a valid permutation")
+        raise JsonError(f"{braced(order)} is not a valid permutation")
     return order
 
 
@@ -48,7 +44,7 @@ def permutation(order: Order, rank: int) -> tuple[int, ...]:
     if isinstance(order, str):
         return tuple(range(rank)) if order == "C" else tuple(range(rank))[::-1]
     if len(order) != rank:
-        raise StoreError(f"{braces(order)} is not a valid dimension permutation for a rank {rank} array")
+        raise StoreError(f"{braced(order)} is not a valid dimension permutation for a rank {rank} array")
     return order
 
 

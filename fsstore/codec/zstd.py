@@ -29,9 +29,8 @@ __all__ = ["BoundZstd", "ZstdCodec"]
 _STEP = 64
 _MAGIC = zstandard.FRAME_HEADER
 _SIZE = zstandard.frame_content_size
-_UNSET = (
-    b"\x91not decompressed"  # at the end of a destination: the library does not say how much it has filled
-)
+# put at the end of a destination: the library does not say how much of it it has filled
+_UNSET = b"\x91not decompressed"
 _DAMAGED = (zstandard.ZstdError, MemoryError)
 
 
@@ -84,7 +83,7 @@ class BoundZstd:
                 if len(out) == size:
                     return out
         except _DAMAGED:
-            pass
+            pass  # or several frames; what follows tells which
         return _decode_frames(bytes(data), size, output_limit(self.decoded, len(data)))
 
     def decode_into(self, data: Any, out: Array) -> bool:
