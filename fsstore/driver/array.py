@@ -48,7 +48,6 @@ class ArrayKind(PlainKind):
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
         """Return the schema with the shape of the nested lists."""
-        del bases
         if schema.dtype is None:
             return schema
         known = schema.copy()
@@ -166,5 +165,4 @@ class InMemoryDriver(ArrayDriver):
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
     ) -> Statistics:
         """Say that all of it is there."""
-        del transform
         return Statistics(False if not_stored else None, True if fully_stored else None)

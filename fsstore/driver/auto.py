@@ -9,7 +9,6 @@ What formats look like stands in their own files, as `Detection` values; `kvstor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +28,7 @@ from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.recheck import MEMBERS as RECHECK
 from fsstore.recheck import recheck
 
-__all__ = ["KIND", "AutoKind", "enter", "enter_group"]
+__all__ = ["KIND", "enter", "enter_group"]
 
 _DEPTH = 8  # adapters inside each other
 
@@ -54,16 +53,6 @@ class AutoKind(PlainKind):
             except JsonError as error:
                 fields.problem(error.within(f"Error parsing object member {quote(name)}").message)
         return out
-
-    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Refuse anything after the colon."""
-        if rest:
-            raise StoreError("Path not supported")
-        return "", {}
-
-    def to_url(self, members: Mapping[str, Any]) -> str:
-        """Return `auto:`."""
-        return "auto:"
 
     async def open(self, opening: Opening) -> OpenArray:
         """Detect the format and open the array."""
@@ -179,7 +168,7 @@ async def _about_group(error: StoreError, kvstore: OpenKv, found: Found) -> Stor
     answer = found.answers.get("zarr.json")
     try:
         document = loads(answer.value, lenient=True) if answer is not None else None
-    except StoreError:
+    except StoreError:  # no JSON, as the driver has said
         return error
     if not isinstance(document, dict) or document.get("node_type") != "group":
         return error
@@ -195,7 +184,7 @@ async def _listed(kvstore: OpenKv, found: Found) -> str:
     """Return which arrays are below a group, as a sentence, or nothing."""
     try:
         names = await arrays_below(kvstore.prefix, limit=50, known=found.answers)
-    except StoreError:
+    except StoreError:  # the error that this is added to matters more
         return ""
     if not names:
         return ""

@@ -21,7 +21,7 @@ from fsstore.index.transform import identity
 from fsstore.schema import Schema
 from fsstore.url import decode_path
 
-__all__ = ["KIND", "CastDriver", "CastKind"]
+__all__ = ["KIND", "CastDriver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CastKind(PlainKind):
         return merged
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what the spec says of the array."""
+        """Return what is known of the base, with the data type asked for."""
         known = bases[0] if bases else Schema()
         return known.retyped(self.constrain(members, schema).dtype)
 
@@ -98,24 +98,23 @@ class CastDriver(ArrayDriver):
         return self._inner.domain()
 
     def members(self) -> Mapping[str, Any]:
-        """Return no members: the data type is the spec's."""
+        """Return the data type."""
         return {"dtype": self.dtype.name}
 
     def schema(self) -> Schema:
         """Return the base's schema with the data type and the fill value converted."""
-        schema = self._inner.schema()
-        given: dict[str, Any] = {
-            "dtype": self.dtype,
-            "domain": schema.domain,
-            "chunk_layout": schema.chunk_layout,
-        }
-        if schema.dimension_units is not None:
-            given["dimension_units"] = schema.dimension_units
-        if schema.codec is not None:
-            given["codec"] = schema.codec
-        if schema.fill_value is not None and self._out is not None:
-            given["fill_value"] = self._out(np.asarray(schema.fill_value))
-        return Schema(**given)
+        below = self._inner.schema()
+        fill = below.fill_value
+        if fill is not None:
+            fill = None if self._out is None else self._out(np.asarray(fill))
+        return Schema(
+            dtype=self.dtype,
+            domain=below.domain,
+            chunk_layout=below.chunk_layout,
+            codec=below.codec,
+            fill_value=fill,
+            dimension_units=below.dimension_units,
+        )
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read and convert a view."""

@@ -34,6 +34,7 @@ from fsstore.index.transform import identity
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.open_mode import OpenMode
+from fsstore.recheck import MEMBERS as RECHECK
 from fsstore.recheck import recheck
 from fsstore.schema import Schema
 from fsstore.url import decode_path, encode_path, reject_query
@@ -81,13 +82,9 @@ class ChunkedKind:
                 out[name] = chosen
         if FIELD in out and OCTETS in out:
             fields.problem(f'"{FIELD}" and "{OCTETS}" are mutually exclusive')
-        for name in ("recheck_cached_metadata", "recheck_cached_data"):
-            value = fields.take(name, recheck)
-            if value is not None and value != ChunkedOptions.defaults()[name]:
-                out[name] = value
-        for name in ("fill_missing_data_reads", "store_data_equal_to_fill_value"):
-            value = fields.take(name, boolean)
-            if value is not None and value != ChunkedOptions.defaults()[name]:
+        for name, usual in ChunkedOptions.defaults().items():
+            value = fields.take(name, recheck if name in RECHECK else boolean)
+            if value is not None and value != usual:
                 out[name] = value
         return out
 
@@ -100,9 +97,7 @@ class ChunkedKind:
         known = self.format.implied_schema(members.get("metadata", {}), self._chosen(members), schema)
         if schema.domain is None or known.domain is None:
             return known
-        fixed = self.format.constrain_schema(
-            members.get("metadata", {}), self._chosen(members), Schema()
-        ).domain
+        fixed = self.constrain(members, Schema()).domain
         bounds = [True] * known.domain.rank
         if fixed is not None and fixed.rank == known.domain.rank:
             bounds = list(fixed.implicit_upper_bounds)
@@ -170,13 +165,9 @@ class _Job:
     def chosen(self) -> dict[str, Any]:
         return self.kind._chosen(self.opening.members)
 
-    @property
-    def schema(self) -> Schema:
-        return self.opening.schema
-
     def create(self) -> ChunkedArray:
         try:
-            return self.kind.format.create(self.constraints, self.chosen, self.schema)
+            return self.kind.format.create(self.constraints, self.chosen, self.opening.schema)
         except StoreError as error:
             where = (
                 f'Error writing {self.entry.describe()}: Cannot create using specified "metadata" and schema'
@@ -184,7 +175,7 @@ class _Job:
             raise error.within(where) from error
 
     def check(self, array: ChunkedArray) -> None:
-        self.kind.format.check(array, self.constraints, self.chosen, self.schema)
+        self.kind.format.check(array, self.constraints, self.chosen, self.opening.schema)
 
 
 async def _open(kind: ChunkedKind, opening: Opening) -> OpenArray:

@@ -33,7 +33,6 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.opened import OpenKv
-from fsstore.layout import ChunkLayout
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 
@@ -90,23 +89,14 @@ class ChunkedDriver(ArrayDriver):
     def schema(self) -> Schema:
         """Return what the metadata say."""
         array = self.array
-        layout = ChunkLayout(
-            inner_order=array.inner_order,
-            grid_origin=(0,) * array.rank,
-            write_chunk_shape=array.write_chunk,
-            read_chunk_shape=array.read_chunk,
+        return Schema(
+            dtype=array.dtype,
+            domain=self.domain(),
+            chunk_layout=array.layout,
+            codec=CodecSpec(dict(array.codec)),
+            fill_value=array.fill_value,
+            dimension_units=array.units,
         )
-        given: dict[str, Any] = {
-            "dtype": array.dtype,
-            "domain": self.domain(),
-            "chunk_layout": layout,
-            "codec": CodecSpec(dict(array.codec)),
-        }
-        if array.fill_value is not None:
-            given["fill_value"] = array.fill_value
-        if array.units is not None:
-            given["dimension_units"] = array.units
-        return Schema(**given)
 
     # --- input and output
 

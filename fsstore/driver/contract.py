@@ -185,6 +185,8 @@ class ArrayDriver:
     kvstore: OpenKv | None = None
     base: OpenArray | None = None
     layers: tuple[Any, ...] = ()
+    transaction: Any = None
+    """The transaction the driver is bound to, or None."""
 
     def domain(self) -> IndexDomain:
         """Return the current domain of the whole array."""
@@ -239,9 +241,6 @@ class ArrayDriver:
     def with_transaction(self, transaction: Any) -> ArrayDriver:
         """Return the driver bound to a transaction."""
         raise UnimplementedError("Transactions are not supported by this driver")
-
-    transaction: Any = None
-    """The transaction the driver is bound to, or None."""
 
 
 def usual_resources(kind: DriverKind, context: Context) -> dict[str, ContextResource]:

@@ -39,7 +39,7 @@ def conversion(source: dtype, target: dtype) -> Conversion | None:
     if source.name == "bool" and target.name in _TEXT:
         return None
     if source.name in _TEXT:
-        return _between_text(source, target) if target.name in _TEXT else None
+        return _between_text(target) if target.name in _TEXT else None
     if target.name in _TEXT:
         as_bytes = target.name == "string"
         return _each(lambda value: _text(value).encode() if as_bytes else _text(value))
@@ -153,7 +153,7 @@ def _from_json(target: dtype) -> Callable[[Any], Any]:
     return convert
 
 
-def _between_text(source: dtype, target: dtype) -> Conversion:
+def _between_text(target: dtype) -> Conversion:
     if target.name == "string":
         return _each(lambda value: value.encode() if isinstance(value, str) else value)
 
@@ -163,5 +163,4 @@ def _between_text(source: dtype, target: dtype) -> Conversion:
         except UnicodeDecodeError as error:
             raise StoreError(f"Invalid UTF-8 sequence encountered: {error}") from None
 
-    del source
     return _each(decode)

@@ -29,7 +29,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.schema import Schema
 
-__all__ = ["KIND", "DownsampleDriver", "DownsampleKind"]
+__all__ = ["KIND", "DownsampleDriver"]
 
 _PIECE_ELEMENTS = 1 << 22  # of two pieces at once: one is reduced while the next is read
 
@@ -110,16 +110,11 @@ class DownsampleDriver(ArrayDriver):
             )
         check_method(method, base.driver.dtype)
         self.kind = KIND
-        self.base = base
+        self.base: OpenArray = base
         self.dtype = base.driver.dtype
         self.readable, self.transaction = base.driver.readable, base.driver.transaction
         self._factors, self._method = tuple(factors), method
         self._domain = reduced_domain(base.transform.domain, factors, method)
-
-    @property
-    def _base(self) -> OpenArray:
-        assert self.base is not None
-        return self.base
 
     def domain(self) -> IndexDomain:
         """Return the domain of the base at the lower resolution."""
@@ -131,7 +126,7 @@ class DownsampleDriver(ArrayDriver):
 
     def schema(self) -> Schema:
         """Return the schema of the base at the lower resolution."""
-        driver, transform = self._base
+        driver, transform = self.base
         return _reduced_schema(
             driver.schema().through(transform), transform.domain, self._factors, self._method
         )
@@ -141,11 +136,11 @@ class DownsampleDriver(ArrayDriver):
         located = compose(transform, identity(self._domain))
         if self._method == "stride":
             return strided(located, self._factors)
-        return covering(located, self._factors, self._base.transform.domain)
+        return covering(located, self._factors, self.base.transform.domain)
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read a view."""
-        driver, below = self._base
+        driver, below = self.base
         try:
             located = compose(transform, identity(self._domain))
             if self._method == "stride":
@@ -183,7 +178,7 @@ class DownsampleDriver(ArrayDriver):
         yield from self._pieces(where, (*box[:axis], slice(middle, box[axis].stop), *box[axis + 1 :]))
 
     async def _read_piece(self, where: Sequence[Array], box: tuple[slice, ...], out: Array) -> None:
-        driver, below = self._base
+        driver, below = self.base
         maps, sizes, groups, picks = [], [], [], []
         for dimension, (place, factor) in enumerate(zip(where, self._factors, strict=True)):
             low, high = below.domain.inclusive_min[dimension], below.domain.exclusive_max[dimension]
@@ -200,7 +195,7 @@ class DownsampleDriver(ArrayDriver):
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view with the bounds the base has now."""
-        driver, below = self._base
+        driver, below = self.base
         now = await driver.resolve(below, fix=fix)
         return compose(transform, identity(reduced_domain(now.domain, self._factors, self._method)))
 
@@ -208,13 +203,13 @@ class DownsampleDriver(ArrayDriver):
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
     ) -> Statistics:
         """Return the base's statistics of what the view is about."""
-        driver, below = self._base
+        driver, below = self.base
         view = compose(self.base_view(transform), below)
         return await driver.statistics(view, not_stored=not_stored, fully_stored=fully_stored)
 
     def with_transaction(self, transaction: Any) -> DownsampleDriver:
         """Return the view of the base bound to a transaction."""
-        driver, below = self._base
+        driver, below = self.base
         bound = OpenArray(driver.with_transaction(transaction), below)
         return DownsampleDriver(bound, self._factors, self._method)
 

@@ -34,7 +34,7 @@ from fsstore.kvstore.opened import OpenKv
 from fsstore.recheck import recheck
 from fsstore.schema import Schema
 
-__all__ = ["AVIF", "BMP", "JPEG", "PNG", "TIFF", "WEBP", "ImageDriver", "ImageKind"]
+__all__ = ["AVIF", "BMP", "JPEG", "PNG", "TIFF", "WEBP", "ImageDriver"]
 
 _LARGEST = 2**30  # bytes decoded
 _INT32 = integer(-(2**31), 2**31 - 1)
@@ -71,12 +71,6 @@ class ImageKind(PlainKind):
         merged = schema.copy()
         merged.update(dtype="uint8", domain=_FROM_ZERO)
         return merged
-
-    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Refuse anything after the colon."""
-        if rest:
-            raise StoreError("Path not supported")
-        return "", {}
 
     def to_url(self, members: Mapping[str, Any]) -> str:
         """Return the scheme; a page has no URL."""
@@ -182,7 +176,7 @@ def _check_page(imagecodecs: Any, data: bytes, page: int | None) -> None:
         return
     try:
         imagecodecs.tiff_decode(data, 1)
-    except (RuntimeError, ValueError, IndexError):
+    except (RuntimeError, ValueError, IndexError):  # there is one page
         return
     raise DataLossError("Multi-page TIFF image encountered without a specified page")
 

@@ -35,16 +35,15 @@ from fsstore.recheck import recheck
 from fsstore.schema import Schema
 from fsstore.url import decode_path, encode_path
 
-__all__ = ["KIND", "JsonDriver", "JsonKind"]
+__all__ = ["KIND", "JsonDriver"]
 
 _ATTEMPTS = 1000
 
 
 def _pointer(value: Any) -> str:
+    pointer = string(value)
     try:
-        return check_pointer(string(value))
-    except JsonError:
-        raise
+        return check_pointer(pointer)
     except StoreError as error:
         raise JsonError(error.message) from None
 

@@ -92,10 +92,12 @@ def replace(document: Any, pointer: str, part: Any) -> Any:
             if token == "-":
                 value.append(part if last else {})
                 value = value[-1]
-            elif last:
-                value[_index(token, value, upto, FailedPreconditionError)] = part
+                continue
+            index = _index(token, value, upto, FailedPreconditionError)
+            if last:
+                value[index] = part
             else:
-                value = value[_index(token, value, upto, FailedPreconditionError)]
+                value = value[index]
         else:
             raise _through_scalar(upto, value)
     return root

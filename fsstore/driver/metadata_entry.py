@@ -20,12 +20,12 @@ from fsstore.format.contract import ChunkedArray, Format
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.opened import OpenKv
 
-__all__ = ["MetadataEntry", "store_identity"]
+__all__ = ["MetadataEntry"]
 
 _NONE: Mapping[str, ReadResult] = {}
 
 
-def store_identity(kvstore: OpenKv) -> str:
+def _store_identity(kvstore: OpenKv) -> str:
     """Return a text that is equal for key-value stores that hold the same data."""
     parts = []
     for spec in kvstore.spec.walk():
@@ -87,7 +87,7 @@ class MetadataEntry:
     ) -> MetadataEntry:
         """Return the entry that the handles of a cache pool share; those in a transaction share their own."""
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
-        identity = (array_format.id, chosen, store_identity(kvstore))
+        identity = (array_format.id, chosen, _store_identity(kvstore))
         made = cls(array_format, kvstore.prefix, options, identity)
         return made._share(kvstore, pool)
 
@@ -176,9 +176,8 @@ class MetadataEntry:
         reads = [Read(key, if_not_equal=known if key == self.key else UNKNOWN) for key in keys]
         try:
             found = await self.store.read_many(reads) if reads else []
-        except (
-            PermissionDeniedError
-        ):  # what object stores answer for a key that is not there and may not be listed
+        except PermissionDeniedError:
+            # what object stores answer for a key that is not there and may not be listed
             if keys[-1] != beside:
                 raise
             found = await self.store.read_many(reads[:-1]) if reads[:-1] else []

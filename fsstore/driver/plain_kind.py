@@ -8,7 +8,7 @@ from typing import Any
 
 from fsstore._json import Fields, Json
 from fsstore.driver.contract import Role
-from fsstore.errors import UnimplementedError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.schema import Schema
 
@@ -17,7 +17,7 @@ __all__ = ["PlainKind"]
 
 @dataclass(frozen=True, slots=True)
 class PlainKind:
-    """A kind without members and URL that adds nothing to the schema; a `DriverKind` once it has `open`."""
+    """A kind without members that adds nothing to the schema; a `DriverKind` once it has `open`."""
 
     id: str
     schemes: tuple[str, ...] = ()
@@ -53,9 +53,13 @@ class PlainKind:
         return path
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
+        """Refuse anything after the colon."""
+        if rest:
+            raise StoreError("Path not supported")
+        return "", {}
 
     def to_url(self, members: Mapping[str, Any]) -> str:
-        """Refuse: there is no URL."""
-        raise UnimplementedError("URL representation not supported")
+        """Return the scheme, if there is one."""
+        if not self.schemes:
+            raise UnimplementedError("URL representation not supported")
+        return f"{self.schemes[0]}:"

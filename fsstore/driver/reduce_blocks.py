@@ -25,9 +25,8 @@ __all__ = ["METHODS", "check_method", "reduce_blocks"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 METHODS = ("stride", "mean", "min", "max", "median", "mode")
-_AT_ONCE = (
-    1 << 18
-)  # elements: what passes over them again and again should find them in the cache of the core
+# elements: what passes over them again and again should find them in the cache of the core
+_AT_ONCE = 1 << 18
 
 
 def check_method(method: str, kind: dtype) -> None:
@@ -50,9 +49,8 @@ def reduce_blocks(values: Array, groups: Sequence[Sequence[int]], method: str) -
     """Return the array of reduced blocks; `groups` are the sizes of the groups along each dimension."""
     out = np.empty(tuple(len(sizes) for sizes in groups), values.dtype)
     reduce = _REDUCERS[method]
-    cut = next(
-        (axis for axis, sizes in enumerate(groups) if len(sizes) > 1), 0
-    )  # outermost: parts are contiguous
+    # the outermost dimension that can be cut: its parts are contiguous
+    cut = next((axis for axis, sizes in enumerate(groups) if len(sizes) > 1), 0)
     most = max(1, _AT_ONCE * len(groups[cut]) // max(1, values.size)) if groups else 1
     for runs in product(*(_runs(sizes, most if axis == cut else None) for axis, sizes in enumerate(groups))):
         place = tuple(slice(run[0], run[0] + run[1]) for run in runs)

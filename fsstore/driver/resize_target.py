@@ -12,11 +12,11 @@ from typing import Any
 from fsstore.driver.contract import Bounds
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.interval import MAX_FINITE
 from fsstore.index.output_map import ARRAY, SINGLE
 
 __all__ = ["Target", "target_of"]
 
-_MAX_EXTENT = 2**62 - 2
 
 Interval = tuple[int | None, int | None]
 
@@ -81,8 +81,8 @@ def _check_request(domain: IndexDomain, dimension: int, request: Interval) -> No
         raise _refused(dimension, "Cannot change explicit upper bound")
     if high is None:
         return
-    if high > _MAX_EXTENT:
-        raise _refused(dimension, f"new upper bound {high} is above {_MAX_EXTENT}")
+    if high > MAX_FINITE:
+        raise _refused(dimension, f"new upper bound {high} is above {MAX_FINITE}")
     least = domain.inclusive_min[dimension] if low is None else low
     if high < least and (low is not None or not domain.implicit_lower_bounds[dimension]):
         raise _refused(dimension, f"new upper bound {high} is below the lower bound {least}")
@@ -125,7 +125,7 @@ def _extent(number: int, output: Any, request: Interval) -> int | None:
         raise FailedPreconditionError(
             f"Cannot change inclusive lower bound of output dimension {number}, which is fixed at 0, to {low}"
         )
-    if high is not None and not 0 <= high <= _MAX_EXTENT:
+    if high is not None and not 0 <= high <= MAX_FINITE:
         raise _refused(output.input_dimension, f"output dimension {number} would have the upper bound {high}")
     return high
 

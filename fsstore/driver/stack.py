@@ -28,7 +28,7 @@ from fsstore.schema import Schema
 if TYPE_CHECKING:
     from fsstore.store import TensorStore
 
-__all__ = ["KIND", "StackDriver", "StackKind"]
+__all__ = ["KIND"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,6 @@ class StackKind(PlainKind):
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
         """Return the schema with the type of the layers, and the hull of their domains if it gives none."""
-        del members
         kind = schema.dtype
         hull: IndexDomain | None = None
         for number, layer in enumerate(bases):
@@ -130,9 +129,8 @@ class StackDriver(ArrayDriver):
         """Return the constraints that a spec of the stack repeats."""
         return self._schema.retyped(self.dtype)
 
-    def _pieces(self, transform: IndexTransform) -> list[tuple[int, tuple[slice, ...], IndexTransform]]:
-        """Return layer, place in the result, and view in the coordinates of the stack, of each part of a request."""
-        located = compose(transform, identity(self._domain))
+    def _pieces(self, located: IndexTransform) -> list[tuple[int, tuple[slice, ...], IndexTransform]]:
+        """Return layer, place in the result, and view, of each part of a view in the coordinates of the stack."""
         low = located.domain.inclusive_min
         out = []
         for layer, box in self._parts.of(located):
@@ -167,9 +165,9 @@ class StackDriver(ArrayDriver):
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read a view, each part from its layer."""
         try:
-            shape = compose(transform, identity(self._domain)).domain.shape
-            out = new_array(shape, self.dtype.numpy_dtype, order)
-            pieces = self._pieces(transform)
+            located = compose(transform, identity(self._domain))
+            out = new_array(located.domain.shape, self.dtype.numpy_dtype, order)
+            pieces = self._pieces(located)
         except StoreError as error:
             return futures.failed(error)
 
@@ -186,9 +184,9 @@ class StackDriver(ArrayDriver):
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write a view, each part to its layer; nothing is written where a part has none."""
         try:
-            pieces = self._pieces(transform)
-            shape = compose(transform, identity(self._domain)).domain.shape
-            spread = broadcast(values, shape)
+            located = compose(transform, identity(self._domain))
+            pieces = self._pieces(located)
+            spread = broadcast(values, located.domain.shape)
         except StoreError as error:
             return futures.failed(error)
 
@@ -203,7 +201,6 @@ class StackDriver(ArrayDriver):
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view: the domain of a stack is fixed."""
-        del fix
         return compose(transform, identity(self._domain))
 
     def with_transaction(self, transaction: Any) -> StackDriver:

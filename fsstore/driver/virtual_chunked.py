@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -35,10 +35,12 @@ from fsstore.layout import ChunkLayout
 from fsstore.schema import Schema
 from fsstore.virtual import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
 
-__all__ = ["VirtualChunkedDriver", "opened_functions"]
+__all__ = ["opened_functions"]
 
 _CONSTRAINTS = frozenset(("rank", "dtype", "domain", "shape", "chunk_layout", "dimension_units", "schema"))
 Function = Callable[[IndexDomain, Array, Any], Any]
+_Parts: TypeAlias = list[tuple[tuple[slice, ...], list[Array]]]
+"""Parts of a request in one chunk: the box of the result, and the coordinates of its elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,9 @@ class VirtualChunkedDriver(ArrayDriver):
         chunk: Array = np.empty(shape, self.dtype.numpy_dtype).transpose(np.argsort(self._order))
         return chunk
 
-    def _pieces(
-        self, located: IndexTransform
-    ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], list[Array]]]:
-        """Yield chunk numbers, box of the result, and coordinates, of each part of a request."""
+    def _by_chunk(self, located: IndexTransform) -> dict[tuple[int, ...], _Parts]:
+        """Return the parts of a request by the numbers of their chunks."""
+        chunks: dict[tuple[int, ...], _Parts] = {}
         where = [coordinates(located, dimension) for dimension in range(located.output_rank)]
         cells = [
             (place - origin) // size
@@ -151,12 +152,13 @@ class VirtualChunkedDriver(ArrayDriver):
         ]
         shape = located.domain.shape
         if 0 in shape:
-            return
+            return chunks
         for sides in product(*(list(pairwise(cuts(cells, axis, size))) for axis, size in enumerate(shape))):
             box = tuple(slice(*side) for side in sides)
             corner = tuple(begin for begin, _ in sides)
-            parts = [within(place, box) for place in where]
-            yield tuple(at_corner(cell, corner) for cell in cells), box, parts
+            numbers = tuple(at_corner(cell, corner) for cell in cells)
+            chunks.setdefault(numbers, []).append((box, [within(place, box) for place in where]))
+        return chunks
 
     def _located(self, transform: IndexTransform) -> IndexTransform:
         return compose(transform, identity(self._domain))
@@ -175,7 +177,7 @@ class VirtualChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
 
-        async def one(numbers: tuple[int, ...], parts: list[tuple[tuple[slice, ...], list[Array]]]) -> None:
+        async def one(numbers: tuple[int, ...], parts: _Parts) -> None:
             cell = self._cell(numbers)
             chunk = await self._read_chunk(cell)
             for box, where in parts:
@@ -188,14 +190,6 @@ class VirtualChunkedDriver(ArrayDriver):
 
         return _runtime.start(run())
 
-    def _by_chunk(
-        self, located: IndexTransform
-    ) -> dict[tuple[int, ...], list[tuple[tuple[slice, ...], list[Array]]]]:
-        chunks: dict[tuple[int, ...], list[tuple[tuple[slice, ...], list[Array]]]] = {}
-        for numbers, box, where in self._pieces(located):
-            chunks.setdefault(numbers, []).append((box, where))
-        return chunks
-
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write a view; chunks written in part are read before."""
         try:
@@ -204,7 +198,7 @@ class VirtualChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
 
-        async def one(numbers: tuple[int, ...], parts: list[tuple[tuple[slice, ...], list[Array]]]) -> None:
+        async def one(numbers: tuple[int, ...], parts: _Parts) -> None:
             cell = self._cell(numbers)
             touched = np.zeros(cell.shape, bool)
             for _, where in parts:
@@ -231,7 +225,6 @@ class VirtualChunkedDriver(ArrayDriver):
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view: the domain is fixed."""
-        del fix
         return self._located(transform)
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 from fsstore._json import Json, Parser
 from fsstore.chunk.model import ChunkModel
 from fsstore.dtypes import dtype
+from fsstore.layout import ChunkLayout
 from fsstore.schema import Schema
 from fsstore.units import Unit
 
@@ -46,6 +47,16 @@ class ChunkedArray:
     def rank(self) -> int:
         """The number of dimensions."""
         return len(self.shape)
+
+    @property
+    def layout(self) -> ChunkLayout:
+        """How the elements lie in chunks."""
+        return ChunkLayout(
+            inner_order=self.inner_order,
+            grid_origin=(0,) * self.rank,
+            write_chunk_shape=self.write_chunk,
+            read_chunk_shape=self.read_chunk,
+        )
 
 
 class Format(Protocol):

@@ -66,15 +66,17 @@ def _float_v3(value: Any, native: np.dtype[Any]) -> Any:
 
 
 def _float_v2(value: Any, native: np.dtype[Any]) -> Any:
-    if isinstance(value, str):
-        try:
-            number = _SPECIAL[value] if value in _SPECIAL else float(value)
-        except ValueError:
-            number = math.nan
-        if value not in _SPECIAL and (math.isnan(number) or math.isinf(number)):
-            raise JsonError(f"Invalid floating-point value: {show(value)}")
-        return _scalar(number, native)
-    return _scalar(_number(value), native)
+    if not isinstance(value, str):
+        return _scalar(_number(value), native)
+    if value in _SPECIAL:
+        return _scalar(_SPECIAL[value], native)
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise JsonError(f"Invalid floating-point value: {show(value)}")
+    return _scalar(number, native)
 
 
 def _complex(value: Any, native: np.dtype[Any], part: Callable[[Any, np.dtype[Any]], Any]) -> Any:
@@ -105,11 +107,10 @@ def _from_octets(value: Any, length: int | None = None) -> bytes:
 
 def _bytes(value: Any, native: np.dtype[Any]) -> Any:
     data = _from_base64(value)
+    if native.kind == "S":
+        data = data.ljust(native.itemsize, b"\0")
     if len(data) != native.itemsize:
-        if native.kind == "S" and len(data) < native.itemsize:
-            data = data.ljust(native.itemsize, b"\0")
-        else:
-            raise JsonError(f"Expected {native.itemsize} base64-encoded bytes, but received: {len(data)}")
+        raise JsonError(f"Expected {native.itemsize} base64-encoded bytes, but received: {len(data)}")
     return np.frombuffer(data, native)[0]
 
 
@@ -153,14 +154,9 @@ def _opaque_v3(value: Any, native: np.dtype[Any]) -> Any:
 
 
 def _float_to_v3(value: Any, native: np.dtype[Any]) -> Json:
-    number = float(value)
-    if math.isinf(number):
-        return "Infinity" if number > 0 else "-Infinity"
-    if not math.isnan(number):
-        return number
     data = np.asarray(value, native).tobytes()
-    if data == _scalar(math.nan, native).tobytes():
-        return "NaN"
+    if not math.isnan(float(value)) or data == _scalar(math.nan, native).tobytes():
+        return _float_to_v2(value)
     bits = int.from_bytes(data, "little" if native.newbyteorder("=").isnative else "big")
     return f"0x{bits:0{2 * native.itemsize}x}"
 
@@ -197,10 +193,10 @@ def fill_from_v2(value: Any, native: np.dtype[Any], name: str = "") -> Any:
     """
     if value is None:
         return None
-    if native.kind in "iu":
-        return _scalar(integer(*_integer_range(native) or (0, 0))(value), native)
-    if native.name in _ML_INTEGERS:
-        return _scalar(integer()(value), native)
+    limits = _integer_range(native)
+    if limits is not None:
+        parse = integer() if native.name in _ML_INTEGERS else integer(*limits)
+        return _scalar(parse(value), native)
     if native.kind == "b":
         return np.bool_(boolean(value))
     if _is_float(native):
@@ -241,7 +237,7 @@ def fill_to_v2(value: Any, native: np.dtype[Any]) -> Json:
     """Return a fill value as zarr v2 metadata has it."""
     if value is None:
         return None
-    if native.kind in "iu" or native.name in _ML_INTEGERS:
+    if _integer_range(native) is not None:
         return int(value)
     if native.kind == "b":
         return bool(value)

@@ -21,6 +21,7 @@ from fsstore.errors import FailedPreconditionError, JsonError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.n5_match import (
     DATA_TYPES,
+    PER_DIMENSION,
     check_constraints,
     constrain_schema,
     create_metadata,
@@ -30,11 +31,10 @@ from fsstore.format.n5_match import (
     unsupported,
 )
 from fsstore.index import IndexDomain
+from fsstore.index.interval import MAX_FINITE
 from fsstore.schema import Schema
 
 __all__ = ["N5"]
-
-_MAX_EXTENT = 2**62 - 2
 
 
 def _data_type(value: Any) -> str:
@@ -54,8 +54,8 @@ def _axes(value: Any) -> list[str]:
 
 
 _MEMBERS: Mapping[str, Parser[Any]] = {
-    "dimensions": array_of(integer(0, _MAX_EXTENT)),
-    "blockSize": array_of(integer(1, _MAX_EXTENT)),
+    "dimensions": array_of(integer(0, MAX_FINITE)),
+    "blockSize": array_of(integer(1, MAX_FINITE)),
     "dataType": _data_type,
     "compression": parse_compression,
     "axes": _axes,
@@ -63,7 +63,6 @@ _MEMBERS: Mapping[str, Parser[Any]] = {
     "resolution": array_of(number),
 }
 _REQUIRED = ("dimensions", "blockSize", "dataType", "compression")
-_PER_DIMENSION = ("dimensions", "blockSize", "axes", "units", "resolution")
 
 
 def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
         if name in fields or (stored and name in _REQUIRED):
             out[name] = fields.require(name, parser)
     rank = rank_of({name: item for name, item in out.items() if item is not None})
-    for name in _PER_DIMENSION:
+    for name in PER_DIMENSION:
         if out.get(name) is not None and len(out[name]) != rank:
             fields.problem(
                 f'Error parsing object member "{name}": Array has length {len(out[name])} but should have length {rank}'
@@ -104,19 +103,16 @@ class N5:
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> Schema:
         """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
-        del options
         return constrain_schema(constraints, schema)
 
     def implied_schema(
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> Schema:
         """Return `schema` with everything that follows from the constraints merged in."""
-        del options
         return implied_schema(constraints, schema)
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""
-        del options
         try:
             return build(_parse(loads(data), stored=True))
         except JsonError as error:
@@ -134,14 +130,12 @@ class N5:
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> ChunkedArray:
         """Return a new array that satisfies the schema and the constraints."""
-        del options
         return build(create_metadata(constraints, schema))
 
     def check(
         self, array: ChunkedArray, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> None:
         """Raise if a stored array does not satisfy the constraints or the schema."""
-        del options
         check_constraints(array, constraints, schema)
 
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:

@@ -13,17 +13,35 @@ from fsstore.codec_spec import CodecSpec
 from fsstore.constraint import braced
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.schema_check import SchemaWords, check_schema, expect_member, new_shape
+from fsstore.format.schema_check import (
+    SchemaWords,
+    check_schema,
+    expect_member,
+    new_shape,
+    refuse_codec_chunk,
+)
 from fsstore.index import IndexDomain
 from fsstore.layout import ChunkLayout
 from fsstore.schema import Schema, schema_of
 from fsstore.units import Unit, Units, merge_units, show_units
 
-__all__ = ["check_constraints", "constrain_schema", "create_metadata", "implied_schema", "units_of_members"]
+__all__ = [
+    "DATA_TYPES",
+    "PER_DIMENSION",
+    "check_constraints",
+    "constrain_schema",
+    "create_metadata",
+    "implied_schema",
+    "rank_of",
+    "units_of_members",
+    "unsupported",
+]
 
 DATA_TYPES = (
-    *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64"),
-)
+    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64",
+)  # fmt: skip
+PER_DIMENSION = ("dimensions", "blockSize", "axes", "units", "resolution")
+"""The members that have an entry a dimension."""
 _WORDS = SchemaWords(
     "dtype",
     "Rank specified by schema ({schema}) does not match rank specified by metadata ({stored})",
@@ -33,10 +51,7 @@ _WORDS = SchemaWords(
 
 def rank_of(members: Mapping[str, Any]) -> int | None:
     """Return the number of dimensions that any of the members tells."""
-    for name in ("dimensions", "blockSize", "axes", "units", "resolution"):
-        if name in members:
-            return len(members[name])
-    return None
+    return next((len(members[name]) for name in PER_DIMENSION if name in members), None)
 
 
 def units_of_members(members: Mapping[str, Any]) -> Units | None:
@@ -74,11 +89,16 @@ def constrain_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
 def implied_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
     """Return the schema with everything that follows from the constraints: layout and codec too."""
     merged = schema_of(replace(constrain_schema(constraints, schema)._value, fill=None))
-    codec = {name: constraints[name] for name in ("compression",) if name in constraints}
-    merged.update(codec=CodecSpec({"driver": "n5", **codec}))
+    merged.update(codec=CodecSpec(_codec(constraints)))
     if merged.rank is not None:
         merged.update(chunk_layout=_fixed_layout(constraints, merged.rank))
     return merged
+
+
+def _codec(constraints: Mapping[str, Any]) -> dict[str, Json]:
+    """Return the JSON of the codec, as far as the constraints give it."""
+    compression = {name: constraints[name] for name in ("compression",) if name in constraints}
+    return {"driver": "n5", **compression}
 
 
 def _fixed_layout(constraints: Mapping[str, Any], rank: int) -> ChunkLayout:
@@ -101,8 +121,7 @@ def create_metadata(constraints: Mapping[str, Any], schema: Schema) -> dict[str,
         raise StoreError(unsupported(merged.dtype.name))
     shape = new_shape(merged)
     layout = merged.chunk_layout._value.merged(_fixed_layout(constraints, len(shape))._value)
-    if any(bound is not None and bound[1] for bound in layout.codec_chunk.shape or ()):
-        raise StoreError("codec_chunk_shape not supported")
+    refuse_codec_chunk(layout)
     out = {
         **constraints,
         "dimensions": list(shape),
@@ -131,14 +150,13 @@ def _check_resolution(resolution: list[float], units: Units) -> None:
 
 
 def _compression(constraints: Mapping[str, Any], schema: Schema, itemsize: int) -> Json:
-    spec: Any = {"driver": "n5", **{k: constraints[k] for k in ("compression",) if k in constraints}}
+    spec = _codec(constraints)
     if schema.codec is not None:
         wanted = schema.codec.to_json()
         if wanted.get("driver") != "n5":
             raise StoreError(f"Cannot merge codec spec {dumps(spec)} with {dumps(wanted)}")
         spec = merge_specs(spec, wanted)
-    compression: Json = spec.get("compression", default_compression(itemsize))
-    return compression
+    return spec.get("compression", default_compression(itemsize))
 
 
 def _unit_members(constraints: Mapping[str, Any], merged: Schema) -> dict[str, Any]:

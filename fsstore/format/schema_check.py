@@ -14,13 +14,20 @@ from fsstore.domain_merge import merge_domains
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain
-from fsstore.layout import ChunkLayout
 from fsstore.layout_grid import GridValue
 from fsstore.layout_value import LayoutValue
 from fsstore.schema import Schema
 from fsstore.units import merge_units
 
-__all__ = ["SchemaWords", "check_schema", "expect_member", "new_shape", "plain_fill"]
+__all__ = [
+    "SchemaWords",
+    "check_schema",
+    "expect_attributes",
+    "expect_member",
+    "new_shape",
+    "plain_fill",
+    "refuse_codec_chunk",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +40,6 @@ class SchemaWords:
     error: type[StoreError] = FailedPreconditionError
     stored_first: bool = False
     """Whether messages about the domain name that of the metadata first."""
-
-
-def _stored_layout(array: ChunkedArray) -> ChunkLayout:
-    return ChunkLayout(
-        inner_order=array.inner_order,
-        grid_origin=(0,) * array.rank,
-        write_chunk_shape=array.write_chunk,
-        read_chunk_shape=array.read_chunk,
-    )
 
 
 def check_schema(array: ChunkedArray, schema: Schema, words: SchemaWords) -> None:
@@ -65,7 +63,7 @@ def check_schema(array: ChunkedArray, schema: Schema, words: SchemaWords) -> Non
             raise words.error(f"{words.domain}: {error.message}") from None
     layout = schema.chunk_layout._value
     if layout.rank >= 0:
-        _required(layout).merged(_stored_layout(array)._value)
+        _required(layout).merged(array.layout._value)
     _check_fill(array, schema, words)
     _check_units(array, schema)
 
@@ -83,11 +81,9 @@ def _required(layout: LayoutValue) -> LayoutValue:
 
 
 def _hard_only(vector: Vector[int]) -> Vector[int]:
-    return (
-        None
-        if vector is None
-        else tuple(bound if bound is not None and bound[1] else None for bound in vector)
-    )
+    if vector is None:
+        return None
+    return tuple(bound if bound is not None and bound[1] else None for bound in vector)
 
 
 def _check_fill(array: ChunkedArray, schema: Schema, words: SchemaWords) -> None:
@@ -140,13 +136,10 @@ def expect_member(name: str, wanted: Json, stored: Json) -> None:
 def expect_attributes(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
     """Raise unless every attribute wanted is stored with the same value."""
     for name, value in wanted.items():
-        if name not in stored:
+        if name not in stored or stored[name] != value:
+            found = show(stored[name]) if name in stored else "<discarded>"
             raise FailedPreconditionError(
-                f'Mismatch in "attributes": Expected {quote(name)} of {show(value)} but received: <discarded>'
-            )
-        if stored[name] != value:
-            raise FailedPreconditionError(
-                f'Mismatch in "attributes": Expected {quote(name)} of {show(value)} but received: {show(stored[name])}'
+                f'Mismatch in "attributes": Expected {quote(name)} of {show(value)} but received: {found}'
             )
 
 
@@ -159,6 +152,12 @@ def new_shape(schema: Schema) -> tuple[int, ...]:
         raise StoreError(f"domain must start at the origin, but is {domain!r}")
     shape: tuple[int, ...] = domain.shape
     return shape
+
+
+def refuse_codec_chunk(layout: LayoutValue) -> None:
+    """Raise if a layout requires a shape of what is compressed together: no format here has one."""
+    if any(bound is not None and bound[1] for bound in layout.codec_chunk.shape or ()):
+        raise StoreError("codec_chunk_shape not supported")
 
 
 def plain_fill(schema: Schema, native: np.dtype[Any]) -> Any:

@@ -23,6 +23,7 @@ from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.model import ChunkModel
 from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
 from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.transpose import permutation
 from fsstore.detection import Detection
 from fsstore.errors import FailedPreconditionError, JsonError
 from fsstore.format.contract import ChunkedArray
@@ -31,11 +32,10 @@ from fsstore.format.fill_value import fill_from_v2, fill_to_v2
 from fsstore.format.zarr2_create import create_metadata
 from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, shown_field
 from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
+from fsstore.index.interval import MAX_FINITE
 from fsstore.schema import Schema
 
 __all__ = ["DETECT", "Zarr2"]
-
-_MAX_EXTENT = 2**62 - 2
 
 
 def _compressor(value: Any) -> Json:
@@ -53,8 +53,8 @@ def _dtype(value: Any) -> Json:
 
 _MEMBERS: Mapping[str, Parser[Any]] = {
     "zarr_format": integer(2, 2),
-    "shape": array_of(integer(0, _MAX_EXTENT)),
-    "chunks": array_of(integer(1, _MAX_EXTENT)),
+    "shape": array_of(integer(0, MAX_FINITE)),
+    "chunks": array_of(integer(1, MAX_FINITE)),
     "dtype": _dtype,
     "compressor": _compressor,
     "order": one_of("C", "F"),
@@ -125,9 +125,8 @@ class Zarr2:
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""
-        value = loads(data)
         try:
-            metadata = _parse(value, stored=True)
+            metadata = _parse(loads(data), stored=True)
         except JsonError as error:
             raise FailedPreconditionError(error.message) from None
         return build(metadata, options)
@@ -177,7 +176,6 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     chain = pipeline.bind(ChunkSpec(native, chunks, fill))
     sizes = chunks + field.shape
     rank, trailing = len(chunks), len(field.shape)
-    order = tuple(range(rank)) if metadata["order"] == "C" else tuple(range(rank))[::-1]
     chosen = {**{name: value for name, value in options.items() if value}, **field.options}
     return ChunkedArray(
         shape=tuple(metadata["shape"]) + field.shape,
@@ -200,7 +198,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
         },
         write_chunk=sizes,
         read_chunk=sizes,
-        inner_order=(*order, *range(rank, rank + trailing)),
+        inner_order=(*permutation(metadata["order"], rank), *range(rank, rank + trailing)),
         fill_value=shown,
         fixed=trailing,
         extra=chosen,

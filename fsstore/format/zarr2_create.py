@@ -10,31 +10,35 @@ import numpy as np
 from fsstore._json import Json, dumps
 from fsstore.chunk_shape import choose_one_grid
 from fsstore.codec.compressor_v2 import DEFAULT_COMPRESSOR, merge_specs
+from fsstore.codec.transpose import permutation
+from fsstore.constraint import braced
 from fsstore.errors import StoreError
 from fsstore.format.field import require_type
 from fsstore.format.fill_value import fill_to_v2
-from fsstore.format.schema_check import new_shape, plain_fill
+from fsstore.format.schema_check import new_shape, plain_fill, refuse_codec_chunk
 from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, shown_field, stored_dtype
-from fsstore.format.zarr2_match import constrain_schema
-from fsstore.layout import ChunkLayout
-from fsstore.layout_value import LayoutValue
+from fsstore.format.zarr2_match import constrain_schema, constrained_layout
 from fsstore.schema import Schema
 
 __all__ = ["create_metadata"]
+
+_OBJECT_FILTERS = {"ustring": "vlen-utf8", "string": "vlen-bytes", "json": "json2"}
 
 
 def create_metadata(
     constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema
 ) -> dict[str, Any]:
     """Return the document of a new array."""
-    if "dtype" not in constraints and schema.dtype is not None:
+    if "dtype" not in constraints:
+        if schema.dtype is None:
+            raise StoreError('"dtype" must be specified')
         require_type(options)
         constraints = {**constraints, "dtype": dtype_json(stored_dtype(schema.dtype))}
     merged = constrain_schema(constraints, options, schema)
     units = merged.dimension_units
     if units is not None and any(unit is not None for unit in units):
         raise StoreError("Dimension units not supported by zarr driver")
-    native = _native(constraints, merged)
+    native = parse_dtype(constraints["dtype"])
     trailing = shown_field(native, options).shape
     domain = new_shape(merged)
     rank = len(domain) - len(trailing)
@@ -44,7 +48,8 @@ def create_metadata(
     chunks, order = _chunks(constraints, merged, shape, trailing)
     codec = _codec(constraints, schema)
     if native.kind == "O" and not codec["filters"]:
-        codec["filters"] = [{"id": _OBJECT_FILTERS[_object_name(merged)]}]
+        name = "ustring" if merged.dtype is None else merged.dtype.name
+        codec["filters"] = [{"id": _OBJECT_FILTERS[name]}]
     return {
         "zarr_format": 2,
         "shape": list(shape),
@@ -58,52 +63,21 @@ def create_metadata(
     }
 
 
-_OBJECT_FILTERS = {"ustring": "vlen-utf8", "string": "vlen-bytes", "json": "json2"}
-
-
-def _object_name(merged: Schema) -> str:
-    return "ustring" if merged.dtype is None else merged.dtype.name
-
-
-def _native(constraints: Mapping[str, Any], merged: Schema) -> np.dtype[Any]:
-    if "dtype" in constraints:
-        return parse_dtype(constraints["dtype"])
-    if merged.dtype is None:
-        raise StoreError('"dtype" must be specified')
-    return stored_dtype(merged.dtype)
-
-
 def _chunks(
     constraints: Mapping[str, Any], merged: Schema, shape: tuple[int, ...], trailing: tuple[int, ...]
 ) -> tuple[tuple[int, ...], str]:
+    """Return the shape of the chunks and the order of their elements, `C` or `F`."""
     rank, whole = len(shape), len(shape) + len(trailing)
-    layout = ChunkLayout(rank=whole, grid_origin=(0,) * whole)
-    if trailing:
-        layout.update(chunk_shape=[None] * rank + list(trailing))
-    if "chunks" in constraints:
-        layout.update(chunk_shape=[*constraints["chunks"], *trailing])
-    inner = tuple(range(rank, whole))
-    if "order" in constraints:
-        order = tuple(range(rank)) if constraints["order"] == "C" else tuple(range(rank))[::-1]
-        layout.update(inner_order=order + inner)
-    value = layout._value.merged(merged.chunk_layout._value)
-    chunks = choose_one_grid(value, shape + trailing)
-    codec_chunk = value.codec_chunk.shape or ()
-    if any(bound is not None and bound[1] for bound in codec_chunk):
-        raise StoreError("codec_chunk_shape not supported")
-    return chunks[:rank], _order(value, rank, inner)
-
-
-def _order(layout: LayoutValue, rank: int, inner: tuple[int, ...]) -> str:
-    if layout.inner_order is None:
-        return "C"
-    wanted, is_hard = layout.inner_order
-    for name, order in (("C", tuple(range(rank))), ("F", tuple(range(rank))[::-1])):
-        if wanted == order + inner:
-            return name
-    if is_hard:
-        raise StoreError(f'Invalid "inner_order" constraint: {{{", ".join(map(str, wanted))}}}')
-    return "C"
+    layout = constrained_layout(constraints, whole, trailing)._value.merged(merged.chunk_layout._value)
+    chunks = choose_one_grid(layout, shape + trailing)[:rank]
+    refuse_codec_chunk(layout)
+    wanted, is_hard = layout.inner_order or (None, False)
+    for name in ("C", "F"):
+        if wanted == (*permutation(name, rank), *range(rank, whole)):
+            return chunks, name
+    if wanted is not None and is_hard:
+        raise StoreError(f'Invalid "inner_order" constraint: {braced(wanted)}')
+    return chunks, "C"
 
 
 def _codec(constraints: Mapping[str, Any], schema: Schema) -> dict[str, Json]:

@@ -17,9 +17,9 @@ __all__ = ["dtype_json", "parse_dtype", "shown_field", "stored_dtype"]
 
 _SCALAR = re.compile(r"([<>|])([biufc])([0-9]+)|([<>|])([SVUO])([0-9]*)|([<>])([mM])8\[([0-9]*[A-Za-zμ]+)\]")
 _BARE = (
-    *("bfloat16", "int2", "int4", "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz"),
-    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"),
-)
+    "bfloat16", "int2", "int4", "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz",
+    "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
+)  # fmt: skip
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
 _MAX_SIZE = 2**28  # bytes of one element: opening an array makes a few for its fill value
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fsstore._json import dumps
 from fsstore.codec.compressor_v2 import merge_specs
+from fsstore.codec.transpose import permutation
 from fsstore.codec_spec import CodecSpec
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
@@ -18,7 +19,7 @@ from fsstore.index import IndexDomain
 from fsstore.layout import ChunkLayout
 from fsstore.schema import Schema
 
-__all__ = ["check_constraints", "constrain_schema", "implied_schema"]
+__all__ = ["check_constraints", "constrain_schema", "constrained_layout", "implied_schema"]
 
 _WORDS = SchemaWords(
     "dtype",
@@ -72,11 +73,12 @@ def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], s
         if fill is not None:
             merged.update(fill_value=field.shown(fill, native))
     if merged.rank is not None:
-        merged.update(chunk_layout=_layout(constraints, merged.rank, trailing))
+        merged.update(chunk_layout=constrained_layout(constraints, merged.rank, trailing))
     return merged
 
 
-def _layout(constraints: Mapping[str, Any], rank: int, trailing: tuple[int, ...]) -> ChunkLayout:
+def constrained_layout(constraints: Mapping[str, Any], rank: int, trailing: tuple[int, ...]) -> ChunkLayout:
+    """Return what the constraints say of the layout of an array whose last dimensions are those of its elements."""
     layout = ChunkLayout(grid_origin=(0,) * rank)
     stored = rank - len(trailing)
     chunks = constraints.get("chunks") or [None] * stored
@@ -84,8 +86,7 @@ def _layout(constraints: Mapping[str, Any], rank: int, trailing: tuple[int, ...]
     if "chunks" in constraints or trailing:
         layout.update(chunk_shape=[*chunks, *trailing])
     if "order" in constraints:
-        order = tuple(range(stored)) if constraints["order"] == "C" else tuple(range(stored))[::-1]
-        layout.update(inner_order=(*order, *range(stored, rank)))
+        layout.update(inner_order=(*permutation(constraints["order"], stored), *range(stored, rank)))
     return layout
 
 

@@ -30,10 +30,10 @@ from fsstore.format.zarr3_create import create_metadata
 from fsstore.format.zarr3_document import load_document, parse_document, stored_units
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field
 from fsstore.format.zarr3_match import check_constraints, constrain_schema, implied_schema
+from fsstore.index.interval import MAX_FINITE
 from fsstore.schema import Schema
 
 __all__ = ["DETECT", "Zarr3"]
-
 
 DETECT = Detection("zarr3", "array", files=("zarr.json",), read_whole=True)
 """How an array is recognised."""
@@ -41,7 +41,6 @@ DETECT = Detection("zarr3", "array", files=("zarr.json",), read_whole=True)
 _MARSHAL = 2  # the last version in which equal values are equal bytes
 _MAX_KEPT = 16 * 1024
 _MAX_LISTED = 1 << 22
-_MAX_COVERED = 2**62 - 2
 
 
 class Zarr3:
@@ -143,7 +142,7 @@ def _listed(sizes: Sequence[Any], extent: int) -> list[int]:
     covered = sum(size * repeats for size, repeats in runs)
     if not count or covered < extent:
         raise FailedPreconditionError(f"Chunk sizes of {covered} in all do not cover the extent {extent}")
-    if count > _MAX_LISTED or covered > _MAX_COVERED:
+    if count > _MAX_LISTED or covered > MAX_FINITE:
         raise FailedPreconditionError(f"A dimension of {count} chunks of listed sizes is not supported")
     return [size for size, repeats in runs for _ in range(repeats)]
 

@@ -17,7 +17,7 @@ from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
 from fsstore.format.field import is_chosen, require_type
 from fsstore.format.fill_value import fill_from_v3, fill_to_v3
-from fsstore.format.schema_check import new_shape, plain_fill
+from fsstore.format.schema_check import new_shape, plain_fill, refuse_codec_chunk
 from fsstore.format.zarr3_dtype import DataType, parse_data_type, stored_type
 from fsstore.format.zarr3_match import constrain_schema, trailing_of, with_units
 from fsstore.layout import ChunkLayout
@@ -136,23 +136,15 @@ def _layout(
     constraints: Mapping[str, Any], schema: Schema, chain: ChainSpec | None, rank: int
 ) -> LayoutValue:
     """Return the layout constraints of the schema with what grid and codecs of the metadata fix."""
-    layout = ChunkLayout(rank=rank, grid_origin=(0,) * rank)
-    if "chunk_grid" in constraints and constraints["chunk_grid"]["name"] == "regular":
-        layout.update(write_chunk_shape=constraints["chunk_grid"]["configuration"]["chunk_shape"])
-    read = None if chain is None else wished_read_shape(chain, rank)
-    if read is not None:
-        layout.update(read_chunk_shape=read)
-    elif (
-        "codecs" in constraints
-        and "chunk_grid" in constraints
-        and chain is not None
-        and not chain.shard_levels
-    ):
-        layout.update(read_chunk_shape=constraints["chunk_grid"]["configuration"].get("chunk_shape"))
-    value = layout._value.merged(schema.chunk_layout._value)
-    if any(bound is not None and bound[1] for bound in value.codec_chunk.shape or ()):
-        raise StoreError("codec_chunk_shape not supported")
-    return value
+    grid = constraints.get("chunk_grid", {}).get("configuration", {})
+    write = read = grid.get("chunk_shape")
+    if chain is None or "codecs" not in constraints or chain.shard_levels:
+        read = None if chain is None else wished_read_shape(chain, rank)
+    layout = ChunkLayout(
+        rank=rank, grid_origin=(0,) * rank, write_chunk_shape=write, read_chunk_shape=read
+    )._value.merged(schema.chunk_layout._value)
+    refuse_codec_chunk(layout)
+    return layout
 
 
 def _rectilinear(grid: Mapping[str, Any], rank: int) -> tuple[tuple[int, ...], Json]:

@@ -10,6 +10,7 @@ from fsstore._json import (
     Json,
     Parser,
     array_of,
+    dumps,
     integer,
     loads,
     obj,
@@ -23,11 +24,11 @@ from fsstore.codec.chain_spec import ChainSpec
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.format.fill_value import fill_from_v3, fill_to_v3
 from fsstore.format.zarr3_dtype import parse_data_type
+from fsstore.index.interval import MAX_FINITE
 from fsstore.units import Unit
 
 __all__ = ["load_document", "parse_document", "stored_units"]
 
-_MAX_EXTENT = 2**62 - 2
 _SEPARATOR = one_of(".", "/")
 
 
@@ -42,8 +43,6 @@ def load_document(data: bytes) -> Any:
             raise strict from None
         if not isinstance(value, dict) or "attributes" not in value or "twice" in strict.message:
             raise
-        from fsstore._json import dumps
-
         try:
             dumps({name: member for name, member in value.items() if name != "attributes"})
         except ValueError:
@@ -62,19 +61,19 @@ def _grid(value: Any) -> dict[str, Json]:
 
 def _regular(value: Any) -> dict[str, Json]:
     fields = Fields(value)
-    shape = fields.require("chunk_shape", array_of(integer(1, _MAX_EXTENT)))
+    shape = fields.require("chunk_shape", array_of(integer(1, MAX_FINITE)))
     fields.finish()
     return {"chunk_shape": shape}
 
 
 def _run(value: Any) -> Json:
     if isinstance(value, list):
-        return array_of(integer(1, _MAX_EXTENT), length=2)(value)
-    return integer(1, _MAX_EXTENT)(value)
+        return array_of(integer(1, MAX_FINITE), length=2)(value)
+    return integer(1, MAX_FINITE)(value)
 
 
 def _sizes(value: Any) -> Json:
-    return array_of(_run)(value) if isinstance(value, list) else integer(1, _MAX_EXTENT)(value)
+    return array_of(_run)(value) if isinstance(value, list) else integer(1, MAX_FINITE)(value)
 
 
 def _rectilinear(value: Any) -> dict[str, Json]:
@@ -145,7 +144,7 @@ def _data_type(value: Any) -> Json:
 _REQUIRED: Mapping[str, Parser[Any]] = {
     "zarr_format": integer(3, 3),
     "node_type": one_of("array"),
-    "shape": array_of(integer(0, _MAX_EXTENT)),
+    "shape": array_of(integer(0, MAX_FINITE)),
     "data_type": _data_type,
     "chunk_grid": _grid,
     "chunk_key_encoding": _key_encoding,

@@ -18,29 +18,13 @@ from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, StoreError
 from fsstore.format.field import Field, is_chosen, select_field
 
-__all__ = ["CORE", "DataType", "parse_data_type", "shown_field", "stored_type"]
+__all__ = ["DataType", "parse_data_type", "shown_field", "stored_type"]
 
-CORE = (
-    *("bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
-    *(
-        "float8_e3m4",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e4m3b11fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-    ),
-    *(
-        "float8_e8m0fnu",
-        "float4_e2m1fn",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ),
-)
+_CORE = (
+    "bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "float4_e2m1fn", "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
 _RAW = re.compile(r"r([1-9][0-9]{0,6})")
 _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
 _LENGTH_LIMIT = 2**28  # bytes of one element: opening an array makes a few for its fill value
@@ -89,10 +73,8 @@ def _time(kind: str) -> Any:
 
 def _fixed(kind: str, unit: int = 1) -> Any:
     def parse(configuration: Any) -> np.dtype[Any]:
-        length = _configured(configuration, {"length_bytes": lambda value: _length(value, unit=unit)})[
-            "length_bytes"
-        ]
-        return np.dtype(f"{kind}{max(1, length)}")
+        taken = _configured(configuration, {"length_bytes": lambda value: _length(value, unit=unit)})
+        return np.dtype(f"{kind}{max(1, taken['length_bytes'])}")
 
     return parse
 
@@ -158,7 +140,7 @@ def shown_field(kind: DataType, options: Mapping[str, Any]) -> Field:
 
 
 def _named(name: str) -> DataType:
-    if name in CORE:
+    if name in _CORE:
         kind = dtype_of(name)
         return DataType(kind, kind.numpy_dtype, name)
     raw = _RAW.fullmatch(name)
@@ -169,12 +151,12 @@ def _named(name: str) -> DataType:
         return DataType(dtype_of("ustring"), np.dtype(object), name)
     if name in ("variable_length_bytes", "bytes"):
         return DataType(dtype_of("string"), np.dtype(object), name)
-    raise JsonError(f"{name} data type is not one of the supported data types: " + ", ".join(CORE))
+    raise JsonError(f"{name} data type is not one of the supported data types: " + ", ".join(_CORE))
 
 
 def stored_type(kind: dtype) -> DataType:
     """Return how zarr v3 stores a dtype; raises `StoreError` if it cannot."""
-    if kind.name in CORE:
+    if kind.name in _CORE:
         return DataType(kind, kind.numpy_dtype, kind.name)
     if kind.name in ("ustring", "string"):
         return _named("string" if kind.name == "ustring" else "variable_length_bytes")

@@ -23,6 +23,9 @@ from fsstore.schema import Schema
 
 __all__ = ["check_constraints", "constrain_schema", "implied_schema", "trailing_of", "with_units"]
 
+_COMPARED_APART = frozenset(
+    {"zarr_format", "node_type", "data_type", "codecs", "attributes", "dimension_names"}
+)
 _WORDS = SchemaWords(
     "data_type", "Rank specified by schema ({schema}) does not match rank specified by metadata ({stored})"
 )
@@ -147,9 +150,9 @@ def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schem
     check_schema(array, schema, _WORDS)
     _check_codec(array, schema)
     metadata = array.metadata
-    for name in ("shape", "chunk_grid", "chunk_key_encoding", "fill_value"):
-        if name in constraints:
-            expect_member(name, constraints[name], metadata.get(name))
+    for name, value in constraints.items():
+        if name not in _COMPARED_APART:
+            expect_member(name, value, metadata.get(name))
     if constraints.get("data_type", metadata["data_type"]) != metadata["data_type"]:
         expect_member("data_type", dumps(constraints["data_type"]), dumps(metadata["data_type"]))
     if "codecs" in constraints:
@@ -162,34 +165,22 @@ def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schem
     if "dimension_names" in constraints:
         stored = metadata.get("dimension_names") or [None] * (array.rank - array.fixed)
         expect_member("dimension_names", constraints["dimension_names"], stored)
-    known = {
-        "zarr_format",
-        "node_type",
-        "shape",
-        "chunk_grid",
-        "chunk_key_encoding",
-        "fill_value",
-        "data_type",
-    }
-    for name in set(constraints) - known - {"codecs", "attributes", "dimension_names"}:
-        expect_member(name, constraints[name], metadata.get(name))
 
 
 def _check_codec(array: ChunkedArray, schema: Schema) -> None:
     if schema.codec is None:
         return
-    wanted = schema.codec.to_json()
-    if wanted.get("driver") != "zarr3":
-        raise FailedPreconditionError(
-            f"codec from metadata does not match codec in schema: Cannot merge codec spec {dumps(dict(array.codec))}"
-            f" with {dumps(wanted)}"
-        )
-    if "codecs" in wanted:
-        where = (
-            f"codec from metadata does not match codec in schema: Cannot merge codec spec {dumps(dict(array.codec))}"
-            f" with {dumps(wanted)}"
-        )
-        _merge_codecs(array.metadata["codecs"], wanted["codecs"], where)
+    wanted, stored = schema.codec.to_json(), array.metadata["codecs"]
+    is_ours = wanted.get("driver") == "zarr3"
+    if is_ours and wanted.get("codecs", stored) == stored:
+        return
+    where = (
+        f"codec from metadata does not match codec in schema: Cannot merge codec spec {dumps(dict(array.codec))}"
+        f" with {dumps(wanted)}"
+    )
+    if not is_ours:
+        raise FailedPreconditionError(where)
+    _merge_codecs(stored, wanted["codecs"], where)
 
 
 def _merge_codecs(stored: Json, wanted: Json, where: str) -> None:
