@@ -11,16 +11,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from fsstore.chunk.grid import Segment, SliceSegments
+from fsstore.chunk.grid import SliceSegments
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.plan import Cell, Plan, Points, chunk_numbers
+from fsstore.chunk.plan import Cell, Plan, chunk_numbers
 
 __all__ = ["CellRun", "batches"]
 
 _FEW = 32  # columns for fewer cells cost more than the cells
-_TOGETHER = (
-    128  # made together for batches of few: between large chunks, whose data fill the caches, it takes longer
-)
+_TOGETHER = 128  # made together for batches of few: made between large chunks, which fill the caches, they take longer
 
 
 def batches(plan: Plan, model: ChunkModel, size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
@@ -69,12 +67,12 @@ class CellRun(Sequence[Cell]):
             return CellRun(self._plan, self._numbers[place])
         number = self._numbers[place]
         if len(self._segments) == 1:
-            return _cell((self._segments[0][number],))
+            return Cell.of((self._segments[0][number],))
         chosen = []
         for segments in reversed(self._segments):
             number, at = divmod(number, len(segments))
             chosen.append(segments[at])
-        return _cell(tuple(reversed(chosen)))
+        return Cell.of(tuple(reversed(chosen)))
 
     def __iter__(self) -> Iterator[Cell]:
         """Yield the cells."""
@@ -82,18 +80,16 @@ class CellRun(Sequence[Cell]):
             [segments[place] for place in places]
             for segments, places in zip(self._segments, self._places(), strict=True)
         ]
-        return map(_cell, zip(*chosen, strict=True)) if chosen else iter([_cell(())] * len(self))
+        return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
 
     def _places(self) -> list[Sequence[int]]:
         """Return by component which segment each cell has."""
         if len(self._segments) == 1:
             return [self._numbers]
+        if not self._segments:
+            return []
         shape = [len(segments) for segments in self._segments]
-        return (
-            [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
-            if shape
-            else []
-        )
+        return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
 
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
@@ -108,10 +104,6 @@ class CellRun(Sequence[Cell]):
         if len(texts) == 1:
             return texts[0]
         return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
-
-
-def _cell(segments: tuple[Segment | Points, ...]) -> Cell:
-    return Cell(segments, all(segment.covers for segment in segments))
 
 
 def _chunks(segments: Sequence[Any]) -> Sequence[int]:

@@ -174,9 +174,9 @@ def _alone(view: BoxView) -> Planned:
 
 def _batch_size(model: ChunkModel) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
-    chunk, shard = model.chain.chunk, model.shard
-    size = math.prod(chunk.shape if shard is None else shard.sub_shape) * chunk.dtype.itemsize
-    return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // max(1, size))
+    shard = model.shard
+    size = (model.chain if shard is None else shard.inner).decoded_size
+    return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // size)
 
 
 class _Job(NamedTuple):

@@ -24,7 +24,7 @@ from fsstore.chunk.place import BoxPlacement, Placement
 from fsstore.chunk.plan import Box, OutputMap, Plan, box_in_chunk, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import KvSource
-from fsstore.chunk.window import Planned, ReadPart, Window, decode, fetch, size_of
+from fsstore.chunk.window import Planned, ReadPart, Window, decode, fetch
 from fsstore.codec.bound_chain import Array
 from fsstore.errors import UnimplementedError
 from fsstore.future import Future
@@ -39,7 +39,7 @@ _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
 _NEAR_BYTES = 1024 * 1024  # of stores that never wait: still in the processor's cache when it is decoded
 _NEAR_SHARE = (
-    16  # windows a worker, where decoding takes so long that the cache matters less than a window's Python
+    16  # windows a worker, where decoding takes long: a window's Python then costs more than cold caches
 )
 _TURN_S = 0.005
 _FEW = 16  # of so many cells, which are large, fetching is reading
@@ -65,8 +65,8 @@ class ReadRequest(NamedTuple):
 def _bytes_touched(model: ChunkModel, outline: Plan, entries: ShardEntries | None) -> int:
     """Return how many bytes of decoded chunks (sub-chunks of shards) a request touches."""
     if entries is not None:
-        return entries.plan.cell_count * size_of(entries.layout.inner)
-    return outline.cell_count * size_of(model.chain)
+        return entries.plan.cell_count * entries.layout.inner.decoded_size
+    return outline.cell_count * model.chain.decoded_size
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
@@ -76,7 +76,7 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
     total = 0
     for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
         chain, span = part.chain(cell), part.span(cell)
-        total += size_of(chain) if span is None else (span[1] - span[0]) * chain.chunk.dtype.itemsize
+        total += chain.decoded_size if span is None else (span[1] - span[0]) * chain.chunk.dtype.itemsize
     return total
 
 
@@ -91,7 +91,7 @@ def plan_alone(request: ReadRequest) -> Planned:
         outline = plan(maps, out.shape, model.axes)
         count = outline.cell_count
         windows = list(_windows(request, outline, count)) if count else []
-    return Planned(windows, out, _bytes_decoded(windows, count * size_of(model.chain)))
+    return Planned(windows, out, _bytes_decoded(windows, count * model.chain.decoded_size))
 
 
 def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
@@ -119,7 +119,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
     share = cells if small or copied else math.ceil(cells / (4 * threads))
     most = _WAITING_BYTES if waits else _near_bytes(model, touched // threads)
-    size = outline.even(max(1, min(share, _WINDOW_CELLS, most // size_of(model.chain))))
+    size = outline.even(max(1, min(share, _WINDOW_CELLS, most // model.chain.decoded_size)))
     few = cells < threads and not small and entries is not None and entries.worth_sharing
     windows = _windows(request, outline, size)
     if entries is not None:
@@ -158,7 +158,7 @@ def _read_box(request: ReadRequest, box: Box, queue: ReadQueue | None) -> Future
     if request.chunks.store.driver.features.waits:
         done = _runtime.start(_read_waiting(iter([window]), 1))
     elif queue is not None:
-        touched = _bytes_decoded([window], size_of(request.chunks.model.chain))
+        touched = _bytes_decoded([window], request.chunks.model.chain.decoded_size)
         return queue.add(Planned([window], request.out, touched))
     else:
         done = _runtime.start(read_here([window]), waits=False)
@@ -217,7 +217,7 @@ def _bytes_of(window: Window) -> int:
     """Return how many bytes the chunks of a window have, decoded; a small one costs its tasks and requests."""
     part = window.part
     chain = part.chunks.model.chain if part.entries is None else part.entries.layout.inner
-    return max(_WINDOW_COST, len(window.cells) * size_of(chain))
+    return max(_WINDOW_COST, len(window.cells) * chain.decoded_size)
 
 
 def _fetched(windows: Iterator[Window], threads: int) -> Iterator[Window]:

@@ -25,7 +25,7 @@ from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract import UNKNOWN, ReadResult
 from fsstore.kvstore.excerpt import values_of
 
-__all__ = ["Planned", "ReadPart", "Window", "decode", "fetch", "locate_error", "size_of"]
+__all__ = ["Planned", "ReadPart", "Window", "decode", "fetch", "locate_error"]
 
 
 class Found(NamedTuple):
@@ -77,7 +77,10 @@ class ReadPart(NamedTuple):
     def decode_together(
         self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> bool:
-        """Do the same for small chunks, many at a time; return False if they must be taken one by one."""
+        """Put the selected elements of small chunks in their places, many at a time.
+
+        Return False if the chunks must be taken one by one; some may be in their places by then.
+        """
         if self.chunks.model.bind is not None or len(cells) < 2:
             return False
         chain = self.chain(cells[0])
@@ -103,10 +106,6 @@ class ReadPart(NamedTuple):
             return
         for cell, chunk in zip(cells, run, strict=True):
             self.placement.copy_out(cell, self._view(chunk))
-
-    def decode_new(self, cell: AnyCell, answer: ReadResult) -> Array:
-        """Return the decoded chunk."""
-        return self._view(self.chain(cell).decode(answer.value))
 
     def chain(self, cell: AnyCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
@@ -135,13 +134,14 @@ class ReadPart(NamedTuple):
         self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
 
     def decode_cached(self, cell: AnyCell, identity: Any, found: Found) -> None:
-        """Do the same through the cache: decode the whole chunk and keep it."""
+        """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""
         kept, answer, epoch = found
         if answer is not None:
             if kept is not None and answer.state == "unspecified":
                 kept = kept._replace(time=answer.time)
             else:
-                array = self.decode_new(cell, answer) if answer.state == "value" else None
+                has_value = answer.state == "value"
+                array = self._view(self.chain(cell).decode(answer.value)) if has_value else None
                 kept = CachedChunk(array, answer.generation, answer.time)
             if self.chunks.cache is not None:
                 self.chunks.cache.keep(identity, kept, epoch)
@@ -166,11 +166,6 @@ class Planned(NamedTuple):
     windows: list[Window]
     out: Array
     touched_bytes: int
-
-
-def size_of(chain: BoundChain) -> int:
-    """Return how many bytes a decoded chunk has."""
-    return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
 
 
 async def fetch(window: Window) -> Answers:

@@ -17,11 +17,11 @@ from fsstore import _runtime
 from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.joint_write import settle, write_small
 from fsstore.chunk.plan import plan
-from fsstore.chunk.writer import LATE_BYTES, Changed, Changes, Writer, size_of
+from fsstore.chunk.writer import LATE_BYTES, Changed, Changes, Writer
 from fsstore.codec.bound_chain import BoundChain
 from fsstore.future import Future, ready
 
-__all__ = ["WriteRequest", "write"]
+__all__ = ["write"]
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 64
@@ -30,9 +30,7 @@ _IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
 _SYNC_WORKERS = 8  # waiting for the disk is most of a durable write, so more workers than cores
 _BATCH_WORKERS = 4  # a window of several files waits for all at once: more workers fight for the interpreter
-_WORKERS_BYTES = (
-    28 * 1024 * 1024
-)  # of chunks; what is encoded and allocated beside them comes to as much again
+_WORKERS_BYTES = 28 * 1024 * 1024  # of chunks; what is encoded and allocated beside them is as much again
 _TOGETHER_BYTES = 8 * 1024 * 1024  # of a request that is one window
 
 
@@ -43,7 +41,7 @@ def write(request: WriteRequest) -> Future[Any]:
     cells = outline.cell_count
     if not cells:
         return ready(None)
-    chunk_bytes = size_of(model.chain)
+    chunk_bytes = model.chain.decoded_size
     waits, is_bound = driver.features.waits, hasattr(driver, "modify")
     here = not waits and (cells == 1 or cells * chunk_bytes <= _INLINE_BYTES)
     if here and driver.features.slow_writes and not is_bound and _is_small(request, chunk_bytes):

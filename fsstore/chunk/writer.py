@@ -8,7 +8,6 @@ one read and one write.
 
 from __future__ import annotations
 
-import math
 import random
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
@@ -19,21 +18,15 @@ from fsstore import _runtime
 from fsstore.chunk.encode import ChunkEncoder, Portions, WriteRequest
 from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, Plan, chunk_numbers
-from fsstore.codec.bound_chain import BoundChain
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, LateWrite, Read, ReadResult, Stamp, Write
 
-__all__ = ["LATE_BYTES", "Change", "Changed", "Changes", "Writer", "size_of"]
+__all__ = ["LATE_BYTES", "Change", "Changed", "Changes", "Writer"]
 
 LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
 _ATTEMPTS = 10_000
 _MISSING = ReadResult("missing")
-
-
-def size_of(chain: BoundChain) -> int:
-    """Return how many bytes a decoded chunk has."""
-    return max(1, math.prod(chain.chunk.shape) * chain.chunk.dtype.itemsize)
 
 
 class Changes:
@@ -43,7 +36,7 @@ class Changes:
 
     def __init__(self, request: WriteRequest, outline: Plan) -> None:
         self.request = request
-        self.chunk_bytes = size_of(request.model.chain)
+        self.chunk_bytes = request.model.chain.decoded_size
         self._placement = Placement(outline, request.values)
         # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
         keeps = not request.store.driver.features.conditional_delete
@@ -154,9 +147,8 @@ class Writer:
                 write, portions = self._begin(key, change, found.get(key))
                 if portions is None:
                     return [write], await self._driver.write_many([write])
-                with closing(
-                    self._in_turn(key, portions)
-                ) as value:  # which would keep its turn after a failure
+                # closed, because after a failure it would keep its turn
+                with closing(self._in_turn(key, portions)) as value:
                     return [write], [await write_late(LateWrite(key, value, write.if_equal))]
         writes = await _runtime.offload(self._encode, window, found, kind="compute")
         return writes, await self._driver.write_many(writes)

@@ -236,6 +236,11 @@ class BoundChain:
         return done
 
     @property
+    def decoded_size(self) -> int:
+        """The number of bytes of a decoded chunk, at least 1."""
+        return max(1, self._size)
+
+    @property
     def decodes_spans(self) -> bool:
         """Whether `borrow` may decode less than a chunk."""
         return self._decode_span is not None

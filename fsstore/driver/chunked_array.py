@@ -12,12 +12,12 @@ from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk.boxes import BoxView, is_box
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.chunks import Chunks
+from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.joint import ReadQueue
 from fsstore.chunk.joint_write import settle
 from fsstore.chunk.read import ReadRequest
 from fsstore.chunk.read import read as read_chunks
 from fsstore.chunk.request import located
-from fsstore.chunk.write import WriteRequest
 from fsstore.chunk.write import write as write_chunks
 from fsstore.codec_spec import CodecSpec
 from fsstore.context import ContextResource
