@@ -95,9 +95,10 @@ class BoundDeflate:
             return False
         decode, failures = self._fast
         try:
-            return len(decode(data, out=out)) == len(out) and self._ends_with_checksum(data, out)
+            filled = len(decode(data, out=out)) == len(out)
         except failures:
             return False
+        return filled and self._ends_with_checksum(data, out) and not _repeats(data)
 
     def _ends_with_checksum(self, data: Any, out: Array) -> bool:
         """Return whether nothing follows the stream: libdeflate checks it, but does not say where it ends."""
@@ -105,6 +106,14 @@ class BoundDeflate:
             tail = _library().crc32(out) | (len(out) & 0xFFFFFFFF) << 32
             return bool(data[-8:] == tail.to_bytes(8, "little"))
         return self.framing == "raw" or bool(data[-4:] == _library().adler32(out).to_bytes(4, "big"))
+
+
+def _repeats(data: Any) -> bool:
+    """Return whether data are the same twice or three times in a row, which end with the checksum as well."""
+    view, size = memoryview(data), len(data)
+    return (not size % 2 and view[size // 2 :] == view[: size // 2]) or (
+        not size % 3 and view[size // 3 :] == view[: -(size // 3)]
+    )
 
 
 @dataclass(frozen=True, slots=True)

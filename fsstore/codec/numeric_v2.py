@@ -27,6 +27,8 @@ __all__ = ["Pcodec", "Zfpy"]
 _SAFE_PCODEC = (1, 0, 4)
 _SIGNATURE = b"zfp\x05"
 _HEADER_BYTES = 20
+_HEADER_BITS, _SHORT_RATE = (96, 148), 2048  # a block of more bits is written with more
+_FIXED_RATE, _LEAST_BLOCK_BITS = 2, 12  # an exponent is written, however few bits a block shall have
 _WORD = 8
 _ZERO_BLOCK_BITS = 80  # a bit for each plane, and what leads them
 
@@ -151,8 +153,13 @@ class _BoundZfpy:
         self._library, self._dtype, self._shape, self.encoded = library, dtype, shape, encoded
 
     def encode(self, data: Any) -> bytes:
-        """Return the numbers compressed."""
-        array = np.ascontiguousarray(as_array(data, self._dtype)).reshape(self._shape)
+        """Return the numbers compressed; raises `StoreError` for a rate with which zfp writes past its memory."""
+        library, shape = self._library, self._shape
+        block_bits = library.rate * 4 ** len(shape)
+        if library.mode == _FIXED_RATE and self._dtype.kind == "f" and block_bits < _LEAST_BLOCK_BITS:
+            least = _LEAST_BLOCK_BITS / 4 ** len(shape)
+            raise StoreError(f'Codec "zfpy" cannot encode: the rate {library.rate:g} is less than {least:g}')
+        array = np.ascontiguousarray(as_array(data, self._dtype)).reshape(shape)
         return _encoded(self._library, array)
 
     def decode(self, data: Any) -> Array:
@@ -190,6 +197,10 @@ class _BoundZfpy:
             raise FailedPreconditionError(f"Truncated zfpy-compressed data; at byte {len(data)}")
         # numbers are stored by planes of bits, each with a mark or more; exponents and the like lead
         block = max(least, 4 ** len(shape) * (8 * itemsize + 1) + 64) // 8 + _WORD
-        if len(data) > blocks * block + _HEADER_BYTES:
-            raise too_long(blocks * block + _HEADER_BYTES, len(data))
+        most = blocks * block + _HEADER_BYTES
+        if header["mode"] == "rate":  # alone says how long data are: in other modes a word may be left over
+            bits = _HEADER_BITS[least > _SHORT_RATE] + blocks * max(least, _LEAST_BLOCK_BITS)
+            most = (bits + 63) // 64 * _WORD
+        if len(data) > most:
+            raise too_long(most, len(data))
         return block, block + blocks * max(least, _ZERO_BLOCK_BITS) // 8 + _WORD

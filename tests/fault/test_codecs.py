@@ -130,6 +130,44 @@ def test_bytes_after_the_stream_are_refused(chain, shape, junk):
             codec.decode(bytes(codec.encode(data)) + junk, out)
 
 
+@pytest.mark.parametrize("rate", [1, 3.5, 9, 16, 32])
+@pytest.mark.parametrize("shape", [(1,), (4,), (5,), (3, 9), (4, 5, 6), (2, 3, 4, 5)])
+def test_zfp_of_a_fixed_rate_is_as_long_as_it_says(shape, rate):
+    """What numcodecs writes with a fixed rate is read, and more is refused, whatever the shape and the rate."""
+    for dtype in ("f4", "f8", "i4", "i8"):
+        codec = numeric({"id": "zfpy", "mode": 2, "rate": rate}, shape, dtype)
+        if dtype in ("f4", "f8") and 4 ** len(shape) * rate < 12:  # zfp would write past the memory it takes
+            with pytest.raises(
+                StoreError, match=f'Codec "zfpy" cannot encode: the rate {rate} is less than 3'
+            ):
+                codec.encode(np.ones(shape, dtype))
+            continue
+        good = bytes(codec.encode(np.ones(shape, dtype)))
+        assert codec.decode(good).size == np.prod(shape)
+        if 4 ** len(shape) * rate < 12:
+            continue
+        with pytest.raises(FailedPreconditionError, match="End of data expected"):
+            codec.decode(good + bytes(8))
+
+
+@pytest.mark.parametrize("size", [4, 40000])
+@pytest.mark.parametrize("times", [2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "lzma", "zstd", "lz4", "blosc"])
+def test_a_chunk_stored_several_times_is_refused(name, size, times):
+    """Data that are the same again, as an appended file has them, are bytes after the end, under key and codec."""
+    compressor = numcodecs.get_codec({"id": name})
+    spec = {
+        "driver": "zarr",
+        "kvstore": "memory://",
+        "metadata": {"chunks": [size], "compressor": {"id": name}},
+    }
+    store = fsstore.open(spec, create=True, dtype="int32", shape=[size]).result()
+    store.kvstore["0"] = bytes(compressor.encode(np.arange(size, dtype="i4"))) * times
+    with pytest.raises(FailedPreconditionError, match='Error reading "0"') as found:
+        store.read().result()
+    assert found.value.__notes__ == [f'in codec "{name}"']
+
+
 @pytest.mark.parametrize("size", [4, 40000])
 @pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "lzma", "zstd"])
 def test_bytes_after_a_compressor_of_zarr2_are_refused(name, size):
@@ -521,6 +559,9 @@ def test_numbers_that_are_cut_off_or_of_another_chunk_are_refused(options):
             codec.decode(good[:length])
     with pytest.raises(FailedPreconditionError):
         codec.decode(good + b"junk")
+    if options.get("mode") == 2:
+        with pytest.raises(FailedPreconditionError, match="End of data expected; remaining length: 8;"):
+            codec.decode(good + b"junkjunk")
     for shape, dtype in (((20, 31), "f8"), ((20, 29), "f8"), ((20, 30), "f4")):
         other = bytes(numeric(options, shape, dtype).encode(np.ones(shape, dtype)))
         with pytest.raises(FailedPreconditionError):
