@@ -9,6 +9,7 @@
 * roots over one: `roots`, `root_http`, `root_option` and `chain_url` are what users write, `fs` is their driver, and
   `engine` the contract of what answers it: `object_store`, `fs_generic`, `fs_s3`, `fs_http`, chosen by `fs_open`;
 * the web: `http_client` asks, over connections of `http_wire`, which `http_route` makes, and `http_answer` reads;
+  `header` checks what a caller wants to be said;
 * requests: `byte_range`, `piece`, `coalesce`, `excerpt`, `key_range`, `value_limit`; `retry` and `fault` judge
   failures, `secret` what may be shown;
 * conditions where storage has none: `referee`, `single_writer`;

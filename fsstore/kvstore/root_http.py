@@ -9,8 +9,7 @@ for one, starts no threads and survives a fork.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
@@ -21,6 +20,7 @@ from fsstore.kvstore.coalesce import limits_from
 from fsstore.kvstore.contract import Features
 from fsstore.kvstore.engine import Engine, shared
 from fsstore.kvstore.fs import FsspecDriver, Home, check_key
+from fsstore.kvstore.header import header_line, headers_of
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.retry import Retry, retry_from
 from fsstore.kvstore.root_option import Library, choose_engine, concurrency_from, take_engine
@@ -28,9 +28,6 @@ from fsstore.kvstore.secret import guard, reveal
 from fsstore.url import decode_path, encode_path
 
 __all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "own_engine", "root_of"]
-
-
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*:[^\r\n\0]*")
 
 
 class HttpDriver(FsspecDriver):
@@ -64,22 +61,6 @@ def _base_url(value: Any) -> str:
     return url
 
 
-def _header(value: Any) -> str:
-    text = string(value)
-    if not _HEADER.fullmatch(text):
-        raise JsonError('Expected header such as "Name: value"')  # what was given may be a credential
-    return text
-
-
-def _headers(lines: Iterable[str]) -> dict[str, str]:
-    """Return headers by name; those of one name as the list that they are."""
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, _, value = map(str.strip, line.partition(":"))
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
-
-
 @dataclass(frozen=True)
 class HttpKind:
     """Web servers, read-only."""
@@ -100,7 +81,7 @@ class HttpKind:
         url = fields.require("base_url", _base_url)
         if url is not None:
             members["base_url"] = guard(url)
-        headers = fields.take("headers", array_of(_header), default=[])
+        headers = fields.take("headers", array_of(header_line), default=[])
         if headers:
             members["headers"] = guard(headers)
         return {**members, **take_engine(fields, "fsstore")}
@@ -132,7 +113,7 @@ class HttpKind:
     async def open(self, opening: KvOpening) -> HttpDriver:
         """Return the driver."""
         url = str(reveal(opening.members["base_url"]))
-        headers = _headers(reveal(opening.members.get("headers", [])))
+        headers = headers_of(reveal(opening.members.get("headers", [])))
         parts = urlsplit(url)
         if opening.path.startswith("/") and parts.path.strip("/"):
             raise StoreError(

@@ -32,7 +32,7 @@ _LONGEST = 400
 
 def is_secret(name: str) -> bool:
     """Return whether an option of this name is taken for a credential."""
-    return name not in _HARMLESS and _NAME.search(name) is not None
+    return name not in _HARMLESS and _NAME.search(str(name)) is not None  # Python options may have any
 
 
 def conceal(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -239,6 +239,24 @@ def test_credentials_stay_with_their_prefix(server, other):
     assert "hush" not in repr(other.headers_seen)
 
 
+@pytest.mark.parametrize("more", [{}, {"client_kwargs": {}}], ids=["own client", "aiohttp"])
+def test_headers_begin_no_other_request(server, more):
+    """However a header with a line break comes to a client, it is an error, and nothing of it reaches the server."""
+    server.put("x", b"1")
+    options = {"headers": {"X-A": "b\r\nX-B: c"}, **more}
+    refs = {"a": [f"{server.url}/x"]}
+    with pytest.raises(StoreError, match="X-A"):
+        served(server, refs, targets={server.url: options}, allow=[server.url])
+    for where in (
+        {"driver": "fsspec", "url": server.url, "storage_options": options},
+        {"driver": "http", "base_url": server.url, "headers": ["X-A: b\r\nX-B: c"]},
+    ):
+        server.headers_seen.clear()
+        with pytest.raises(StoreError):
+            run(read(served(server, refs, targets={server.url: where}, allow=[server.url]), "a"))
+        assert "X-B" not in repr(server.headers_seen)
+
+
 def test_two_places_have_credentials_of_their_own(server, other):
     """One set, two servers: each is sent what was given for it, whatever the protocol that both have."""
     for each in (server, other):

@@ -14,6 +14,7 @@ from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import policy_of
 from fsstore.kvstore.reference.policy import Policy, has_prefix, is_internal, join_relative, normalize
 from fsstore.kvstore.reference.targets import Targets, check_prefixes
+from fsstore.kvstore.secret import guard
 
 REMOTE = Policy("remote")
 LOCAL = Policy("local")
@@ -166,6 +167,35 @@ def test_options_are_bound_to_hosts():
     }
     with pytest.raises(JsonError):
         check_prefixes({"relative": {}})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-A": "hush\r\nX-B: c"},
+        {"X-A": "hush\n"},
+        {"X-A": "hush\0"},
+        {"X-A\r\nX-B": "hush"},
+        {"X-A: b\r\nX-B": "hush"},
+        {"X A": "hush"},
+        {"": "hush"},
+        {1: "hush"},
+        ["X-A: hush"],
+        "X-A: hush",
+    ],
+    ids=repr,
+)
+def test_headers_of_options_are_lines(headers):
+    """A header that would begin another one, or another request, is refused when the set opens, and is not shown."""
+    options = {"headers": headers}
+    for given in (options, guard(options)):
+        with pytest.raises(JsonError, match='options for "https://h/": ') as found:
+            check_prefixes({"https://h/": given, "s3://b/": options})
+        assert "hush" not in str(found.value)
+        assert len(found.value.problems) == 1
+    assert check_prefixes(
+        {"https://h/": {"headers": {"X-A": "b", "Number": 3}}, "https://g/": {"headers": None}}
+    )
 
 
 @pytest.mark.parametrize(

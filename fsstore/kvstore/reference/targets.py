@@ -22,6 +22,7 @@ from fsstore._json import quote
 from fsstore.context import Context
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.header import check_headers
 from fsstore.kvstore.reference.policy import (
     Policy,
     has_prefix,
@@ -215,14 +216,26 @@ def check_prefixes(targets: Mapping[str, Any]) -> dict[str, Any]:
         except StoreError as error:
             problems.append(error.message)
             continue
-        if _are_options(value) and value and normal in ("http://", "https://"):
-            problems.append(
-                f"Options for {quote(prefix)} would go to every host; name one, as in https://host/"
-            )
+        if _are_options(value):
+            problems += _wrong_options(value, prefix, normal)
         out[normal] = value
     if problems:
         raise JsonError(problems)
     return out
+
+
+def _wrong_options(options: Mapping[str, Any], prefix: str, normal: str) -> list[str]:
+    """Return what is wrong with the options of a prefix."""
+    problems = []
+    if options and normal in ("http://", "https://"):
+        problems.append(f"Options for {quote(prefix)} would go to every host; name one, as in https://host/")
+    headers = reveal(options).get("headers")
+    if is_web(normal) and headers is not None:
+        try:
+            check_headers(headers)
+        except JsonError as error:
+            problems += error.within(f"Error in options for {quote(prefix)}").problems
+    return problems
 
 
 def _are_options(value: Any) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import urljoin
 
 from fsstore.errors import PermissionDeniedError
 from fsstore.kvstore.contract import KvDriver, KvPrefix
+from fsstore.kvstore.header import headers_of
 from fsstore.kvstore.reference.policy import has_prefix, normalize
 from fsstore.kvstore.secret import redact_url, reveal
 
@@ -36,8 +37,7 @@ def guarded_home(driver: KvDriver, check: Check) -> KvDriver:
     home = "/".join(url.split("/")[:3]) if options else None
     lines = reveal(members.get("headers")) or []  # which our client sends to no other server
     if lines:
-        named = (line.partition(":") for line in lines)
-        options["headers"] = {name.strip(): value.strip() for name, _, value in named}
+        options["headers"] = headers_of(lines)
     return guarded_root(url, options, bound=home, check=check).driver
 
 
@@ -49,7 +49,7 @@ def guarded_root(url: str, options: Mapping[str, Any], *, bound: str | None, che
     from fsstore.kvstore.root_http import HttpDriver, root_of
 
     given = dict(options)
-    headers = {str(name): str(value) for name, value in dict(given.pop("headers", {})).items()}
+    headers = {str(name): str(value) for name, value in (given.pop("headers", None) or {}).items()}
     follow = _gate(check, bound if options else None)
     if given:
         client = _session(given, headers, follow)
