@@ -168,7 +168,7 @@ def _group(
     """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
     groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
     outer, single = levels[0], len(levels) == 1
-    if single and isinstance(segments, list):  # one dimension, as nearly always
+    if single and not isinstance(segments, tuple):  # one dimension, as nearly always: half the time
         size, stride = outer.shard[outputs[0]], outer.stride[outputs[0]]
         for segment in segments:
             shard, place = divmod(segment.chunk, size)
