@@ -6,8 +6,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fsstore import _runtime
+from fsstore._json import quote
 from fsstore.context import Context, ContextResource
-from fsstore.driver.contract import OpenArray, Opening
+from fsstore.driver.contract import ArrayDriver, OpenArray, Opening
 from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.kvstore.opened import OpenKv, open_bound
@@ -54,6 +55,7 @@ def open(  # noqa: A001  # TensorStore's name
 
     async def begin() -> TensorStore:
         opened = await open_spec(bound, transaction=transaction, writable=writable)
+        _check_able(opened.driver, read=read, write=write)
         return TensorStore._of(opened, readable=readable, writable=writable)
 
     if batch is not None:
@@ -113,6 +115,13 @@ async def open_spec(spec: Spec, *, transaction: Any = None, writable: bool = Tru
         opened.driver.transaction = transaction
     _check_dtype(spec, opened)
     return opened
+
+
+def _check_able(driver: ArrayDriver, *, read: bool, write: bool) -> None:
+    """Raise unless the array can be read, or written, where that was asked for."""
+    if (write and not driver.writable) or (read and not driver.readable):
+        what = "Writing" if driver.readable else "Reading"
+        raise StoreError(f"Error opening {quote(driver.kind.id)} driver: {what} not supported")
 
 
 def _check_dtype(spec: Spec, opened: OpenArray) -> None:

@@ -33,19 +33,9 @@ class Spec(Indexable):
     """
 
     __slots__ = (
-        *(
-            "_kvstore",
-            "base_spec",
-            "base_schema",
-            "context",
-            "kind",
-            "layers",
-            "members",
-            "mode",
-            "resources",
-        ),
-        *("bound_context", "shows_transform", "transform_"),
-    )
+        "_kvstore", "base_schema", "base_spec", "bound_context", "context", "kind", "layers", "members", "mode",
+        "resources", "shows_transform", "transform_",
+    )  # fmt: skip
 
     kind: DriverKind
     members: Mapping[str, Any]
@@ -206,7 +196,8 @@ class Spec(Indexable):
         """How the array is opened, or the array below; drivers that only open do that."""
         if self.base_spec is not None:
             return self.base_spec.open_mode
-        return OpenMode(open=True) if self.kind.role == "store" and not self.kind.has_mode else self.mode
+        only_opens = self.kind.role in ("store", "live") and not self.kind.has_mode
+        return OpenMode(open=True) if only_opens else self.mode
 
     @property
     def url(self) -> str:
@@ -240,6 +231,10 @@ class Spec(Indexable):
 
     def json_with(self, names: ResourceNames | None, *, include_defaults: bool = False) -> dict[str, Any]:
         """Return the JSON form without a `context` for the bound resources, which `names` calls by name."""
+        if self.kind.role == "live":
+            raise UnimplementedError(
+                'Error converting object member "driver": JSON representation not supported'
+            )
         out: dict[str, Any] = {"driver": self.kind.id}
         if include_defaults:
             out.update(self.kind.defaults)
@@ -248,7 +243,7 @@ class Spec(Indexable):
         if self._kvstore is not None:
             out["kvstore"] = self._kvstore.json_with(names, include_defaults=include_defaults)
         if self.base_spec is not None:
-            out["base"] = self.base_spec.json_with(names, include_defaults=include_defaults)
+            out["base"] = _base_json(self.base_spec, names, include_defaults=include_defaults)
             if self.kind.role == "view":
                 out["base"].pop("dtype", None)  # said once, for both
         if self.kind.role == "layered":
@@ -369,9 +364,16 @@ class Spec(Indexable):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the parts; resources pickled together stay shared."""
         return _unpickle, (
-            self.kind.id,
+            self.kind if self.kind.role == "live" else self.kind.id,  # such kinds are not registered
             {name: getattr(self, name) for name in Spec.__slots__ if name != "kind"},
         )
+
+
+def _base_json(base: Spec, names: ResourceNames | None, *, include_defaults: bool) -> dict[str, Any]:
+    try:
+        return base.json_with(names, include_defaults=include_defaults)
+    except UnimplementedError as error:
+        raise error.within('Error converting object member "base"') from None
 
 
 def _ordered(value: Any) -> Any:
@@ -381,12 +383,12 @@ def _ordered(value: Any) -> Any:
     return [_ordered(item) for item in value] if isinstance(value, list) else value
 
 
-def _unpickle(name: str, parts: dict[str, Any]) -> Spec:
+def _unpickle(name: str | DriverKind, parts: dict[str, Any]) -> Spec:
     from fsstore.spec_parse import driver_kind
 
-    kind = driver_kind(name)
+    kind = driver_kind(name) if isinstance(name, str) else name
     if kind is None:
-        raise StoreError(f"{quote(name)} is not a registered TensorStore driver")
+        raise StoreError(f"{quote(str(name))} is not a registered TensorStore driver")
     return Spec.of(kind, **parts)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fsstore._json import Fields, boolean
 from fsstore.context import Context
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_spec, live_spec
 from fsstore.open_mode import OpenMode, mode_from_options
@@ -55,8 +55,11 @@ def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
 
 
 def written_down(spec: Spec) -> Spec:
-    """Return the spec with its bound resources as a `context`."""
-    plain = Spec(spec.to_json())
+    """Return the spec with its bound resources as a `context`; of what has no JSON, without them."""
+    try:
+        plain = Spec(spec.to_json())
+    except UnimplementedError:
+        return spec.unbound()
     if plain.base_spec is None or spec.base_spec is None:
         return plain
     return plain.replace(base_spec=plain.base_spec.replace(shows_transform=spec.base_spec.shows_transform))

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Role: TypeAlias = Literal["store", "adapter", "standalone", "layered", "view"]
+Role: TypeAlias = Literal["store", "adapter", "standalone", "layered", "view", "live"]
 
 
 class Statistics(NamedTuple):
@@ -119,7 +119,8 @@ class DriverKind(Protocol):
     @property
     def role(self) -> Role:
         """`store`: over a key-value store; `adapter`: over another array, with a type of its own;
-        `view`: over another array of the same type; `layered`: over several; `standalone`: alone."""
+        `view`: over another array of the same type; `layered`: over several; `standalone`: alone; `live`: made of
+        objects of Python, which have no JSON."""
         ...
 
     @property

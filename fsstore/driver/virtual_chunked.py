@@ -18,15 +18,14 @@ import numpy as np
 
 from fsstore import _runtime
 from fsstore import future as futures
-from fsstore._json import Fields
 from fsstore.chunk.allocation import broadcast, new_array
 from fsstore.chunk_shape import choose_one_grid
 from fsstore.context import Context, ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.layer_parts import at_corner, coordinates, cuts, within
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import StoreError
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
@@ -45,34 +44,32 @@ _Parts: TypeAlias = list[tuple[tuple[slice, ...], list[Array]]]
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedKind(PlainKind):
-    """The driver kind.  Functions have no JSON: such stores are made by `virtual_chunked` only."""
+    """The driver kind.  It is not registered: such stores are made by `virtual_chunked`, and by specs of those."""
 
     id: str = "virtual_chunked"
+    role: Role = "live"
     resources: tuple[str, ...] = ("data_copy_concurrency",)
 
-    def members(self, fields: Fields) -> dict[str, Any]:
-        """Refuse: functions have no JSON."""
-        raise _no_json()
-
     async def open(self, opening: Opening) -> OpenArray:
-        """Refuse: functions have no JSON."""
-        raise _no_json()
+        """Return the store of the functions of a spec."""
+        functions: _Functions = opening.members["functions"]
+        return opening.view_of(VirtualChunkedDriver(functions, opening.schema, opening.resources))
 
 
 KIND = VirtualChunkedKind()
 
 
-def _no_json() -> UnimplementedError:
-    return UnimplementedError('"virtual_chunked" stores have no JSON form: functions cannot be written down')
-
-
 @dataclass(frozen=True, slots=True)
 class _Functions:
-    """The functions of the caller, and the loop for their coroutines."""
+    """The functions of the caller, and the loop for their coroutines, which a pickle leaves behind."""
 
     read: Function | None
     write: Function | None
-    loop: asyncio.AbstractEventLoop | None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the functions."""
+        return _Functions, (self.read, self.write)
 
     async def call(self, function: Function, domain: IndexDomain, values: Array, told: Any) -> None:
         """Call a function on a worker thread and wait for what it returns."""
@@ -110,9 +107,13 @@ class VirtualChunkedDriver(ArrayDriver):
         """Return the domain, which never changes."""
         return self._domain
 
-    def seen(self, transform: IndexTransform) -> tuple[Mapping[str, Any], IndexTransform]:
-        """Refuse: functions have no JSON."""
-        raise _no_json()
+    def members(self) -> Mapping[str, Any]:
+        """Return the functions, for a spec that has no JSON."""
+        return {"functions": self._functions}
+
+    def stated(self) -> Schema:
+        """Return all of the schema: nothing else says it."""
+        return self._schema
 
     def resources(self) -> Mapping[str, ContextResource]:
         """Return the context resources in use."""

@@ -202,3 +202,44 @@ def test_blocks_are_reduced_to_the_same_bits(name: str, factors: list[int]) -> N
         )
         assert mine.dtype == theirs.dtype
         assert mine.tobytes() == theirs.tobytes(), method
+
+
+def _functions(library: Any) -> Any:
+    def fill(domain: Any, array: Any, parameters: Any) -> None:
+        array[...] = np.add.outer(np.arange(*_bounds(domain, 0)) * 100, np.arange(*_bounds(domain, 1)))
+
+    layout = library.ChunkLayout(chunk_shape=[2, 3])
+    units = ["4nm", None]
+    return library.virtual_chunked(
+        fill, dtype="int32", shape=[5, 7], chunk_layout=layout, dimension_units=units
+    )
+
+
+def _bounds(domain: Any, dimension: int) -> tuple[int, int]:
+    return domain.inclusive_min[dimension], domain.exclusive_max[dimension]
+
+
+SPEC_QUESTIONS = [
+    *("s.spec()", "s[2:4].spec()", "s.T.spec(retain_context=True)", "s.spec(unbind_context=True)", "s.spec(minimal_spec=True)"),
+    *("s.spec().to_json()", "s.spec().url", "s.spec().schema", "s[1:].T.spec().schema", "s.spec().transform"),
+    *("s[::2, 4:].spec().domain", "s.spec()[2].rank", "s.spec().dtype", "s.spec().chunk_layout", "s.spec().codec"),
+    *("s.spec().fill_value", "s.spec().dimension_units", "s.spec().open_mode", "s.spec().base", "s.spec().kvstore"),
+    *("ts.cast(s, 'float32').spec()", "ts.cast(s, 'float32').spec().to_json()", "ts.stack([s, s]).spec()"),
+    *("ts.open(s[2:4].spec()).result().read().result().tolist()", "ts.open(s.spec()[3, 1:5]).result().read().result().tolist()"),
+    *("ts.open(ts.cast(s, 'float32').spec()).result()[4].read().result().tolist()", "ts.open(s.spec(), shape=[5, 8]).result()"),
+    *("ts.open(s.spec(), dtype='int8').result()", "ts.open(s.spec(), shape=[5, 7], create=True).result().domain"),
+    *("ts.open(s.spec(), write=True).result()", "ts.open(s.spec(), read=True).result().writable"),
+    *("ts.Spec({'driver': 'virtual_chunked'})", "ts.open({'driver': 'virtual_chunked'}).result()"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("question", SPEC_QUESTIONS)
+def test_specs_of_functions(question: str) -> None:
+    """What a spec of functions says, refuses and opens is what TensorStore's says, refuses and opens."""
+    answers = []
+    for library in (fsstore, tensorstore):
+        try:
+            answers.append(repr(eval(question, {"ts": library, "s": _functions(library)})))
+        except (ValueError, NotImplementedError) as error:
+            answers.append(f"{isinstance(error, NotImplementedError)} {error}")
+    assert answers[0] == answers[1]
