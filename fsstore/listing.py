@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fsstore import _runtime
-from fsstore._json import dumps
+from fsstore._json import dumps, quote
 from fsstore.context import Context
 from fsstore.driver.auto import enter_group
-from fsstore.errors import NotFoundError
-from fsstore.kvstore.hierarchy import Node, hierarchy
+from fsstore.errors import DataLossError, NotFoundError, StoreError
+from fsstore.kvstore.hierarchy import Hierarchy, Node, hierarchy
 
 __all__ = ["ArrayEntry", "list_arrays", "tree"]
 
@@ -35,41 +36,50 @@ def list_arrays(url: Any, **storage_options: Any) -> list[ArrayEntry]:
     """Return the arrays below a URL, in order of their paths.
 
     Archives, databases and reference sets are entered.  Consolidated metadata are used where they are; otherwise keys
-    are listed and the metadata read together.  A place without arrays,
-    or none at all, gives an empty list.
+    are listed and the metadata read together.  An array whose metadata cannot be read, or say nothing of its shape, is
+    left out with a warning that names it.  A place without arrays, or none at all, gives an empty list.
 
     >>> list_arrays({"driver": "memory"})
     []
     """
-    found = _runtime.call(_nodes(url, storage_options))
-    return [_entry(node) for node in found.values() if node.kind == "array"]
+    _, entries = _look(url, storage_options)
+    return list(entries.values())
 
 
 def tree(url: Any, **storage_options: Any) -> str:
-    """Return the groups and arrays below a URL as indented text, one a line.
+    """Return the groups and arrays below a URL as indented text, one a line; what cannot be read is left out, too.
 
     >>> print(tree({"driver": "memory"}))
     /
     """
-    lines = ["/"]
-    nodes = _runtime.call(_nodes(url, storage_options))
-    known = set(nodes)
-    for path in nodes:
+    groups, entries = _look(url, storage_options)
+    known = {*groups, *entries}
+    for path in tuple(known):
         parts = path.split("/")
         known |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
     below = sorted(known - {""}, key=lambda each: each.split("/"))
-    lines += [_line(path, nodes.get(path)) for path in below]
-    root = nodes.get("")
-    if root is not None and root.kind == "array":
-        lines[0] = f"/ {_about(_entry(root))}"
-    return "\n".join(lines)
+    lines = [f"/ {_about(entries[''])}" if "" in entries else "/"]
+    return "\n".join([*lines, *(_line(path, entries.get(path)) for path in below)])
 
 
-def _line(path: str, node: Node | None) -> str:
+def _look(url: Any, storage_options: Mapping[str, Any]) -> tuple[list[str], dict[str, ArrayEntry]]:
+    """Return the groups and the arrays below a URL; warns of what is left out."""
+    nodes, damaged = _runtime.call(_hierarchy(url, storage_options))
+    entries: dict[str, ArrayEntry] = {}
+    for path, node in nodes.items():
+        if node.kind == "array":
+            try:
+                entries[path] = _entry(node)
+            except StoreError as error:
+                damaged[path] = error
+    for path, why in damaged.items():
+        warnings.warn(f"{quote(path or '/')} is left out: {why}", stacklevel=3)
+    return [path for path, node in nodes.items() if node.kind == "group"], entries
+
+
+def _line(path: str, entry: ArrayEntry | None) -> str:
     indent, name = "  " * (path.count("/") + 1), path.rpartition("/")[2]
-    if node is None or node.kind == "group":
-        return f"{indent}{name}/"
-    return f"{indent}{name} {_about(_entry(node))}"
+    return f"{indent}{name}/" if entry is None else f"{indent}{name} {_about(entry)}"
 
 
 def _about(entry: ArrayEntry) -> str:
@@ -81,7 +91,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-async def _nodes(url: Any, storage_options: Mapping[str, Any]) -> dict[str, Node]:
+async def _hierarchy(url: Any, storage_options: Mapping[str, Any]) -> Hierarchy:
     from fsstore.filesystem.place import Target, open_target
 
     context = Context()
@@ -90,7 +100,7 @@ async def _nodes(url: Any, storage_options: Mapping[str, Any]) -> dict[str, Node
     try:
         return await hierarchy(directory.prefix, known=found.answers)
     except NotFoundError:  # an empty file: no directory, and nothing in it
-        return {}
+        return Hierarchy({}, {})
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
@@ -114,11 +124,13 @@ def _entry(node: Node) -> ArrayEntry:
     if node.zarr_format == 3:
         configuration = grid.get("configuration") if isinstance(grid, dict) else None
         listed = configuration.get(chunks) if isinstance(configuration, dict) else None
-    kind = document.get(dtype)
+    sizes, kind = _sizes(document.get(shape)), document.get(dtype)
+    if sizes is None or kind is None:
+        raise DataLossError(f"its metadata hold no {quote(shape if sizes is None else dtype)}")
     named = kind.get("name") if isinstance(kind, dict) else kind
     return ArrayEntry(
         node.path,
-        _sizes(document.get(shape)) or (),
+        sizes,
         named if isinstance(named, str) else dumps(kind),
         _sizes(listed),
         node.zarr_format,

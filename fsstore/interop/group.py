@@ -96,6 +96,7 @@ class OpenGroup:
 
     spec: KvSpec
     nodes: Mapping[str, Node]
+    damaged: Mapping[str, StoreError]
     described: str
     is_reference_set: bool
     _place: OpenKv | None = None
@@ -115,13 +116,20 @@ class OpenGroup:
     def groups(self) -> list[str]:
         """The paths of the groups; the root is one even without a document."""
         named = {path for path, node in self.nodes.items() if node.kind == "group"}
-        above = {path.rpartition("/")[0] for path, node in self.nodes.items() if path}
+        above = {path.rpartition("/")[0] for path in (*self.nodes, *self.damaged) if path}
         return sorted(named | above | {""})
 
     def arrays(self, path: str, leave_out: Set[str] = frozenset()) -> Iterator[tuple[str, GroupArray]]:
-        """Yield the names and arrays that are directly in a group, but for those to be left out."""
+        """Yield the names and arrays that are directly in a group, but for those to be left out.
+
+        Raises where one has metadata that cannot be read: without it a dataset would not be what is stored.
+        """
         if path not in self.groups:
             raise NotFoundError(f"There is no group {quote(path)} in {self.described}")
+        for at, error in self.damaged.items():
+            parent, _, name = at.rpartition("/")
+            if parent == path and name not in leave_out:
+                raise error.within(f"The array {quote(at)} in {self.described} cannot be opened")
         for node in self.nodes.values():
             parent, _, name = node.path.rpartition("/")
             if node.kind == "array" and name and parent == path and name not in leave_out:
@@ -162,10 +170,10 @@ async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGr
     place, _ = await enter_group(await open_kv(spec, context), context)
     found = await hierarchy(place.prefix, consolidated=consolidated)
     nodes = {
-        path: node for path, node in found.items() if node.zarr_format
+        path: node for path, node in found.nodes.items() if node.zarr_format
     }  # N5 does not name its dimensions
     described = place.prefix.describe()
-    if not nodes:
+    if not nodes and not found.damaged:
         raise NotFoundError(f"There are no arrays or groups in {described}")
     bound = place.spec.replace(_path=place.path)
-    return OpenGroup(bound, nodes, described, place.driver.id == "reference", place)
+    return OpenGroup(bound, nodes, found.damaged, described, place.driver.id == "reference", place)

@@ -2,22 +2,24 @@
 
 Consolidated metadata answer with one request.  Otherwise the keys are listed; a store that lists in order is asked to
 continue after the chunks of every array it comes upon, so that the listing costs a request an array and not a page for
-every thousand chunks.  Documents are read together.
+every thousand chunks.  Documents are read together; those that cannot be read, or are none, are named beside the nodes,
+and what becomes of them is the caller's to decide.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from fsstore._json import loads
-from fsstore.errors import StoreError
+from fsstore import _runtime
+from fsstore._json import loads, show
+from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.contract import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.key_range import KeyRange, prefix_end
 
-__all__ = ["Node", "arrays_below", "hierarchy"]
+__all__ = ["Hierarchy", "Node", "arrays_below", "hierarchy"]
 
 _CHUNK = re.compile(r"((?:.*/)?)c/\d+(?:/\d+)*\Z")
 _NOTHING: Mapping[str, ReadResult] = {}
@@ -47,92 +49,156 @@ class Node:
         return f"zarr{self.zarr_format}" if self.zarr_format else "n5"
 
 
+class Hierarchy(NamedTuple):
+    """The nodes by path, in order of their paths, and why documents at other paths could not be taken, by path."""
+
+    nodes: dict[str, Node]
+    damaged: dict[str, StoreError]
+
+
+class _Documents(NamedTuple):
+    """Documents by key, and why others could not be taken, by key."""
+
+    found: dict[str, Any]
+    damaged: dict[str, StoreError]
+
+    def hierarchy(self) -> Hierarchy:
+        """Return what the documents describe."""
+        nodes, damaged = _nodes(self.found, self.damaged)
+        return Hierarchy(dict(sorted(nodes.items())), dict(sorted(damaged.items())))
+
+
 async def arrays_below(
     place: KvPrefix, *, limit: int | None = None, known: Mapping[str, ReadResult] = _NOTHING
 ) -> list[str]:
     """Return the paths of the arrays below a place, at most `limit` of them."""
-    nodes = (await hierarchy(place, known=known)).values()
+    nodes = (await hierarchy(place, known=known)).nodes.values()
     return [node.path for node in nodes if node.kind == "array" and node.path][:limit]
 
 
 async def hierarchy(
     place: KvPrefix, *, consolidated: bool = True, known: Mapping[str, ReadResult] = _NOTHING
-) -> dict[str, Node]:
-    """Return the nodes below a place by path, in order of their paths.
+) -> Hierarchy:
+    """Return the nodes below a place.
 
     With `consolidated` the metadata that a writer collected in one document are believed.  `known` are answers to
     reads of whole documents that were made just now.
     """
     if consolidated:
-        nodes = await _consolidated(place, known)
-        if nodes is not None:
-            return nodes
+        documents = await _consolidated(place, known)
+        if documents is not None:
+            return documents.hierarchy()
     keys = await _document_keys(place)
-    return dict(sorted(_nodes(await _read(place, keys, known)).items()))
+    return (await _read(place, keys, known)).hierarchy()
 
 
 async def _read(
     place: KvPrefix, keys: Collection[str], known: Mapping[str, ReadResult] = _NOTHING
-) -> dict[str, Any]:
-    """Return the documents at keys as JSON; what is missing or no JSON is left out."""
+) -> _Documents:
+    """Return the documents at keys; what is missing is left out.  Raises if none of several can be read."""
     names = [key for key in keys if key not in known]
-    answers = await place.read_many([Read(name) for name in names]) if names else []
-    found = {}
-    answered = {**{key: known[key] for key in keys if key in known}, **dict(zip(names, answers, strict=True))}
-    for name, answer in answered.items():
-        if answer.state == "value":
+    answers: dict[str, ReadResult | StoreError] = {key: known[key] for key in keys if key in known}
+    if names:
+        answers |= zip(names, await _answers(place, names), strict=True)
+    found, damaged = {}, {}
+    for name, answer in answers.items():
+        if isinstance(answer, StoreError):
+            damaged[name] = answer
+        elif answer.state == "value":
             try:
                 found[name] = loads(answer.value, lenient=True)
-            except StoreError:
-                continue
-    return found
+            except StoreError as error:
+                damaged[name] = error.within(f"Error reading {place.describe(name)}")
+    return _Documents(found, damaged)
 
 
-async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> dict[str, Node] | None:
-    """Return the nodes of consolidated metadata, or of a single array; None if there is neither."""
+async def _answers(place: KvPrefix, names: list[str]) -> Sequence[ReadResult | StoreError]:
+    """Return what stands at keys, or why it cannot be read; raises if that is so of all."""
+
+    async def one(name: str) -> ReadResult | StoreError:
+        try:
+            return await place.read(name)
+        except StoreError as error:
+            return error
+
+    try:
+        return await place.read_many([Read(name) for name in names])
+    except StoreError:
+        answers = await _runtime.gather(map(one, names)) if len(names) > 1 else []
+        if all(isinstance(answer, StoreError) for answer in answers):
+            raise
+        return answers
+
+
+async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> _Documents | None:
+    """Return consolidated metadata, or the documents of a single array; None if there is neither."""
     names = ["zarr.json", ".zarray"]
     if not any(name in known and known[name].state == "value" for name in names):
         names += [".zmetadata", *({_N5} & known.keys())]
-    found = await _read(place, names, known)
+    found = (await _read(place, names, known)).found
     root = found.get("zarr.json")
     if isinstance(root, dict):
         collected = root.get("consolidated_metadata")
         inner = collected.get("metadata") if isinstance(collected, dict) else None
-        documents = {"zarr.json": root}
         if isinstance(inner, dict):
-            documents |= {f"{name.strip('/')}/zarr.json": value for name, value in inner.items()}
-            return dict(sorted(_nodes(documents).items()))
-        return _nodes(documents) if root.get("node_type") == "array" else None
+            below = {f"{name.strip('/')}/zarr.json": value for name, value in inner.items()}
+            return _Documents({"zarr.json": root, **below}, {})
+        return _Documents({"zarr.json": root}, {}) if root.get("node_type") == "array" else None
     if ".zarray" in found:
-        return _nodes({**found, **await _read(place, (".zattrs",))})
+        attributes = await _read(place, (".zattrs",))
+        return _Documents({**found, **attributes.found}, attributes.damaged)
     index = found.get(".zmetadata")
     if isinstance(index, dict) and isinstance(index.get("metadata"), dict):
-        return dict(sorted(_nodes(index["metadata"]).items()))
-    return _nodes({_N5: found.get(_N5)}) or None
+        return _Documents(index["metadata"], {})
+    return _Documents({_N5: found[_N5]}, {}) if _is_n5(found.get(_N5)) else None
 
 
-def _nodes(documents: Mapping[str, Any]) -> dict[str, Node]:
-    """Return the nodes that documents describe, by path."""
+def _is_n5(document: Any) -> bool:
+    return isinstance(document, dict) and all(member in document for member in _N5_MEMBERS)
+
+
+def _nodes(
+    documents: Mapping[str, Any], damaged: Mapping[str, StoreError]
+) -> tuple[dict[str, Node], dict[str, StoreError]]:
+    """Return the nodes that documents describe, and why others describe none, by path.
+
+    `attributes.json` may be anybody's: what is no array of N5 is nothing at all.
+    """
     nodes: dict[str, Node] = {}
+    wrong = {key.rpartition("/")[0]: error for key, error in damaged.items() if not key.endswith(_N5)}
     for key, document in sorted(documents.items(), key=lambda item: item[0].endswith(_N5)):
         path, _, name = key.rpartition("/")
-        if not isinstance(document, dict):
+        if name == _N5:
+            if path not in nodes and path not in wrong and _is_n5(document):
+                hidden = (*_N5_MEMBERS, "compression")
+                own = {each: value for each, value in document.items() if each not in hidden}
+                nodes[path] = Node(path, "array", 0, document, own)
             continue
-        if name == "zarr.json" and document.get("node_type") in ("array", "group"):
-            attributes = document.get("attributes")
-            nodes[path] = Node(
-                path, document["node_type"], 3, document, attributes if isinstance(attributes, dict) else {}
-            )
-        elif name in (".zarray", ".zgroup") and path not in nodes:
+        kind = _kind(name, document)
+        if isinstance(kind, StoreError):
+            wrong.setdefault(path, kind.within(f"Error in {show(key)}"))
+        elif name == "zarr.json" and kind is not None:
+            nodes[path] = Node(path, kind, 3, document, _object(document.get("attributes")))
+        elif kind is not None and path not in nodes:
             attributes = documents.get(f"{path}/.zattrs" if path else ".zattrs")
-            kind: Literal["array", "group"] = "array" if name == ".zarray" else "group"
-            nodes[path] = Node(path, kind, 2, document, attributes if isinstance(attributes, dict) else {})
-        elif name == _N5 and path not in nodes and all(each in document for each in _N5_MEMBERS):
-            own = {
-                each: value for each, value in document.items() if each not in (*_N5_MEMBERS, "compression")
-            }
-            nodes[path] = Node(path, "array", 0, document, own)
-    return nodes
+            nodes[path] = Node(path, kind, 2, document, _object(attributes))
+    return {path: node for path, node in nodes.items() if path not in wrong}, wrong
+
+
+def _kind(name: str, document: Any) -> Literal["array", "group"] | StoreError | None:
+    """Return what a document of this name describes, None if it only adds to another, or why it describes nothing."""
+    if name not in (".zarray", ".zgroup", "zarr.json"):
+        return None
+    if not isinstance(document, dict):
+        return DataLossError(f"Expected object, but received: {show(document)[:80]}")
+    kind = document.get("node_type") if name == "zarr.json" else name.removeprefix(".z")
+    if kind not in ("array", "group"):
+        return DataLossError(f'Expected "array" or "group" as "node_type", but received: {show(kind)[:80]}')
+    return "array" if kind == "array" else "group"
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 async def _document_keys(place: KvPrefix) -> list[str]:
@@ -176,7 +242,11 @@ async def _visit(place: KvPrefix, batch: list[Entry], found: dict[str, None], ch
     if chunk is None or chunk[1] in checked:
         return b""
     checked.add(chunk[1])
-    document = (await _read(place, [chunk[1] + "zarr.json"])).get(chunk[1] + "zarr.json")
+    key = f"{chunk[1]}zarr.json"
+    try:
+        document = (await _read(place, [key])).found.get(key)
+    except StoreError:  # it is read again with all others
+        return b""
     if isinstance(document, dict) and document.get("node_type") == "array":
         return prefix_end(f"{chunk[1]}c/".encode("utf-8", "surrogateescape"))
     return b""

@@ -13,6 +13,7 @@ of all nodes are consolidated in the root.
 from __future__ import annotations
 
 import heapq
+import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -100,10 +101,12 @@ async def open_view(
     if _runtime.must_not_wait():
         raise _runtime.MayWait  # there may be thousands of arrays
     if name in (None, "zarr2", "zarr3", "n5"):
-        nodes = await hierarchy(kvstore.prefix, known=found.answers)
+        nodes, damaged = await hierarchy(kvstore.prefix, known=found.answers)
         same = all(node.zarr_format == zarr_format for node in nodes.values())
         if same and not (explode_shards and any(_is_sharded(node) for node in nodes.values())):
             return kvstore
+        for at, error in damaged.items():
+            warnings.warn(f"{quote(at or '/')} is left out: {error}", stacklevel=2)
     else:
         nodes = {}
     driver = ViewDriver(kvstore, zarr_format)

@@ -501,6 +501,6 @@ def test_listing_leaves_chunks_out():
     }
     files |= {"c/zarr.json": document}
     recording = Recording(_memory(files))
-    nodes = _runtime.call(hierarchy(KvPrefix(recording)))
+    nodes = _runtime.call(hierarchy(KvPrefix(recording))).nodes
     assert list(nodes) == ["a", "b", "c"]
     assert recording.calls["scan"] < 12

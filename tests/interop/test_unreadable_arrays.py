@@ -1,0 +1,83 @@
+"""Groups some of whose arrays have metadata that cannot be read: listings, datasets and views of the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import xarray
+import zarr
+
+from fsstore import _runtime
+from fsstore.errors import UnavailableError
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.hierarchy import hierarchy
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.listing import list_arrays, tree
+from fsstore.testing.doubles import Faulty
+
+BROKEN = {
+    "unreachable/.zarray": (["gone.bin", 0, 10], "the target does not exist"),
+    "cut/.zarray": ("{", "Invalid JSON"),
+    "cut3/zarr.json": ('{"zarr_format": 3, ', "Invalid JSON"),
+    "list/zarr.json": ("[]", "Expected object"),
+    "kind/zarr.json": ('{"zarr_format": 3}', "node_type"),
+    "shape/.zarray": ('{"zarr_format": 2, "dtype": "<i4"}', '"shape"'),
+    "attributes/.zattrs": ("{]", "Invalid JSON"),
+}
+
+
+def _with_broken(tmp_path, broken):
+    """Save a set of one sound array, and of broken ones, whose documents are as they are given."""
+    array = '{"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": "|u1", "compressor": null, "filters": null, "order": "C", "fill_value": 0}'  # fmt: skip
+    refs = {"good/.zarray": array, "good/0": "abc", "good/.zattrs": '{"_ARRAY_DIMENSIONS": ["x"]}'}
+    refs |= {".zgroup": '{"zarr_format": 2}', "g/.zgroup": '{"zarr_format": 2}'}
+    refs |= {"attributes/.zarray": array} if any(key.startswith("attributes") for key in broken) else {}
+    (tmp_path / "r.json").write_text(json.dumps({**refs, **{key: BROKEN[key][0] for key in broken}}))
+    return f"file://{tmp_path}/r.json"
+
+
+def test_arrays_beside_unreadable_ones_are_listed(tmp_path):
+    """What cannot be read is left out with a warning that says which it is and why; all others are listed."""
+    url = _with_broken(tmp_path, BROKEN)
+    with pytest.warns(UserWarning, match="is left out") as caught:
+        assert [each.path for each in list_arrays(url)] == ["good"]
+    with pytest.warns(UserWarning, match="is left out"):
+        assert tree(url) == "/\n  g/\n  good |u1 (3) in chunks of (3)"
+    told = {str(warning.message).split('"')[1]: str(warning.message) for warning in caught}
+    assert told.keys() == {key.partition("/")[0] for key in BROKEN}
+    for key, (_, why) in BROKEN.items():
+        assert why in told[key.partition("/")[0]]
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_view_shows_what_can_be_read(tmp_path):
+    """Shown as another version of zarr, a group has the arrays that can be read, and a warning names the others."""
+    with pytest.warns(UserWarning, match='"unreachable" is left out'):
+        group = zarr.open_group(f"zarr3::{_with_broken(tmp_path, ['unreachable/.zarray'])}", mode="r")
+    assert group["good"][...].tobytes() == b"abc"
+
+
+@pytest.mark.parametrize("key", BROKEN)
+def test_a_dataset_without_an_unreadable_variable_has_to_be_asked_for(tmp_path, key):
+    """A variable whose metadata cannot be read is an error that names it, as in zarr, unless it is dropped."""
+    url, name = _with_broken(tmp_path, [key]), key.partition("/")[0]
+    with pytest.raises(ValueError, match=f'The array "{name}" in .* cannot be opened'):
+        xarray.open_dataset(url, engine="fsstore")
+    with xarray.open_dataset(url, engine="fsstore", drop_variables=[name]) as dataset:
+        assert dataset["good"].values.tobytes() == b"abc"
+
+
+def test_a_place_that_cannot_be_read_at_all_is_an_error():
+    """Where no document can be read, there is nothing to list, and the error is raised."""
+    inner = MemoryDriver()
+    place = KvPrefix(Faulty(inner, lambda _, key: UnavailableError("gone") if key in away else None))
+    away: set[str] = set()
+    for name in "ab":
+        _runtime.call(place.write(f"{name}/.zarray", b"{}"))
+    away.add("a/.zarray")
+    found = _runtime.call(hierarchy(place))
+    assert (list(found.nodes), list(found.damaged)) == (["b"], ["a"])
+    away.add("b/.zarray")
+    with pytest.raises(UnavailableError, match="gone"):
+        _runtime.call(hierarchy(place))
