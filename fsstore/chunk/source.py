@@ -165,10 +165,9 @@ class ShardSource:
                         _Body(number, ByteRange(shard, offset + low, offset + high), head.generation)
                     )
         changed: dict[Any, list[int]] = {}
-        found = await self._read([body.range for body in bodies]) if bodies else []
-        for body, answer in zip(bodies, found, strict=True):
+        for body, answer in zip(bodies, await self._bodies(bodies), strict=True):
             answers[body.number] = answer
-            if answer.generation != body.generation or answer.state != "value":
+            if answer is None or answer.generation != body.generation or answer.state != "value":
                 changed[body.range.identity] = wanted[body.range.identity]
         for shard in changed:
             self._forget(shard)
@@ -182,7 +181,10 @@ class ShardSource:
             if shard not in heads:
                 whole = self._is_whole(len({ranges[number].identity[1] for number in numbers}))
                 asked.append((shard, whole, self._head(shard, ranges, numbers, whole=whole)))
-        found = await self._read([first for _, _, first in asked]) if asked else []
+        try:
+            found = await self._base.read_many([first for _, _, first in asked]) if asked else []
+        except OutOfRangeError as error:
+            raise self._cut_off([shard for shard, _, _ in asked], error) from error
         for (shard, whole, _), answer in zip(asked, found, strict=True):
             heads[shard] = _Head(answer, whole)
         if self._known is not None:
@@ -193,12 +195,21 @@ class ShardSource:
         if self._known is not None:
             self._known.pop(shard, None)
 
-    async def _read(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
+    async def _bodies(self, bodies: Sequence[_Body]) -> Sequence[ReadResult | None]:
+        """Return an answer for each entry, or None for each if a shard was rewritten and ends before its entry."""
+        if not bodies:
+            return []
         try:
-            return await self._base.read_many(ranges)
+            return await self._base.read_many([body.range for body in bodies])
         except OutOfRangeError as error:
-            names = ", ".join(dict.fromkeys(self._base.describe(each.identity) for each in ranges[:3]))
-            raise DataLossError(f"Error reading {names}: the shard is cut off: {error.message}") from error
+            now = await self._base.read_many([body.range._replace(start=0, stop=0) for body in bodies])
+            if all(answer.generation == body.generation for body, answer in zip(bodies, now, strict=True)):
+                raise self._cut_off([body.range.identity for body in bodies], error) from error
+            return [None] * len(bodies)
+
+    def _cut_off(self, shards: Sequence[Any], error: OutOfRangeError) -> DataLossError:
+        names = ", ".join(dict.fromkeys(self._base.describe(shard) for shard in shards[:3]))
+        return DataLossError(f"Error reading {names}: the shard is cut off: {error.message}")
 
     def _is_whole(self, count: int) -> bool:
         return count >= _WHOLE_SHARE * self._layout.count

@@ -9,7 +9,7 @@ from fsstore._runtime import drive
 from fsstore.chunk.source import ByteRange, ShardSource
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
-from fsstore.errors import AbortedError
+from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import ReadResult
 
@@ -28,10 +28,13 @@ INNER = CHAIN.shard.inner
 
 
 class Changing:
-    """A base with one shard of shards, all of whose elements are the version, which grows after some calls."""
+    """A base with one shard of shards, all of whose elements are the version, which grows after some calls.
 
-    def __init__(self, *changes):
-        self.changes, self.calls, self.version = changes, 0, 0
+    `lost`: how many elements are missing from later versions.
+    """
+
+    def __init__(self, *changes, lost=4):
+        self.changes, self.calls, self.version, self.lost = changes, 0, 0, lost
 
     def remembering(self):
         return self
@@ -42,7 +45,7 @@ class Changing:
     async def read_many(self, ranges):
         # later versions lack sub-chunks, so that entries move
         array = np.full(256, self.version, "i4")
-        array[: 4 * (self.version % 5)] = -1
+        array[: self.lost * (self.version % 5)] = -1
         data = bytes(CHAIN.encode(array))
         generation = str(self.version).encode()
         found = []
@@ -74,6 +77,31 @@ def test_one_version(change):
     for answer in drive(source(base).read_many([ByteRange((("k", 3), 2)), ByteRange((("k", 2), 0))])):
         values = np.frombuffer(answer.value, "i4")
         assert values.tolist() == [int(answer.generation)] * 4
+
+
+@pytest.mark.parametrize("change", range(1, 8))
+def test_one_version_of_a_shard_that_shrinks(change):
+    """A shard rewritten so short that an entry of before would begin beyond its end is read again."""
+    base = Changing(change, lost=240)
+    [answer] = drive(source(base).read_many([ByteRange((("k", 15), 3))]))
+    assert np.frombuffer(answer.value, "i4").tolist() == [int(answer.generation)] * 4
+
+
+class CutOff(Changing):
+    """A base whose shard has an index and nothing before it."""
+
+    async def read_many(self, ranges):
+        if any(0 < each.start < 1000 or (each.start == 0 and each.stop) for each in ranges):
+            raise OutOfRangeError("beyond the end")
+        return await super().read_many(ranges)
+
+
+def test_cut_off():
+    """A shard that ends before an entry and was not rewritten is damaged; it is asked once whether it was."""
+    base = CutOff()
+    with pytest.raises(DataLossError, match="Error reading key k: the shard is cut off: beyond the end"):
+        drive(ShardSource(base, CHAIN.shard).read_many([ByteRange(("k", 2))]))
+    assert base.calls == 2
 
 
 def test_never_at_rest():
