@@ -15,7 +15,6 @@ import numpy as np
 __all__ = ["scratch"]
 
 _KEPT_BYTES = 16 << 20
-_LINE = 64  # of the processor's cache: what begins at one is inflated a twentieth sooner
 
 
 class _Kept(threading.local):
@@ -35,8 +34,7 @@ def scratch(size: int, step: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """
     piece = _kept.pieces.get(step)
     if piece is None or len(piece) < size:
-        piece = np.empty(size + _LINE, np.uint8)
-        piece = piece[-piece.ctypes.data % _LINE :][:size]
+        piece = np.empty(size, np.uint8)
         if size <= _KEPT_BYTES:
             _kept.pieces[step] = piece
     return piece[:size]
