@@ -6,7 +6,7 @@
 
 The text is split at every bar first, so a literal bar must be written `%7C`; then each component at its first colon.
 Schemes are case-sensitive.  What a scheme means, and what `rest` means to it, is not known here: see
-`opening.parse_pipeline`.  Percent-encoding keeps what TensorStore keeps.
+`spec_parse`.  Percent-encoding keeps what TensorStore keeps.
 """
 
 from __future__ import annotations
