@@ -240,11 +240,11 @@ def _of_numpy(numpy_dtype: np.dtype[Any]) -> dtype:
 
 
 def _extension(numpy_dtype: np.dtype[Any]) -> dtype:
-    if numpy_dtype.fields is not None:
-        described = _described(numpy_dtype)
+    native = numpy_dtype.newbyteorder("=")
+    if native.fields is not None:
+        described = _described(native)
         name = json.dumps(described, separators=(",", ":"), ensure_ascii=False)
         return _make(name, np.dtype(_as_descr(described)))
-    native = numpy_dtype.newbyteorder("=")
     return _make(native.name if native.kind in "mM" else native.str[1:], native)
 
 

@@ -6,6 +6,7 @@ The array is kept without the leading dimensions that only repeat it.  Knows not
 from __future__ import annotations
 
 import math
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,7 @@ class Fill:
             return False
         same = self.array == other.array
         if (
-            self.array.dtype.kind in "fcV"
+            self.array.dtype.kind in "fcVMm"
             and self.array.dtype.names is None
             and self.array.dtype.itemsize <= 16
         ):
@@ -85,7 +86,7 @@ class Fill:
                 )
 
     def to_json(self) -> Any:
-        """Return nested lists of elements; NaN and infinities stay Python floats."""
+        """Return nested lists of elements; NaN and infinities stay Python floats, fixed bytes are base64."""
         if self.dtype.name == "string":
             try:
                 return _mapped(self.array.tolist(), lambda text: text.decode())
@@ -98,8 +99,11 @@ class Fill:
             return _mapped(self.array.astype(str).tolist(), lambda text: text)
         if kind == "m":
             return self.array.astype("i8").tolist()
-        if self.dtype.name in ("char", "byte") or self.array.dtype.names is not None or kind == "S":
+        if self.dtype.name in ("char", "byte"):
             raise StoreError(f"Conversion from {self.dtype.name} to JSON is not implemented")
+        if kind in "SV" and self.dtype.is_extension:
+            octets = self.array.view(f"V{self.array.itemsize}")
+            return _mapped(octets.tolist(), lambda data: b2a_base64(data, newline=False).decode())
         if kind == "V":
             wide = "i8" if self.dtype.name.startswith("int") else "f8"
             return self.array.astype(wide).tolist()
@@ -268,7 +272,19 @@ def _element_parser(of: dtype) -> Any:
         return _float
     if kind in "MmU":
         return lambda value: np.array(value, dtype=of.numpy_dtype)[()]
+    if kind in "SV" and of.is_extension:
+        return lambda value: _octets(value, of.numpy_dtype)
     raise JsonError(f"Conversion from JSON to {of.name} is not implemented")
+
+
+def _octets(value: Any, native: np.dtype[Any]) -> Any:
+    try:
+        data = a2b_base64(_text(value), strict_mode=True)
+    except ValueError:
+        data = b""
+    if len(data) != native.itemsize:
+        raise expected(f"{native.itemsize} base64-encoded bytes", value)
+    return np.frombuffer(data, native)[0]
 
 
 def _text(value: Any) -> str:

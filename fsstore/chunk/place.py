@@ -125,8 +125,9 @@ class Placement:
         """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
         if not self.plan.basic:
             return None
-        values: Array = self._view[self._outside(cell)]
-        return values[(0,) * len(self._lead)] if self._lead else values
+        values: Array = self._view[(*self._outside(cell), ...)]  # an array, also where it is one element
+        first: Index = (*[0] * len(self._lead), ...)
+        return values[first] if self._lead else values
 
     def fill(self, cell: Cell, value: Any) -> None:
         """Set the elements of the array to one value."""

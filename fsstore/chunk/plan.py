@@ -174,6 +174,8 @@ def box_in_chunk(
     numbers: list[int] = []
     inside: list[Any] = []
     shape = out.shape
+    if 0 in shape:  # where nothing begins there need be no chunk
+        return None
     covers, rank = True, 0
     for output_map, axis in zip(maps, axes, strict=True):
         if isinstance(output_map, Indexed):

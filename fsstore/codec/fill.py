@@ -27,7 +27,7 @@ def equals_fill(chunk: Array, fill: Any) -> bool:
     if chunk.dtype.hasobject:
         return bool((chunk == fill).all())
     value = np.asarray(fill, chunk.dtype)
-    if value.ndim == 0 and chunk[(slice(1),) * chunk.ndim].tobytes() != value.tobytes():
+    if value.ndim == 0 and chunk[(slice(1),) * chunk.ndim or ...].tobytes() != value.tobytes():
         return False
     size = chunk.dtype.itemsize
     if size in (1, 2, 4, 8) and value.ndim == 0:
@@ -41,7 +41,7 @@ def rows_equal_fill(rows: Array, fill: Any) -> npt.NDArray[np.bool_]:
     """Return for each row of `rows` whether all its elements are bitwise the fill value."""
     count = len(rows)
     if rows.dtype.hasobject:
-        return np.fromiter((all(item == fill for item in row.flat) for row in rows), np.bool_, count)
+        return np.asarray((rows.reshape(count, -1) == fill).all(axis=1), np.bool_)
     one = np.asarray(fill, rows.dtype).reshape(1).view(np.uint8)
     octets = rows.reshape(count, -1).view(np.uint8)
     step = one.size

@@ -151,7 +151,7 @@ class MsgPack2:
             ext_hook=_refuse_extension,
             max_ext_len=0,
             # a list is allocated when its length is read
-            max_array_len=min(len(data), max(_LONGEST, *(size + 2 for size in shape))),
+            max_array_len=min(len(data), max((_LONGEST, *(size + 2 for size in shape)))),
         )
 
 

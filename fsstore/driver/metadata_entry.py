@@ -15,7 +15,13 @@ from typing import Any
 from fsstore._json import dumps
 from fsstore.cache_pool import CachePool
 from fsstore.context import ContextResource
-from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnimplementedError
+from fsstore.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    PermissionDeniedError,
+    StoreError,
+    UnimplementedError,
+)
 from fsstore.format.contract import ChunkedArray, Format
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.opened import OpenKv
@@ -162,6 +168,8 @@ class MetadataEntry:
                 raise
             except StoreError as error:
                 raise error.within(f"Error reading {self.describe()}") from error
+            except RecursionError:  # structures inside structures, hundreds of them
+                raise DataLossError(f"Error reading {self.describe()}: nested too deeply") from None
         if array is not None:
             array = self.format.named(array, attributes)
             self.keep(array, answer.generation, answer.time)

@@ -211,7 +211,11 @@ def _object_v2(value: Any, name: str) -> Any:
         return value if isinstance(value, str) else ""
     if name == "string":
         return _from_base64(value) if isinstance(value, str) else b""
-    return value
+    if not isinstance(value, list):
+        return value
+    one = np.empty((), object)  # so that a list is one element, and not as many as it has items
+    one[()] = value
+    return one
 
 
 def _other_from_v2(value: Any, native: np.dtype[Any]) -> Any:
@@ -249,6 +253,8 @@ def fill_to_v2(value: Any, native: np.dtype[Any]) -> Json:
         return int(np.asarray(value, native.newbyteorder("=")).view("i8"))
     if native.kind == "U":
         return str(value)
+    if isinstance(value, np.ndarray) and native.kind == "O":
+        return value.item()  # type: ignore[no-any-return]  # a list
     if native.kind == "O" and not isinstance(value, bytes):
         return value  # type: ignore[no-any-return]  # JSON, a string or a number
     return _to_base64(value, native)

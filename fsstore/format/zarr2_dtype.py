@@ -68,11 +68,9 @@ def _field(value: Any) -> Any:
     name, kind = value[0], value[1]
     if not isinstance(name, str) or not name:
         raise expected("non-empty string", name)
-    if not isinstance(kind, str):
-        raise JsonError(f"Nested structures are not supported: {show(kind)}")
-    element = _scalar(kind)
+    element = parse_dtype(kind)  # a list is a structure inside this one
     if element.kind == "O":
-        raise JsonError(f"Unsupported zarr dtype: {quote(kind)}")
+        raise JsonError(f"Unsupported zarr dtype: {show(kind)}")
     if len(value) == 2:
         return name, element
     shape = value[2]
@@ -91,7 +89,7 @@ def dtype_json(native: np.dtype[Any]) -> Json:
     for name in native.names or ():
         part = native.fields[name][0]
         base, shape = part.subdtype if part.subdtype is not None else (part, ())
-        out.append([name, base.str, list(shape)] if shape else [name, base.str])
+        out.append([name, dtype_json(base), *([list(shape)] if shape else [])])
     return out
 
 

@@ -240,6 +240,16 @@ def test_v2_objects_agree_with_numcodecs(filters, order):
     assert (bound.decode(bytes(peer.encode(chunk))) == TEXT).all()
 
 
+@pytest.mark.parametrize("name", ["json2", "msgpack2"])
+def test_v2_objects_without_dimensions(name):
+    """The one element of a chunk without dimensions is read back; what it is does not matter."""
+    bound = V2Pipeline.from_json(None, [{"id": name}]).bind(ChunkSpec(np.dtype(object), ()))
+    for item in ITEMS[:3] + ITEMS[4:]:
+        data = np.empty((), object)
+        data[()] = item
+        assert bound.decode(bytes(bound.encode(data))).tolist() == item
+
+
 ITEMS = [None, True, -7, 2**63, 1.5, "snow ☃", [1, [2, "x"]], {"a": {"b": []}}]
 
 

@@ -293,6 +293,44 @@ def test_whole_structures(tmp_path):
     assert document["codecs"] == json.loads(both.files()[1][b"zarr.json"])["codecs"]
 
 
+def test_big_endian_fields_are_created():
+    """The byte order of the fields of a dtype does not matter, as that of plain elements does not."""
+    kind = np.dtype([("a", ">i4"), ("b", [("c", ">f8")])])
+    fill = np.array((1, (2.5,)), kind)
+    store = ts.open("memory://|zarr3:", create=True, dtype=kind, shape=[2], fill_value=fill).result()
+    store[1] = np.array((3, (4.5,)), kind)
+    assert store.read().result().tolist() == [(1, (2.5,)), (3, (4.5,))]
+    assert store.dtype == ts.dtype(kind) == ts.dtype(kind.newbyteorder("<"))
+
+
+def test_structures_in_structures_of_version_2(tmp_path):
+    """A field of zarr v2 may be a structure, or an array of them, as NumPy lays it out; it is read and written."""
+    kind = np.dtype([("p", [("x", "<i4"), ("y", ">f4")]), ("q", "u1"), ("r", [("s", "S2")])])
+    data = np.array([((n, n / 2), n, (b"ab",)) for n in range(4)], kind)
+    described = [["p", [["x", "<i4"], ["y", ">f4"]]], ["q", "|u1"], ["r", [["s", "|S2"]]]]
+    document = {"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": described, "order": "C"}
+    document |= {"compressor": None, "filters": None, "fill_value": None}
+    (tmp_path / ".zarray").write_text(json.dumps(document))
+    for number in range(2):
+        (tmp_path / str(number)).write_bytes(data[2 * number : 2 * number + 2].tobytes())
+    for name in kind.names:
+        field = ts.open(
+            {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{tmp_path}/"}, "field": name}
+        ).result()
+        assert field.read().result().tolist() == data[name].tolist()
+        field.write(field.read().result()[::-1]).result()
+    stored = b"".join((tmp_path / str(number)).read_bytes() for number in range(2))
+    assert stored == data[::-1].tobytes()
+    metadata = {"dtype": [["r", [["s", "|S2"], ["t", [["u", ">i2", [2]]]]], [3]], ["q", "|u1"]], "shape": [2]}
+    spec = {"driver": "zarr", "kvstore": "memory://", "metadata": metadata, "field": "r"}
+    ours = ts.open(spec, create=True).result()
+    value = np.array((b"ab", ([1, 2],)), ours.dtype.numpy_dtype)
+    ours[1, 2] = value
+    assert ours.shape == (2, 3)
+    assert str(ours[1, 2].read().result()) == str(value)
+    assert ours.spec().to_json()["metadata"]["dtype"] == metadata["dtype"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -45,3 +45,15 @@ def test_members_of_version_2_are_kept_when_resized():
     store[".zarray"] = json.dumps(document).encode()
     ts.open("memory://|zarr2:", context=context).result().resize(exclusive_max=[5]).result()
     assert json.loads(store[".zarray"]) == {**document, "shape": [5]}
+
+
+def test_structures_without_end():
+    """A structure nested hundreds deep is an error that names the document."""
+    kind = "int8"
+    for _ in range(200):
+        kind = {"name": "struct", "configuration": {"fields": [["a", kind]]}}
+    context = ts.Context()
+    store = ts.KvStore.open("memory://", context=context).result()
+    store["zarr.json"] = json.dumps({**DOCUMENT, "data_type": kind}).encode()
+    with pytest.raises(ValueError, match=r'Error reading "zarr.json": nested too deeply'):
+        ts.open("memory://|zarr3:", context=context).result()

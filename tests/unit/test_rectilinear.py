@@ -151,3 +151,12 @@ def test_fields():
     octets[4:8, 2, 1:].write(np.arange(8, dtype="u1").reshape(4, 2).view("V1")).result()
     field = ts.open({**place, "field": "b"}, context=context).result()
     assert field[4:8, 2].read().result().tobytes() == bytes(range(8))
+
+
+def test_nothing_after_the_last_chunk():
+    """Empty boxes that begin where the grid ends are read and written like others."""
+    store = rectilinear([[4, 6], 4])
+    for box in (store[10:10, :3], store[2, 7:7]):
+        assert not box.read().result().size
+        assert [future.result().size for future in [box.read() for _ in range(3)]] == [0, 0, 0]
+        box.write(1).result()

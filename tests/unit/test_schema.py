@@ -102,6 +102,26 @@ def test_fill_value_of_extension_types():
     assert Schema({"dtype": "complex64", "fill_value": [1, 2]}).fill_value == 1 + 2j
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fill", "text"),
+    [
+        ("S3", b"ab", "YWIA"),
+        ("V3", np.void(b"a\0b"), "YQBi"),
+        ([("a", ">i2"), ("b", [("c", "S1")])], (1, (b"x",)), "AQB4"),
+    ],
+)
+def test_fill_value_of_octets(dtype, fill, text):
+    """Elements of a fixed number of bytes are base64 in JSON, structures in the byte order of their dtype."""
+    native = np.dtype(dtype)
+    schema = Schema(dtype=native, fill_value=np.array(fill, native))
+    assert schema.to_json()["fill_value"] == text
+    assert text in repr(schema)
+    assert Schema(schema.to_json()) == schema
+    for bad in ("YWI=", "?", 1):
+        with pytest.raises(StoreError, match=f"Expected {native.itemsize} base64|Expected string"):
+            Schema({**schema.to_json(), "fill_value": bad})
+
+
 @pytest.mark.parametrize("bad", [[], [[]], np.zeros((0, 3))])
 def test_empty_fill_values(bad):
     """A fill value without elements is refused."""
