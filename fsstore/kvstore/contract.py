@@ -230,9 +230,22 @@ class KvPrefix(NamedTuple):
 
     async def scan(self, keys: KeyRange | None = None) -> AsyncIterator[list[Entry]]:
         """Yield batches of entries of a range relative to the path, with relative keys."""
-        cut = len(self.path)
         async for batch in self.driver.scan((keys or KeyRange()).with_prefix(self.path)):
-            yield [Entry(entry.key[cut:], entry.size) for entry in batch] if cut else batch
+            yield self._relative(batch)
+
+    async def documents(self) -> AsyncIterator[list[Entry]]:
+        """Yield batches of the entries below the path, of which a driver may leave out those that end in a number.
+
+        A driver that can do so has a method `documents` like `scan`: a set of a million chunks is not listed for the
+        metadata of ten arrays.
+        """
+        scan = getattr(self.driver, "documents", self.driver.scan)
+        async for batch in scan(KeyRange().with_prefix(self.path)):
+            yield self._relative(batch)
+
+    def _relative(self, batch: list[Entry]) -> list[Entry]:
+        cut = len(self.path)
+        return [Entry(entry.key[cut:], entry.size) for entry in batch] if cut else batch
 
     def describe(self, key: str = "") -> str:
         """Return how messages call the key below the path."""

@@ -172,11 +172,13 @@ class ReferenceDriver:
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range with their sizes; whole targets have none."""
-        async for names, resolved in self.overlay.scan(keys):
-            sizes = resolved.rows.length.tolist()
-            yield [
-                Entry(name, None if size == WHOLE else size) for name, size in zip(names, sizes, strict=True)
-            ]
+        async for page in self.overlay.scan(keys):
+            yield _entries(*page)
+
+    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the same without most of the chunks, which are not looked at."""
+        async for page in self.overlay.documents(keys):
+            yield _entries(*page)
 
     def describe_key(self, key: str) -> str:
         """Return `"key" in reference set ...`."""
@@ -185,6 +187,11 @@ class ReferenceDriver:
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+def _entries(names: Sequence[str], resolved: Resolved) -> list[Entry]:
+    sizes = resolved.rows.length.tolist()
+    return [Entry(name, None if size == WHOLE else size) for name, size in zip(names, sizes, strict=True)]
 
 
 _if_not_equal = attrgetter("if_not_equal")

@@ -114,6 +114,14 @@ class Gen:
         )
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether every key surely ends in a digit."""
+        last = self.key.parts[-1]
+        if isinstance(last, str):
+            return last[-1:].isdecimal()
+        return last.name is not None and isinstance(self.axes.get(last.name), range)
+
+    @property
     def prefix(self) -> str:
         """What all keys start with."""
         first = self.key.parts[0]

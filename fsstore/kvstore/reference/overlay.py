@@ -22,7 +22,7 @@ from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, Read, Stamp, Write, now
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.keys import check_key
-from fsstore.kvstore.reference.refset import ReferenceSet, Resolved
+from fsstore.kvstore.reference.refset import Page, ReferenceSet, Resolved
 from fsstore.kvstore.reference.table import ABSENT, INLINE, Row, Rows
 
 __all__ = ["Changes", "Document", "Overlay", "Saved", "State", "inline_generation"]
@@ -61,10 +61,17 @@ class State:
             _put(rows, position, self.changes[keys[position]], inline)
         return found._replace(inline=inline)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
         """Yield the keys in a range, those of the set before the new ones."""
+        return self._changed(self.base.scan(keys), keys)
+
+    def documents(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the same without most of the chunks."""
+        return self._changed(self.base.documents(keys), keys)
+
+    async def _changed(self, pages: AsyncIterator[Page], keys: KeyRange) -> AsyncIterator[Page]:
         changes = self.changes
-        async for names, found in self.base.scan(keys):
+        async for names, found in pages:
             if changes and any(name in changes for name in names):
                 kept = [position for position, name in enumerate(names) if name not in changes]
                 yield [names[position] for position in kept], found._replace(rows=found.rows.take(kept))
@@ -153,10 +160,16 @@ class Overlay:
         state = await self._found() if self.state.missing else self.state
         return await state.resolve(keys)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
         """Yield the keys in a range with their references."""
         state = await self._found() if self.state.missing else self.state
         async for page in state.scan(keys):
+            yield page
+
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the same without most of the chunks."""
+        state = await self._found() if self.state.missing else self.state
+        async for page in state.documents(keys):
             yield page
 
     def begin_creating(self) -> None:

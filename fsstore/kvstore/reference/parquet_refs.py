@@ -24,7 +24,7 @@ from fsstore.kvstore.reference.keys import split
 from fsstore.kvstore.reference.parquet_files import PartitionFiles, Where
 from fsstore.kvstore.reference.parquet_metadata import parse_metadata
 from fsstore.kvstore.reference.parquet_read import Partition
-from fsstore.kvstore.reference.refset import Resolved
+from fsstore.kvstore.reference.refset import Page, Resolved
 from fsstore.kvstore.reference.table import INLINE, Row, Rows
 
 __all__ = ["ParquetSet"]
@@ -106,19 +106,24 @@ class ParquetSet:
             if cut < 0:
                 return None
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
         """Yield the keys in a range: metadata first, then array by array, file by file."""
-        names = sorted(key for key in self.metadata if keys.contains(key))
-        if names:
-            values = [self.metadata[name] for name in names]
-            rows = Rows.of([Row(INLINE, number, len(value)) for number, value in enumerate(values)])
-            yield names, Resolved(rows, (), values)
+        async for page in self.documents(keys):
+            yield page
         for path in sorted(self.grids):
             if _may_hold(self.grids[path], keys):
                 async for page in self._scan_array(self.grids[path], keys):
                     yield page
 
-    async def _scan_array(self, grid: Grid, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the metadata in a range."""
+        names = sorted(key for key in self.metadata if keys.contains(key))
+        if names:
+            values = [self.metadata[name] for name in names]
+            rows = Rows.of([Row(INLINE, number, len(value)) for number, value in enumerate(values)])
+            yield names, Resolved(rows, (), values)
+
+    async def _scan_array(self, grid: Grid, keys: KeyRange) -> AsyncIterator[Page]:
         for record in await self._records(grid):
             file = (await self.files.load([(grid.path, record)]))[grid.path, record].partition
             if file is None:

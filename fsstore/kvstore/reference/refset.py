@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from fsstore.kvstore.reference.gen_index import GenIndex
 from fsstore.kvstore.reference.table import ABSENT, Row, Rows, Table
 from fsstore.kvstore.reference.value import Located
 
-__all__ = ["ReferenceSet", "Resolved", "TableSet"]
+__all__ = ["Page", "ReferenceSet", "Resolved", "TableSet"]
 
 MAX_LISTED = 50_000_000
 MAX_TEXT = 2**30
@@ -44,6 +44,10 @@ class Resolved(NamedTuple):
         return None if url == ABSENT else self.inline[offset]
 
 
+Page: TypeAlias = tuple[list[str], Resolved]
+"""Keys, and their references as columns."""
+
+
 class ReferenceSet(Protocol):
     """An opened set."""
 
@@ -54,8 +58,12 @@ class ReferenceSet(Protocol):
         """Return the references of `keys`, in order."""
         ...
 
-    def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
         """Yield the keys in a range with their references, in batches."""
+        ...
+
+    def documents(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the same without chunks that are easily left out, so that no set is too large for it."""
         ...
 
 
@@ -125,24 +133,35 @@ class TableSet:
                 return row
         return None
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
         """Yield the keys in a range: the table's, then the generated ones."""
-        for batch in self.batches(keys):
-            yield batch
+        for page in self.batches(keys):
+            yield page
 
-    def batches(self, keys: KeyRange) -> Iterator[tuple[list[str], Resolved]]:
+    def batches(self, keys: KeyRange) -> Iterator[Page]:
         """Yield the same without waiting."""
-        _check_listed([gen for gen in self.gens if gen.may_hold(keys)])
-        for found, columns in self.table.scan(keys):
+        return self._pages(self.table.scan(keys), range(len(self.gens)), keys)
+
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the loose keys, and those of generators whose keys may end in anything but a number."""
+        gens = [number for number, gen in enumerate(self.gens) if not gen.is_numbered]
+        for page in self._pages(self.table.loose_in(keys), gens, keys):
+            yield page
+
+    def _pages(
+        self, table: Iterable[tuple[list[str], Rows]], gens: Iterable[int], keys: KeyRange
+    ) -> Iterator[Page]:
+        listed = [number for number in gens if self.gens[number].may_hold(keys)]
+        _check_listed([self.gens[number] for number in listed])
+        for found, columns in table:
             kept = (
                 [at for at, name in enumerate(found) if self._index.find(name) is None] if self.gens else None
             )
             names = found if kept is None else [found[at] for at in kept]
             rows = columns if kept is None else columns.take(kept)
             yield names, Resolved(rows, self.table.urls, self.table.inline)
-        for number, gen in enumerate(self.gens):
-            if not gen.may_hold(keys):
-                continue
+        for number in listed:
+            gen = self.gens[number]
             if gen.is_distinct and self._index.is_alone(number):
                 yield from self._expanded(gen, keys)
                 continue
@@ -166,7 +185,7 @@ class TableSet:
         if batch:
             yield batch
 
-    def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[tuple[list[str], Resolved]]:
+    def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[Page]:
         """Yield what a generator describes whose keys are all different, without reading the keys back."""
         for batch in gen.expand():
             numbers = np.array([self._number(url) for url in batch.urls], np.int32)

@@ -22,7 +22,7 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvKind
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.policy import join_relative
-from fsstore.kvstore.reference.refset import Resolved, TableSet
+from fsstore.kvstore.reference.refset import Page, Resolved, TableSet
 from fsstore.kvstore.reference.target_url import is_relative, last_link
 from fsstore.kvstore.secret import reveal
 
@@ -144,7 +144,12 @@ class _Moved:
         """Return the references of `keys`, in order."""
         return self._changed(await self.state.resolve(keys))
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[tuple[list[str], Resolved]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
         """Yield the keys in a range with their references, in batches."""
         async for names, found in self.state.scan(keys):
+            yield names, self._changed(found)
+
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the same without most of the chunks."""
+        async for names, found in self.state.documents(keys):
             yield names, self._changed(found)

@@ -59,7 +59,7 @@ class Grids:
 async def grids_of(state: State) -> Grids:
     """Return the arrays and codecs that the metadata of a set names; documents that do not parse are left out."""
     grids = Grids()
-    async for names, found in state.scan(KeyRange()):
+    async for names, found in state.documents(KeyRange()):
         _read_metadata(grids, names, found)
     return grids
 

@@ -204,12 +204,16 @@ class Table:
         block = None if found is None else self.blocks.get(found[0])
         return None if found is None or block is None else block.find_one(found[1])
 
-    def scan(self, keys: KeyRange) -> Iterator[tuple[list[str], Rows]]:
-        """Yield the keys of a range with their rows, in batches; loose keys first, then block by block."""
+    def loose_in(self, keys: KeyRange) -> Iterator[tuple[list[str], Rows]]:
+        """Yield the loose keys of a range with their rows: those that end in no number, and few others."""
         names = [name for name, row in self.loose.items() if row.url != ABSENT and keys.contains(name)]
         names.sort()
         if names:
             yield names, Rows.of([self.loose[name] for name in names])
+
+    def scan(self, keys: KeyRange) -> Iterator[tuple[list[str], Rows]]:
+        """Yield the keys of a range with their rows, in batches; loose keys first, then block by block."""
+        yield from self.loose_in(keys)
         for block in sorted(self.blocks.values(), key=lambda block: block.family):
             inside = KeyRange.prefix(block.prefix)
             if not _overlap(inside, keys):
