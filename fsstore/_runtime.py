@@ -32,7 +32,6 @@ __all__ = [
     "call",
     "core_count",
     "drive",
-    "flow",
     "gather",
     "loop",
     "map_blocking",
@@ -159,8 +158,13 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise FailedPreconditionError("a store declared that it never waits, but its coroutine suspended")
 
 
-def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> Future[T]:
-    """Begin a coroutine and return its future: on the loop if it waits, otherwise here and at once."""
+def start(
+    coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: Callable[[], object] = bool
+) -> Future[T]:
+    """Begin a coroutine and return its future: on the loop if it waits, otherwise here and at once.
+
+    `ended` is called on the loop when nothing of the coroutine runs any more, also some time after it was cancelled.
+    """
     if not waits:
         try:
             return futures.ready(drive(coroutine))
@@ -177,10 +181,13 @@ def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> Future[T]
             raise
         except Exception as error:  # noqa: BLE001  # the future carries it
             futures.fail(future, error)
+        finally:
+            ended()
 
     def begin() -> None:
         if future.done():
             coroutine.close()
+            ended()
             return
         task = target.create_task(run())
         futures.on_cancel(future, lambda: target.call_soon_threadsafe(task.cancel))
@@ -306,12 +313,17 @@ def _settle(others: Sequence[ThreadFuture[None]]) -> None:
 
 
 def spread(
-    function: Callable[[S], Any], items: Iterable[S], *, workers: int, kind: PoolKind = "compute"
+    function: Callable[[S], Any],
+    items: Iterable[S],
+    *,
+    workers: int,
+    kind: PoolKind = "compute",
+    ended: Callable[[], object] = bool,
 ) -> Future[None]:
     """Call `function` with each of `items` on pool threads; the future is done when all are.
 
     Items are drawn one at a time, so they may be made lazily.  The first error fails the future and stops the drawing,
-    and so does cancelling it; calls under way run to their end first.
+    and so does cancelling it; calls under way run to their end first, and then `ended` is called.
     """
     source = iter(items)
     lock = threading.Lock()
@@ -335,44 +347,17 @@ def spread(
         with lock:
             running -= 1
             last = running == 0
-        if last and failure:
-            futures.fail(future, failure[0])
-        elif last:
-            futures.resolve(future, None)
+        if last:
+            futures.fail(future, failure[0]) if failure else futures.resolve(future, None)
+            ended()
 
-    for _ in range(workers):
-        submit(work, kind=kind)
+    for number in range(workers):
+        if not has_begun(work, kind=kind):  # at the exit of the interpreter this thread does the rest
+            with lock:
+                running -= workers - number - 1
+            work()
+            break
     return future
-
-
-async def flow(
-    function: Callable[[S], Awaitable[None]], items: Iterable[S], *, cost: Callable[[S], int], budget: int
-) -> None:
-    """Await `function` of each item: as many together as their costs fit into the budget, and one in any case.
-
-    Items are drawn when there is room for them.  The first error cancels the others.
-    """
-    under_way: dict[asyncio.Future[None], int] = {}
-
-    async def settle() -> None:
-        done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            del under_way[task]
-            task.result()
-
-    try:
-        for item in items:
-            price = cost(item)
-            while under_way and sum(under_way.values()) + price > budget:
-                await settle()
-            under_way[asyncio.ensure_future(function(item))] = price
-        while under_way:
-            await settle()
-    except BaseException:
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-        raise
 
 
 async def pause(seconds: float) -> None:

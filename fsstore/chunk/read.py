@@ -19,6 +19,7 @@ from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.cell_run import batches
 from fsstore.chunk.chunks import JOINT_BYTES, Chunks
+from fsstore.chunk.flow import flow
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import BoxPlacement, Placement
 from fsstore.chunk.plan import Box, OutputMap, Plan, box_in_chunk, chunk_numbers, plan
@@ -210,7 +211,7 @@ async def _read_waiting(windows: Iterator[Window], threads: int, *, copied: bool
             [_runtime.offload(decode, piece, piece.answers, kind="compute") for piece in pieces]
         )
 
-    await _runtime.flow(make, windows, cost=_bytes_of, budget=_IN_FLIGHT_BYTES)
+    await flow(make, windows, cost=_bytes_of, budget=_IN_FLIGHT_BYTES)
 
 
 def _bytes_of(window: Window) -> int:

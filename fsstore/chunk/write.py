@@ -2,26 +2,30 @@
 
 Windows of cells bound the memory, as in `read`.  A large chunk is encoded while it is written, where the store can do
 that (`write_late`): its file is there before, and the disk works from the first megabyte on.  What is small and waits
-for a disk is written together with what is begun beside it (`joint_write`).
+for a disk is written together with what is begun beside it (`joint_write`).  Writes of one chunk keep the order in
+which they were begun (`write_order`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from fsstore import _runtime
 from fsstore.chunk.encode import WriteRequest
+from fsstore.chunk.flow import flow
 from fsstore.chunk.joint_write import settle, write_small
-from fsstore.chunk.plan import plan
+from fsstore.chunk.plan import Plan, plan
+from fsstore.chunk.write_order import before, in_order, over, touched
 from fsstore.chunk.writer import LATE_BYTES, Changed, Changes, Writer
 from fsstore.codec.bound_chain import BoundChain
 from fsstore.future import Future, ready
+from fsstore.kvstore.contract import KvPrefix
 
-__all__ = ["write"]
+__all__ = ["finish", "write"]
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 64
@@ -35,43 +39,87 @@ _TOGETHER_BYTES = 8 * 1024 * 1024  # of a request that is one window
 
 
 def write(request: WriteRequest) -> Future[Any]:
-    """Begin to write; the future is done when everything is stored as durably as the store promises."""
-    model, driver = request.model, request.store.driver
+    """Begin to write; the future is done when everything is stored as durably as the store promises.
+
+    What was begun before at the same chunks is stored before.
+    """
+    model, store = request.model, request.store
     outline = plan(request.maps, request.values.shape, model.axes)
     cells = outline.cell_count
     if not cells:
         return ready(None)
-    chunk_bytes = model.chain.decoded_size
-    waits, is_bound = driver.features.waits, hasattr(driver, "modify")
-    here = not waits and (cells == 1 or cells * chunk_bytes <= _INLINE_BYTES)
-    if here and driver.features.slow_writes and not is_bound and _is_small(request, chunk_bytes):
+    here = not store.driver.features.waits and (
+        cells == 1 or cells * model.chain.decoded_size <= _INLINE_BYTES
+    )
+    if not here:
+        return in_order(store, touched(outline, model), lambda ended: _write_apart(request, outline, ended))
+    if not before(store, lambda: touched(outline, model)):
+        return _write_here(request, outline)
+    return in_order(
+        store, touched(outline, model), lambda ended: _ending(_write_here(request, outline), ended)
+    )
+
+
+def _ending(future: Future[Any], ended: Callable[[], object]) -> Future[Any]:
+    future.add_done_callback(lambda _: ended())
+    return future
+
+
+async def finish(store: KvPrefix) -> None:
+    """Wait until what was begun to be written at a place up to now is written."""
+    settle(store)
+    await over(store)
+
+
+def _write_here(request: WriteRequest, outline: Plan) -> Future[Any]:
+    """Write on this thread, or have a small write wait for others."""
+    driver = request.store.driver
+    is_bound = hasattr(driver, "modify")
+    if driver.features.slow_writes and not is_bound and _is_small(request):
         return write_small(request, outline)
     settle(request.store)
-    if is_bound:  # to a transaction: the values are needed again at the commit
-        request = replace(request, values=request.values.copy())
+    if is_bound:
+        request = _kept(request)
+    return _runtime.start(
+        Writer(driver, threads=request.threads).store(list(Changes(request, outline).window())), waits=False
+    )
+
+
+def _kept(request: WriteRequest) -> WriteRequest:
+    """Return the request with a copy of its values: a transaction needs them again when it commits."""
+    return replace(request, values=request.values.copy())
+
+
+def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], object]) -> Future[Any]:
+    """Write on threads, or on the event loop."""
+    model, driver = request.model, request.store.driver
+    cells, chunk_bytes, waits = outline.cell_count, model.chain.decoded_size, driver.features.waits
+    settle(request.store)
+    if hasattr(driver, "modify"):
+        request = _kept(request)
     changed = Changes(request, outline).window()
     threads = request.threads or _runtime.core_count()
-    alone = not waits and not here and _is_one_window(cells, chunk_bytes)
+    alone = not waits and _is_one_window(cells, chunk_bytes)
     encoders = threads if waits else _encoders(model.chain, threads)
     writer = Writer(driver, encoders=encoders, alone=alone, threads=request.threads)
-    if here:
-        return _runtime.start(writer.store(list(changed)), waits=False)
     if alone:
-        return _spread(writer, _batches(changed, cells), workers=1, kind="request")
+        return _spread(writer, _batches(changed, cells), workers=1, kind="request", ended=ended)
     copies = 1 if model.chain.shard is None else 3  # a shard is split, encoded and put together
     share = math.ceil(cells / (4 * _SYNC_WORKERS))
     size = max(1, min(share, _WINDOW_CELLS, (_WAITING_BYTES if waits else _WINDOW_BYTES) // chunk_bytes))
     windows = _batches(changed, size)
     if waits:
-        return _runtime.start(_write_waiting(writer, windows, copies * chunk_bytes))
+        return _runtime.start(_write_waiting(writer, windows, copies * chunk_bytes), ended=ended)
     affordable = _WORKERS_BYTES // (copies * size * chunk_bytes)
     wanted = _SYNC_WORKERS if size == 1 else _BATCH_WORKERS
-    return _spread(writer, windows, workers=min(cells, max(threads, min(wanted, affordable))), kind="io")
+    workers = min(cells, max(threads, min(wanted, affordable)))
+    return _spread(writer, windows, workers=workers, kind="io", ended=ended)
 
 
-def _is_small(request: WriteRequest, chunk_bytes: int) -> bool:
+def _is_small(request: WriteRequest) -> bool:
     """Return whether the values may be copied, to be written later; the copy of an object shares what it holds."""
-    return max(chunk_bytes, request.values.nbytes) < LATE_BYTES and not request.values.dtype.hasobject
+    largest = max(request.model.chain.decoded_size, request.values.nbytes)
+    return largest < LATE_BYTES and not request.values.dtype.hasobject
 
 
 def _is_one_window(cells: int, chunk_bytes: int) -> bool:
@@ -97,15 +145,9 @@ def _batches(changed: Iterator[Changed], size: int) -> Iterator[list[Changed]]:
         yield batch
 
 
-def _spread(
-    writer: Writer, windows: Iterator[list[Changed]], *, workers: int, kind: _runtime.PoolKind
-) -> Future[None]:
-    return _runtime.spread(
-        lambda window: _runtime.drive(writer.store(window)), windows, workers=workers, kind=kind
-    )
+def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Future[None]:
+    return _runtime.spread(lambda window: _runtime.drive(writer.store(window)), windows, **how)
 
 
 async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], cell_bytes: int) -> None:
-    await _runtime.flow(
-        writer.store, windows, cost=lambda window: len(window) * cell_bytes, budget=_IN_FLIGHT_BYTES
-    )
+    await flow(writer.store, windows, cost=lambda window: len(window) * cell_bytes, budget=_IN_FLIGHT_BYTES)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore._json import Fields, Json, boolean, one_of
-from fsstore.chunk.joint_write import settle
+from fsstore.chunk.write import finish
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.contract import OpenArray, Opening, Role
@@ -211,7 +211,7 @@ async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) ->
     if mode.assume_cached_metadata:
         return entry.array or job.create()
     if mode.delete_existing:
-        settle(entry.store)
+        await finish(entry.store)
         await entry.store.delete_range(KeyRange())
         entry.forget()
     elif mode.open:

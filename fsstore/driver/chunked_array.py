@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,10 +15,13 @@ from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.joint import ReadQueue
 from fsstore.chunk.joint_write import settle
+from fsstore.chunk.plan import plan
 from fsstore.chunk.read import ReadRequest
 from fsstore.chunk.read import read as read_chunks
 from fsstore.chunk.request import located
+from fsstore.chunk.write import finish
 from fsstore.chunk.write import write as write_chunks
+from fsstore.chunk.write_order import after, before, touched
 from fsstore.codec_spec import CodecSpec
 from fsstore.context import ContextResource
 from fsstore.driver.chunked_options import ChunkedOptions
@@ -161,17 +164,20 @@ class ChunkedDriver(ArrayDriver):
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
         settle(self.entry.store)
         chunks = self._chunks(self._current())
-        if is_box(transform, chunks.reach):
-            return self._queue.add(BoxView(chunks, transform, order))
         try:
-            shape, maps = located(transform, chunks.bounds)
-            out = new_array(shape, chunks.model.dtype, order)
+            unfinished = before(self.entry.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        return read_chunks(ReadRequest(chunks, maps, out), self._queue if chunks.cache is None else None)
+        if unfinished:  # is to be seen
+            return after(unfinished, lambda: _read_chunks(chunks, transform, order, self._queue))
+        return _read_chunks(chunks, transform, order, self._queue)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
-        """Begin to write values that broadcast to the view.  Reads begun before see the data before."""
+        """Begin to write values that broadcast to the view.
+
+        Reads that begin later see them.  Those begun before see the data before if they are small and through this
+        handle; large ones may see the data of either time of each chunk.
+        """
         self._queue.flush()
         if self._needs_recheck():
             return self._after_recheck(lambda: self._write(transform, values))
@@ -207,7 +213,7 @@ class ChunkedDriver(ArrayDriver):
         """Change the bounds of the array, given through a view."""
         if self.mode.assume_metadata:
             raise StoreError("Resize not supported because assume_metadata was specified")
-        settle(self.entry.store)
+        await finish(self.entry.store)
         job = Resize(self.entry, self._current, options, fixed=self.array.fixed)
         try:
             array = await job.run(transform, bounds)
@@ -233,11 +239,27 @@ class ChunkedDriver(ArrayDriver):
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
     ) -> Statistics:
         """Return how much of a view is stored."""
-        settle(self.entry.store)
+        await finish(self.entry.store)
         array = self._current()
         shape, maps = located(transform, _bounds(array, explicit=True))
         none, every = await stored_share(array.model, self.entry.store, maps, shape)
         return Statistics(none if not_stored else None, every if fully_stored else None)
+
+
+def _read_chunks(chunks: Chunks, transform: IndexTransform, order: str, queue: ReadQueue) -> Future[Array]:
+    if is_box(transform, chunks.reach):
+        return queue.add(BoxView(chunks, transform, order))
+    try:
+        shape, maps = located(transform, chunks.bounds)
+        out = new_array(shape, chunks.model.dtype, order)
+    except StoreError as error:
+        return futures.failed(error)
+    return read_chunks(ReadRequest(chunks, maps, out), queue if chunks.cache is None else None)
+
+
+def _touched(transform: IndexTransform, chunks: Chunks) -> Sequence[tuple[int, ...]] | None:
+    shape, maps = located(transform, chunks.bounds)
+    return touched(plan(maps, shape, chunks.model.axes), chunks.model)
 
 
 def _bounds(array: ChunkedArray, *, explicit: bool) -> IndexTransform:

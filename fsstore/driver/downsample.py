@@ -17,6 +17,7 @@ from fsstore import _runtime
 from fsstore import future as futures
 from fsstore._json import Fields, array_of, integer, one_of
 from fsstore.chunk.allocation import new_array
+from fsstore.chunk.flow import flow
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.downsample_grid import covering, groups_of, members_of, reduced_domain, strided
 from fsstore.driver.layer_parts import coordinates, within
@@ -153,9 +154,7 @@ class DownsampleDriver(ArrayDriver):
 
         async def run() -> Array:
             boxes = self._pieces(where, tuple(slice(0, size) for size in shape))
-            await _runtime.flow(
-                lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2
-            )
+            await flow(lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2)
             return out
 
         return _runtime.start(run())

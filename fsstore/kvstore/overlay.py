@@ -45,13 +45,19 @@ class Pending(NamedTuple):
 
     @property
     def generation(self) -> bytes:
-        """The generation readers inside the transaction see."""
+        """The generation readers inside the transaction see, of a value that does not depend on what is stored."""
         return b"\4" + self.serial.to_bytes(8, "little")
+
+    def generation_over(self, found: ReadResult | None) -> bytes:
+        """Return the generation of the value made from what was found stored: another writer may change that."""
+        return self.generation + (found.generation if found is not None and self.stored else b"")
 
     def meets(self, if_equal: bytes) -> bool:
         """Return whether a condition holds for the pending value; a modified value has no known absence."""
-        missing = not self.stored and not self.functions and self.value is None
-        return if_equal in (UNKNOWN, self.generation) or (missing and if_equal == NO_VALUE)
+        if if_equal in (UNKNOWN, NO_VALUE):
+            missing = not self.stored and not self.functions and self.value is None
+            return missing or if_equal == UNKNOWN
+        return if_equal.startswith(self.generation)
 
 
 @dataclass(slots=True)
@@ -85,7 +91,8 @@ class Overlay:
             new = Pending(stored=False, value=value, serial=serial, if_equal=if_equal)
         else:
             refused = old.refused or not old.meets(if_equal)
-            new = Pending(stored=False, value=value, serial=serial, if_equal=old.if_equal, refused=refused)
+            condition = old.if_equal or (if_equal.removeprefix(old.generation) if old.stored else UNKNOWN)
+            new = Pending(stored=False, value=value, serial=serial, if_equal=condition, refused=refused)
         self.pending[key] = new
         return new
 

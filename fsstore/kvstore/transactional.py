@@ -91,14 +91,15 @@ class TransactionalDriver:
         value = await evaluate(change.functions, start) if change.functions else change.value
         if value is None:
             return ReadResult("missing", b"", NO_VALUE, math.inf)
-        if read.if_not_equal == change.generation:
-            return ReadResult("unspecified", b"", change.generation, math.inf)
+        generation = change.generation_over(found)
+        if read.if_not_equal == generation:
+            return ReadResult("unspecified", b"", generation, math.inf)
         try:
             low, high = resolve_range(read.start, read.stop, len(value))
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe_key(read.key)}") from None
         part = value if high - low == len(value) else memoryview(value)[low:high]
-        return ReadResult("value", part, change.generation, math.inf, len(value))
+        return ReadResult("value", part, generation, math.inf, len(value))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Remember `writes`; their values are copied unless they are `bytes`."""

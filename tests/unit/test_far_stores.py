@@ -7,6 +7,7 @@ import pytest
 
 import fsstore as ts
 from fsstore import _runtime
+from fsstore.chunk.flow import flow
 from fsstore.kvstore.engine import Turns, each
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 
@@ -95,7 +96,7 @@ def test_what_is_under_way_fits_the_budget():
         spent -= cost
         order.append(cost)
 
-    _runtime.call(_runtime.flow(work, [3, 3, 3, 20, 1, 9, 5], cost=lambda cost: cost, budget=10))
+    _runtime.call(flow(work, [3, 3, 3, 20, 1, 9, 5], cost=lambda cost: cost, budget=10))
     assert sorted(order) == [1, 3, 3, 3, 5, 9, 20]
     assert most == 20
 
@@ -114,7 +115,7 @@ def test_the_first_error_ends_the_flow():
             ended.append(number)
 
     with pytest.raises(ValueError, match="one"):
-        _runtime.call(_runtime.flow(work, range(10), cost=lambda _: 1, budget=3))
+        _runtime.call(flow(work, range(10), cost=lambda _: 1, budget=3))
     assert begun == [0, 1, 2]
     assert sorted(ended) == [0, 1, 2]
 

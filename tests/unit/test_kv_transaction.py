@@ -19,7 +19,7 @@ from fsstore.kvstore.overlay import Overlay
 from fsstore.kvstore.transaction import Transaction
 from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.testing.doubles import Faulty, Recording, Slow
-from fsstore.testing.kvstore_steps import filled, keys_of, run, value, write
+from fsstore.testing.kvstore_steps import filled, keys_of, read, run, value, write
 from fsstore.testing.kvstore_suite import CHECKS
 
 # Conditions on stored values are decided at commit, and results are answered with pending generations.
@@ -148,6 +148,28 @@ def test_changes_by_function_merge(base):
     assert value(view, "k") == b"1abc"
     second.commit_sync()
     assert (value(base, "k"), value(base, "fresh")) == (b"1abc", b"d")
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_a_changed_value_is_made_of_belongs_to_its_generation(base, changed):
+    """Ranges read one after the other tell whether they are of one version, and conditions hold until the commit."""
+    transaction = Transaction()
+    view = inside(base, transaction)
+    view.driver.modify(base.path + "k", append(b"+"))
+    first = run(view, view.read("k"))
+    write(base, Write("k", b"22"))
+    second = run(view, view.read("k", 0, 3))
+    assert (bytes(first.value), bytes(second.value)) == (b"1+", b"22+")
+    assert first.generation != second.generation
+    assert read(view, Read("k", if_not_equal=second.generation))[0].state == "unspecified"
+    write(view, Write("k", bytes(second.value) + b"!", second.generation))
+    if changed:
+        write(base, Write("k", b"333"))
+        with pytest.raises(AbortedError):
+            transaction.commit_sync()
+    else:
+        transaction.commit_sync()
+    assert value(base, "k") == (b"333" if changed else b"22+!")
 
 
 def test_function_on_a_pending_value(base):

@@ -1,0 +1,298 @@
+"""Writes that touch the same chunks: the one begun last is the one that stays, and what is begun later sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import fsstore
+from fsstore.chunk import write_order
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract import Features
+from fsstore.kvstore.memory import MemoryDriver, MemoryKind
+
+SHAPE, CHUNK = (
+    (512, 512),
+    (256, 256),
+)  # of uint64: half a megabyte a chunk, so that two are not written at once
+
+
+def created(url):
+    """Return a new array, in a context of its own."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": CHUNK}}
+    metadata = {"shape": SHAPE, "data_type": "uint64", "chunk_grid": grid}
+    return fsstore.open({"driver": "zarr3", "kvstore": url, "metadata": metadata}, create=True).result()
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Hold the writes of one chunk, `key`, to memory until the event is set; `fails` makes them fail then."""
+    event = threading.Event()
+    event.key, event.fails, event.reached = "c/0/0", False, threading.Event()
+    write_many = MemoryDriver.write_many
+
+    async def write(self, writes):
+        if any(one.key.endswith(event.key) for one in writes):
+            event.reached.set()
+            assert event.wait(20)
+            if event.fails:
+                event.fails = False
+                raise StoreError("refused")
+        return await write_many(self, writes)
+
+    monkeypatch.setattr(MemoryDriver, "write_many", write)
+    yield event
+    event.set()
+
+
+class Far(MemoryDriver):
+    """A store in which each request for chunks takes its time."""
+
+    def __init__(self):
+        super().__init__()
+        self._features = Features(waits=True, create_only=True, conditional_write=True)
+
+    async def read_many(self, reads):
+        """Answer after a while."""
+        await self._pause([read.key for read in reads])
+        return await super().read_many(reads)
+
+    async def write_many(self, writes):
+        """Write after a while."""
+        await self._pause([write.key for write in writes])
+        return await super().write_many(writes)
+
+    async def _pause(self, keys):
+        if any("c/" in key for key in keys):
+            await asyncio.sleep(random.random() / 200)
+
+
+@pytest.fixture(params=["near", "far"])
+def store(request, monkeypatch):
+    """An array in memory, as if it were near, and as if it were far away."""
+    if request.param == "far":
+        far = Far()
+
+        async def opened(self, opening):
+            return far
+
+        monkeypatch.setattr(MemoryKind, "open", opened)
+    made = created("memory://order/")
+    yield made
+    assert not write_order._places
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (np.s_[:], np.s_[:]),
+        (np.s_[:], np.s_[3, 5:9]),
+        (np.s_[:], np.s_[100:400, 5:500]),
+        (np.s_[3:, 7:500], np.s_[:]),
+        (np.s_[3, 5:9], np.s_[:]),
+        (np.s_[::-1, ::3], np.s_[::7]),
+    ],
+    ids=str,
+)
+def test_the_later_write_stays_and_is_seen(store, first, second):
+    """Whatever their sizes, whichever is done first, and whoever begins it from the same place."""
+    other = fsstore.open(store.spec(retain_context=True)).result()
+    model = np.zeros(SHAPE, np.uint64)
+    for value in range(1, 13, 2):
+        futures = [store[first].write(value), other[second].write(value + 1)]
+        model[first], model[second] = value, value + 1
+        seen = store.read()
+        if value % 4 == 1:
+            futures.reverse()
+        for future in futures:
+            future.result()
+        np.testing.assert_array_equal(seen.result(), model)
+
+
+def test_listed_positions_keep_their_order(store):
+    """Points that lie anywhere are writes of the chunks they lie in."""
+    points = np.arange(0, 512, 5)
+    model = np.zeros(SHAPE, np.uint64)
+    for value in range(1, 7, 2):
+        futures = [
+            store.vindex[points, points[::-1]].write(value),
+            store.oindex[points, [1, 300]].write(value + 1),
+        ]
+        model[points, points[::-1]] = value
+        model[np.ix_(points, [1, 300])] = value + 1
+        np.testing.assert_array_equal(store.read().result(), model)
+        [future.result() for future in futures]
+
+
+def test_what_touches_other_chunks_does_not_wait(gate):
+    """Only the chunks of unfinished writes are waited for."""
+    store = created("memory://apart/")
+    large = store[:256].write(1)
+    assert gate.reached.wait(10)
+    store[256:].write(2).result(10)
+    assert (store[256:].read().result(10) == 2).all()
+    small, seen = store[3, 3].write(3), store[:4, :4].read()
+    assert not small.done()
+    assert not seen.done()
+    gate.set()
+    assert seen.result(10)[3].tolist() == [1, 1, 1, 3]
+    small.result(10)
+    large.result(10)
+
+
+def test_writes_of_very_many_chunks_stand_for_all(gate, monkeypatch):
+    """Chunks are not listed without bound."""
+    monkeypatch.setattr(write_order, "_LISTED_CHUNKS", 3)
+    store = created("memory://many/")
+    futures = [store.write(1), store[300, 300].write(2), store.write(3), store[0, 0].write(4)]
+    assert gate.reached.wait(10)
+    assert not any(future.done() for future in futures)
+    gate.set()
+    values = store.read().result(10)
+    assert (values[0, 0], values[300, 300], values[9, 9]) == (4, 3, 3)
+    [future.result(10) for future in futures]
+    assert not write_order._places
+
+
+def test_fields_of_one_array_have_chunks_in_common(gate):
+    """Views with dimensions of their own inside the elements wait for each other."""
+    gate.key = "0.0"
+    metadata = {"shape": SHAPE, "chunks": CHUNK, "dtype": [["a", "<f8"], ["b", "<u2", [3]]]}
+    spec = {"driver": "zarr", "kvstore": "memory://fields/", "metadata": metadata}
+    context = fsstore.Context()
+    one = fsstore.open({**spec, "field": "a"}, create=True, context=context).result()
+    two = fsstore.open({**spec, "field": "b"}, context=context).result()
+    large = one.write(1)
+    assert gate.reached.wait(10)
+    small, seen = two[3, 3].write(5), two[3, 3].read()
+    assert not small.done()
+    gate.set()
+    assert seen.result(10).tolist() == [5, 5, 5]
+    large.result(10)
+    assert one[3, 3].read().result(10) == 1
+
+
+def test_a_cancelled_write_is_waited_for_as_long_as_it_is_under_way(gate):
+    """What cancelling came too late for is not written over what is begun afterwards."""
+    store = created("memory://cancelled/")
+    large = store[:256].write(1)
+    assert gate.reached.wait(10)
+    assert large.cancel()
+    later, dropped, last = store[:256].write(2), store[3, 3].write(3), store[4, 4].write(4)
+    assert dropped.cancel()
+    assert not later.done()
+    gate.set()
+    last.result(10)
+    values = store[:256].read().result(10)
+    assert (values[3, 3], values[4, 4], values.sum()) == (2, 4, values.size * 2 + 2)
+    assert not write_order._places
+
+
+def test_an_error_is_that_of_its_write(gate):
+    """A write that fails does not fail those that wait for it."""
+    store = created("memory://failing/")
+    gate.fails = True
+    large = store[:256].write(1)
+    assert gate.reached.wait(10)
+    small = store[3, 3].write(3)
+    gate.set()
+    small.result(10)
+    with pytest.raises(StoreError, match="refused"):
+        large.result(10)
+    assert store[3, 3].read().result(10) == 3
+
+
+def test_thousands_may_wait_for_one(gate):
+    """Each of them for the one before."""
+    store = created("memory://thousands/")
+    large = store[:256].write(1)
+    assert gate.reached.wait(10)
+    futures = [store[0, : number + 1].write(number) for number in range(255, -1, -1) for _ in range(6)]
+    gate.set()
+    [future.result(60) for future in [*futures, large]]
+    assert store[0, :256].read().result(10).tolist() == list(range(256))
+
+
+def test_what_resizes_counts_or_deletes_waits(store):
+    """No write that was begun before comes after."""
+    large = store.write(1)
+    assert store.storage_statistics(query_fully_stored=True).result().fully_stored
+    second = store.write(2)
+    small = store.resize(exclusive_max=[256, 512]).result()
+    grown = small.resize(exclusive_max=[512, 512]).result()
+    assert (grown[:256].read().result() == 2).all()
+    assert (grown[256:].read().result() == 0).all()
+    third = grown.write(3)
+    again = store.spec(retain_context=True)
+    made = fsstore.open(again, create=True, delete_existing=True).result()
+    assert (made.read().result() == 0).all()
+    [future.result() for future in (large, second, third)]
+
+
+def test_a_transaction_keeps_the_order(store):
+    """What is begun inside, and what was begun outside before."""
+    large = store.write(1)
+    with fsstore.Transaction() as transaction:
+        bound = store.with_transaction(transaction)
+        bound.write(2)
+        bound[3, 3].write(3)
+        bound[100:400, 100:400].write(4)
+        bound[200].write(5)
+        values = bound.read().result()
+    large.result()
+    model = np.full(SHAPE, 2, np.uint64)
+    model[3, 3], model[100:400, 100:400], model[200] = 3, 4, 5
+    np.testing.assert_array_equal(values, model)
+    np.testing.assert_array_equal(store.read().result(), model)
+
+
+EXIT = """
+import sys, atexit, fsstore
+store = fsstore.open({"driver": "zarr3", "kvstore": sys.argv[1]}).result()
+def last():
+    store[256:].write(3)
+    store[300, 300].write(4)
+atexit.register(last)
+store.write(1)
+store[3, 3].write(2)
+store[:, 10:500].write(5)
+"""
+
+
+def test_nothing_is_lost_when_the_interpreter_exits(tmp_path):
+    """What waits for its turn is written, also when no thread can be started any more."""
+    url = f"file://{tmp_path}/"
+    store = created(url)
+    command = [sys.executable, "-c", EXIT, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    model = np.ones(SHAPE, np.uint64)
+    model[3, 3], model[:, 10:500], model[256:], model[300, 300] = 2, 5, 3, 4
+    np.testing.assert_array_equal(store.read().result(), model)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_its_parent(gate):
+    """The writes of a process are carried out by its own threads."""
+    store = created("memory://forked/")
+    large = store[:256].write(1)
+    assert gate.reached.wait(10)
+    child = os.fork()
+    if child == 0:
+        try:
+            gate.set()
+            store[:256].write(7).result(30)
+            os._exit(0 if (store[:256].read().result(30) == 7).all() else 3)
+        finally:
+            os._exit(4)
+    assert os.waitpid(child, 0)[1] == 0
+    gate.set()
+    large.result(10)
