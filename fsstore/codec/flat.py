@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from fsstore._json import quote
 from fsstore.codec.contract import ByteSpec
+from fsstore.errors import JsonError
 
-__all__ = ["FlatSpec", "as_array", "octets", "size_of"]
+__all__ = ["FlatSpec", "as_array", "fixed_dtype", "octets", "size_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,17 @@ class FlatSpec:
     def as_bytes(self) -> ByteSpec:
         """The same as bytes."""
         return ByteSpec(self.size, 0 if self.dtype is None else self.dtype.itemsize, self.max_size)
+
+
+def fixed_dtype(codec: str, value: Any) -> np.dtype[Any]:
+    """Return the data type that an option of a codec names; raises `JsonError` unless elements have a fixed size."""
+    try:
+        found: np.dtype[Any] = np.dtype(value)
+    except (TypeError, ValueError, SyntaxError) as error:  # NumPy runs Python's parser over text with commas
+        raise JsonError(f"Invalid data type of codec {quote(codec)}: {error}") from None
+    if found.hasobject or found.itemsize == 0:
+        raise JsonError(f"Invalid data type of codec {quote(codec)}: elements must have a fixed size")
+    return found
 
 
 def octets(count: int) -> FlatSpec:

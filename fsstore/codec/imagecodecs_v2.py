@@ -25,7 +25,7 @@ import numpy as np
 from fsstore._json import Json, array_of, boolean, integer, quote
 from fsstore.codec.contract import BoundCodec, Kind
 from fsstore.codec.deflate import BoundDeflate
-from fsstore.codec.flat import FlatSpec, as_array
+from fsstore.codec.flat import FlatSpec, as_array, fixed_dtype
 from fsstore.codec.foreign_v2 import BoundReader, fixed_size
 from fsstore.codec.size import encoded_bound
 from fsstore.codec.stream import bz2_stream, lzma_stream
@@ -107,10 +107,7 @@ class Predictor:
         self._shape = None if shape is None else tuple(array_of(integer(0))(shape))
         self._axis = integer(-_MAX_RANK, _MAX_RANK)(options.get("axis", -1))
         self._dist = integer(1, 4)(options.get("dist", 1))
-        try:
-            self._dtype = np.dtype("u1" if kind is None else str(kind))
-        except TypeError as error:
-            raise JsonError(f"Invalid data type of codec {quote(name)}: {error}") from None
+        self._dtype = fixed_dtype(name, "u1" if kind is None else str(kind))
         if self._dtype.kind not in "iuf":
             raise JsonError(f"Invalid data type of codec {quote(name)}: {self._dtype} is no number")
 

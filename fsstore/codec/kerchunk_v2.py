@@ -17,7 +17,7 @@ import numpy as np
 from fsstore._json import Json, quote, string
 from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
 from fsstore.codec.deflate import BoundDeflate
-from fsstore.codec.flat import FlatSpec, octets
+from fsstore.codec.flat import FlatSpec, fixed_dtype, octets
 from fsstore.codec.foreign_v2 import BoundReader, fixed_size
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 
@@ -31,17 +31,11 @@ _ZIP_HEAD = struct.Struct("<4s5H3I2H")
 
 def _dtype(name: str, value: Json) -> np.dtype[Any]:
     """Return the data type of an element or record whose fields have a fixed size."""
-    try:
-        if isinstance(value, list):
-            fields = [(string(field[0]), *field[1:]) for field in value if isinstance(field, list)]
-            found = np.dtype([(field[0], _letters(field[1]), *field[2:]) for field in fields])
-        else:
-            found = np.dtype(_letters(value))
-    except (TypeError, ValueError, IndexError) as error:
-        raise JsonError(f"Invalid data type of codec {quote(name)}: {error}") from None
-    if found.hasobject or found.itemsize == 0:
-        raise JsonError(f"Invalid data type of codec {quote(name)}: elements must have a fixed size")
-    return found
+    if not isinstance(value, list):
+        return fixed_dtype(name, _letters(value))
+    if not all(isinstance(field, list) and len(field) > 1 for field in value):
+        raise JsonError(f"Invalid data type of codec {quote(name)}: a field is a list of a name and a type")
+    return fixed_dtype(name, [(string(field[0]), _letters(field[1]), *field[2:]) for field in value])
 
 
 def _letters(value: Json) -> str:

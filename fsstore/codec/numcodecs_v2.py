@@ -23,7 +23,7 @@ from fsstore.codec.base64_text import BoundBase64
 from fsstore.codec.blosc import BoundBlosc
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.deflate import BoundDeflate
-from fsstore.codec.flat import FlatSpec, as_array, octets, size_of
+from fsstore.codec.flat import FlatSpec, as_array, fixed_dtype, octets, size_of
 from fsstore.codec.foreign_v2 import ForeignCodec
 from fsstore.codec.lz4 import BoundLz4
 from fsstore.codec.object_list import BoundObjectList, Json2, MsgPack2
@@ -165,14 +165,14 @@ class Numcodec:
             if decoded.dtype is None:
                 raise StoreError(f"Codec {quote(self.id)} requires an array")
             return decoded.dtype
-        return _fixed_dtype(value)
+        return fixed_dtype(self.id, string(value))
 
     def decoded_dtype(self, decoded: FlatSpec) -> np.dtype[Any] | None:
         """Return the dtype that decoding gives by the options, or what is wanted when they do not say."""
         value = self.options.get("decode_dtype" if self.id == "astype" else "dtype")
         if value is None or self.id in ("bitround", "packbits", "categorize"):
             return decoded.dtype
-        return _fixed_dtype(value)
+        return fixed_dtype(self.id, string(value))
 
     def bind(self, decoded: FlatSpec) -> BoundCodec:
         """Return the codec for data like `decoded`."""
@@ -189,7 +189,9 @@ class Numcodec:
         if self.id in ("vlen-utf8", "vlen-bytes"):
             return BoundVlen(self.id, (decoded.count,))
         if self.id == "vlen-array":
-            return BoundVlen(self.id, (decoded.count,), _fixed_dtype(self.options.get("dtype")).str)
+            return BoundVlen(
+                self.id, (decoded.count,), fixed_dtype(self.id, string(self.options.get("dtype"))).str
+            )
         width = self.options.get("elementsize", 4)
         if self.id == "shuffle" and isinstance(width, int) and width > 1 and decoded.size:
             if decoded.size % width:
@@ -234,16 +236,6 @@ def _compressor(name: str, options: dict[str, Any], decoded: ByteSpec) -> BoundC
             cname, clevel = str(options.get("cname", "lz4")), int(options.get("clevel", 5))
             layout = (typesize, int(options.get("blocksize", 0)))
             return BoundBlosc(decoded, cname, clevel, shuffle=shuffle, layout=layout)
-
-
-def _fixed_dtype(value: Any) -> np.dtype[Any]:
-    try:
-        dtype: np.dtype[Any] = np.dtype(value)
-    except (TypeError, ValueError) as error:
-        raise JsonError(f"Invalid data type {value!r}: {error}") from None
-    if not isinstance(value, str) or dtype.hasobject or dtype.itemsize == 0:
-        raise JsonError(f"Invalid data type {value!r} of a codec: elements must have a fixed size")
-    return dtype
 
 
 class BoundNumcodec:

@@ -22,6 +22,7 @@ __all__ = ["BoundStream", "Inflater", "bz2_stream", "inflate", "lzma_stream"]
 
 _LZMA_MEMORY = 256 << 20
 _STEP_BYTES = 4 << 20
+_FEED_BYTES = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,19 @@ class Inflater:
 
 def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> Buffer:
     """Return the bytes that `data` holds: exactly `size` if that is known, else at most `limit`."""
-    rest: bytes = data if isinstance(data, bytes) else bytes(data)
+    data = data if isinstance(data, bytes) else bytes(data)
     failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
     bound = limit if size is None else size
     # zlib hands back the rest of the input at every step: together these are no more than the result
-    step = bound + 1 if size is not None else max(_STEP_BYTES, len(rest))
+    step = bound + 1 if size is not None else max(_STEP_BYTES, len(data))
     whole: bytes | bytearray | None = None
-    total = 0
-    while whole is None or rest:
+    total = at = 0
+    while whole is None or at < len(data):
         try:
-            whole, rest = _with_member(whole or b"", rest, inflater, bound=bound, step=step)
+            whole, at = _with_member(whole or b"", data, at, inflater, bound=bound, step=step)
         except failures as error:
             if whole is not None and (size is None or total == size):
-                raise too_long(total, total + len(rest)) from None
+                raise too_long(total, total + len(data) - at) from None
             raise _failure(error, inflater, len(data), total) from None
         total = len(whole)
         if total > bound:
@@ -64,19 +65,25 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> Buff
 
 
 def _with_member(
-    whole: bytes | bytearray, data: bytes, inflater: Inflater, *, bound: int, step: int
-) -> tuple[bytes | bytearray, bytes]:
-    """Return `whole` followed by what one member holds, up to a byte past the bound, and the input after the member."""
+    whole: bytes | bytearray, data: bytes, at: int, inflater: Inflater, *, bound: int, step: int
+) -> tuple[bytes | bytearray, int]:
+    """Return `whole` followed by what the member at `at` holds, up to a byte past the bound, and where it ends.
+
+    Libraries copy the input that follows a member, so only the first is given all there is.
+    """
     stream = inflater.start()
-    part: bytes = stream.decompress(data, min(step, bound + 1 - len(whole)))
-    whole = _followed(whole, part)
+    feed = _FEED_BYTES if at else len(data)
     while not stream.eof and len(whole) <= bound:
-        left = stream.unconsumed_tail if inflater.keeps_tail else b""
-        part = stream.decompress(left, min(step, bound + 1 - len(whole)))
-        if not part and not stream.eof:
+        given = stream.unconsumed_tail if inflater.keeps_tail else b""
+        wants_more = not given if inflater.keeps_tail else stream.needs_input
+        if wants_more:
+            given = data[at : at + feed]
+            at, feed = at + len(given), 2 * feed
+        part: bytes = stream.decompress(given, min(step, bound + 1 - len(whole)))
+        if not part and not given and not stream.eof:
             raise FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {len(data)}")
         whole = _followed(whole, part)
-    return whole, stream.unused_data
+    return whole, at - len(stream.unused_data)
 
 
 def _followed(whole: bytes | bytearray, part: bytes) -> bytes | bytearray:

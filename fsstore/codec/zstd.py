@@ -117,14 +117,14 @@ class BoundZstd:
 def _decode_frames(data: bytes, size: int | None, limit: int) -> bytes:
     """Decode frame after frame to the end, never past the limit."""
     parts: list[bytes] = []
-    total, bound, rest = 0, limit if size is None else size, data
-    while not parts or rest:
+    total, bound, at = 0, limit if size is None else size, 0
+    while not parts or at < len(data):
         try:
-            part, rest = _frame(rest, bound - total, too_large(limit) if size is None else too_long(bound))
+            part, at = _frame(data, at, bound - total, too_large(limit) if size is None else too_long(bound))
         except _DAMAGED as error:
             if parts and (size is None or total == size):
-                raise too_long(total, total + len(rest)) from None
-            raise _damaged(error, rest, len(data) - len(rest)) from None
+                raise too_long(total, total + len(data) - at) from None
+            raise _damaged(error, data, at) from None
         parts.append(part)
         total += len(part)
     if size is not None and total < size:
@@ -132,39 +132,41 @@ def _decode_frames(data: bytes, size: int | None, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _damaged(error: BaseException, rest: bytes, position: int) -> FailedPreconditionError:
-    """Return the error of a frame that begins at `position` with the bytes `rest`."""
+def _damaged(error: BaseException, data: bytes, at: int) -> FailedPreconditionError:
+    """Return the error of a frame that begins at `at`."""
+    is_frame = data.startswith(_MAGIC, at)
     cut_off = "content size" in str(error) or "full frame" in str(error)
-    if len(rest) < 4 or (rest.startswith(_MAGIC) and cut_off):
-        return FailedPreconditionError(f"Truncated Zstd-compressed stream; at byte {position + len(rest)}")
-    reason = str(error).rpartition(": ")[2] if rest.startswith(_MAGIC) else "Unknown frame descriptor"
-    return FailedPreconditionError(f"ZSTD_decompressStream() failed: {reason}; at byte {position}")
+    if len(data) - at < 4 or (is_frame and cut_off):
+        return FailedPreconditionError(f"Truncated Zstd-compressed stream; at byte {len(data)}")
+    reason = str(error).rpartition(": ")[2] if is_frame else "Unknown frame descriptor"
+    return FailedPreconditionError(f"ZSTD_decompressStream() failed: {reason}; at byte {at}")
 
 
-def _frame(data: bytes, room: int, refusal: StoreError) -> tuple[bytes, bytes]:
-    """Return what one frame holds and the bytes after it; raise `refusal` if it holds more than `room`.
+def _frame(data: bytes, at: int, room: int, refusal: StoreError) -> tuple[bytes, int]:
+    """Return what the frame at `at` holds and where it ends; raise `refusal` if it holds more than `room`.
 
     Where the frame does not state its size, input is fed in steps so small that none inflates to more than a few
     blocks.
     """
-    size = _SIZE(data)
+    rest = memoryview(data)[at:]
+    size = _SIZE(rest)
     if size > room:
         raise refusal
     if size > 0:
-        return _local.decompressor.decompress(data, max_output_size=size), data[frame_end(data) :]
+        return _local.decompressor.decompress(rest, max_output_size=size), frame_end(data, at)
     stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-    parts, position = [], 0
+    parts = []
     while not stream.eof:
-        step = data[position : position + _STEP]
+        step = data[at : at + _STEP]
         if not step:
             raise FailedPreconditionError(f"Truncated Zstd-compressed stream; at byte {len(data)}")
         part = stream.decompress(step)
-        position += len(step)
+        at += len(step)
         room -= len(part)
         if room < 0:
             raise refusal
         parts.append(part)
-    return b"".join(parts), stream.unused_data + data[position:]
+    return b"".join(parts), at - len(stream.unused_data)
 
 
 @dataclass(frozen=True, slots=True)

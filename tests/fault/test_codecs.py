@@ -28,7 +28,7 @@ from fsstore.codec.chain_spec import ChainSpec, merge_specs
 from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
 from fsstore.codec.contract import ByteSpec, ChunkSpec
 from fsstore.codec.deflate import BoundDeflate
-from fsstore.codec.stream import bz2_stream, lzma_stream
+from fsstore.codec.stream import Inflater, bz2_stream, inflate, lzma_stream
 from fsstore.codec.zstd import ZstdCodec
 from fsstore.errors import (
     DataLossError,
@@ -189,6 +189,37 @@ def test_bytes_after_a_compressor_of_zarr2_are_refused(name, size):
     if name != "zlib":
         store.kvstore["0"] = encoded + bytes(compressor.encode(b""))
         assert (store.read().result() == data).all()
+
+
+@pytest.mark.parametrize(
+    ("start", "member", "keeps_tail"),
+    [
+        (lambda: zlib.decompressobj(31), gzip.compress(b"x"), True),
+        (bz2.BZ2Decompressor, bz2.compress(b"x"), False),
+        (lzma.LZMADecompressor, lzma.compress(b"x"), False),
+    ],
+    ids=["gzip", "bz2", "xz"],
+)
+def test_thousands_of_members_are_not_copied_for_each(start, member, keeps_tail):
+    """A member is given little more than itself: what a library does not need of its input, it copies."""
+    given_bytes = 0
+
+    class Counted:
+        def __init__(self):
+            self.machine = start()
+
+        def decompress(self, data, limit):
+            nonlocal given_bytes
+            given_bytes += len(data)
+            return self.machine.decompress(data, limit)
+
+        def __getattr__(self, name):
+            return getattr(self.machine, name)
+
+    inflater = Inflater(Counted, (OSError,), "inflate", "Counted", keeps_tail=keeps_tail)
+    data = member * 2000
+    assert inflate(data, inflater, 2000, 2000) == b"x" * 2000
+    assert given_bytes <= len(data) + 2000 * 4096
 
 
 def test_members_and_frames_continue():
@@ -727,6 +758,23 @@ NAMES = [
     *sorted(numcodecs_v2.ARRAY_CODECS | numcodecs_v2.BYTES_CODECS | numcodecs_v2.OBJECT_CODECS),
     *registry.codecs_v2.names(),
 ]
+
+
+@pytest.mark.parametrize("text", [",", "i4,,i4", "i4,?é", "(1,)0", "O", "V0", "nothing"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"id": "imagecodecs_delta", "dtype": ...},
+        {"id": "record_member", "member": "a", "dtype": ...},
+        {"id": "fixedscaleoffset", "offset": 0, "scale": 1, "dtype": "<f4", "astype": ...},
+    ],
+    ids=lambda options: options["id"],
+)
+def test_data_types_that_are_none(options, text):
+    """A codec whose option names no data type of a fixed size is refused, whatever NumPy makes of the text."""
+    filled = {name: text if value is ... else value for name, value in options.items()}
+    with pytest.raises(StoreError):
+        V2Pipeline.from_json(None, [filled]).bind(ChunkSpec(np.dtype("<f4"), (4,)))
 
 
 @settings(max_examples=300, deadline=None)
