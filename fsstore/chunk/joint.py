@@ -18,7 +18,7 @@ from fsstore.chunk.allocation import new_array
 from fsstore.chunk.boxes import Boxes, BoxView, plan_boxes
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.plan import AnyCell
-from fsstore.chunk.read import INLINE_BYTES, ReadRequest, plan_alone, read_here
+from fsstore.chunk.read import INLINE_BYTES, ReadRequest, plan_alone, read_here, read_spread
 from fsstore.chunk.request import located
 from fsstore.chunk.source import Source
 from fsstore.chunk.window import Planned, ReadPart, locate_error
@@ -59,27 +59,33 @@ class ReadQueue:
         return future
 
     def flush(self) -> None:
-        """Make the reads that wait: here if that is quick, otherwise on a pool thread."""
+        """Make the reads that wait: here if that is quick, otherwise on pool threads."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         waiting = [each for each in waiting if not each[0].cancelled()]
         if not waiting:
             return
-        if len(waiting) > 1 or not _made_here(*waiting[0]):
+        if len(waiting) > 1 or not _made_alone(*waiting[0]):
             _Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
 
 
-def _made_here(future: Future[Any], wanted: Planned | BoxView) -> bool:
-    """Make a single read on this thread if that is quick; return whether it was."""
+def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
+    """Make a single read, on this thread if that is quick; return False if its chunks have to be handed out first.
+
+    Who waits for a pool thread to wake others up waits a fortieth longer for four large chunks.
+    """
     try:
-        planned = _alone(wanted) if isinstance(wanted, BoxView) else wanted
-        if planned.touched_bytes > INLINE_BYTES:
+        windows, out, touched_bytes = _alone(wanted) if isinstance(wanted, BoxView) else wanted
+        if touched_bytes <= INLINE_BYTES:
+            _runtime.drive(read_here(windows))
+            futures.resolve(future, out)
+        elif len(windows) > 1 and windows[0].part.entries is None and not _runtime.on_worker("compute"):
+            threads = windows[0].part.chunks.threads or _runtime.core_count()
+            futures.follow(future, read_spread(windows, threads), lambda _: out)
+        else:
             return False
-        _runtime.drive(read_here(planned.windows))
     except BaseException as error:  # noqa: BLE001  # the future carries it
         futures.fail(future, error)
-    else:
-        futures.resolve(future, planned.out)
     return True
 
 

@@ -34,7 +34,7 @@ from fsstore.kvstore.contract import ReadResult
 if TYPE_CHECKING:
     from fsstore.chunk.joint import ReadQueue
 
-__all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here"]
+__all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here", "read_spread"]
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
@@ -134,7 +134,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     else:
         if few:
             windows = _fetched(windows, threads)
-        done = _runtime.spread(_taking_turns(), windows, workers=threads)
+        done = read_spread(windows, threads)
     return futures.mapped(done, out)
 
 
@@ -186,6 +186,11 @@ def _taking_turns() -> Callable[[Window], None]:
         decode(window, answers)
 
     return run
+
+
+def read_spread(windows: Iterable[Window], threads: int) -> Future[None]:
+    """Begin a read of a store that never waits on as many pool threads."""
+    return _runtime.spread(_taking_turns(), windows, workers=threads)
 
 
 async def read_here(windows: Iterable[Window]) -> None:
