@@ -14,7 +14,7 @@ from fsstore.future import Future
 from fsstore.kvstore.opened import OpenKv, open_bound
 from fsstore.open_mode import as_flag
 from fsstore.spec import Spec
-from fsstore.spec_options import OPEN_OPTIONS, apply_options
+from fsstore.spec_options import OPEN_OPTIONS, apply_options, constrained_base
 from fsstore.store import TensorStore
 
 __all__ = ["open", "open_spec"]
@@ -89,7 +89,7 @@ async def open_spec(spec: Spec, *, transaction: Any = None, writable: bool = Tru
     """Open a bound spec."""
     base = None
     if spec.base_spec is not None:
-        base = await open_spec(spec.base_spec, transaction=transaction, writable=writable)
+        base = await open_spec(constrained_base(spec), transaction=transaction, writable=writable)
     kvstore: OpenKv | None = None
     if spec._kvstore is not None:
         kvstore = await open_bound(spec._kvstore)

@@ -20,8 +20,9 @@ from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.index.transform import IndexTransform
 
-__all__ = ["Fill", "fill_from_json", "fill_of"]
+__all__ = ["Fill", "elements_json", "elements_of", "fill_from_json", "fill_of"]
 
+_OPAQUE = ("char", "byte")  # which TensorStore does not write as a fill value
 _FLOAT_NAMES = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 
 
@@ -87,27 +88,9 @@ class Fill:
 
     def to_json(self) -> Any:
         """Return nested lists of elements; NaN and infinities stay Python floats, fixed bytes are base64."""
-        if self.dtype.name == "string":
-            try:
-                return _mapped(self.array.tolist(), lambda text: text.decode())
-            except UnicodeDecodeError:
-                raise StoreError("Invalid UTF-8 sequence encountered") from None
-        kind = self.array.dtype.kind
-        if kind == "c":
-            return _mapped(self.array.tolist(), lambda number: [number.real, number.imag])
-        if kind == "M":
-            return _mapped(self.array.astype(str).tolist(), lambda text: text)
-        if kind == "m":
-            return self.array.astype("i8").tolist()
-        if self.dtype.name in ("char", "byte"):
+        if self.dtype.name in _OPAQUE:
             raise StoreError(f"Conversion from {self.dtype.name} to JSON is not implemented")
-        if kind in "SV" and self.dtype.is_extension:
-            octets = self.array.view(f"V{self.array.itemsize}")
-            return _mapped(octets.tolist(), lambda data: b2a_base64(data, newline=False).decode())
-        if kind == "V":
-            wide = "i8" if self.dtype.name.startswith("int") else "f8"
-            return self.array.astype(wide).tolist()
-        return self.array.tolist()
+        return elements_json(self.array, self.dtype)
 
     def through(self, transform: IndexTransform, origin: Sequence[int] | None) -> Fill:
         """Return the fill value of a view; `origin` is that of the domain below, None where it is unknown.
@@ -129,6 +112,29 @@ class Fill:
         out = np.empty(np.broadcast_shapes(*(index.shape for index in where)), dtype=full.dtype)
         out[...] = full[(*where, ...)]
         return _trimmed(out, self.dtype)
+
+
+def elements_json(array: np.ndarray[Any, Any], of: dtype) -> Any:
+    """Return nested lists of the elements of an array of type `of`, as `fill_from_json` and `elements_of` read them."""
+    if of.name == "string":
+        try:
+            return _mapped(array.tolist(), lambda text: text.decode())
+        except UnicodeDecodeError:
+            raise StoreError("Invalid UTF-8 sequence encountered") from None
+    kind = array.dtype.kind
+    if kind == "c":
+        return _mapped(array.tolist(), lambda number: [number.real, number.imag])
+    if kind == "M":
+        return _mapped(array.astype(str).tolist(), lambda text: text)
+    if kind == "m":
+        return array.astype("i8").tolist()
+    if of.name in _OPAQUE or (kind in "SV" and of.is_extension):
+        octets = array.view(f"V{array.itemsize}")
+        return _mapped(octets.tolist(), lambda data: b2a_base64(data, newline=False).decode())
+    if kind == "V":
+        wide = "i8" if of.name.startswith("int") else "f8"
+        return array.astype(wide).tolist()
+    return array.tolist()
 
 
 def _whole(transform: IndexTransform, dim: int, size: int) -> np.ndarray[Any, Any]:
@@ -227,6 +233,13 @@ def fill_from_json(json: Any, of: dtypes.dtype | None) -> Fill:
     Raises `JsonError` for a bad element, with its position, and for lists of different lengths.
     """
     of = of or dtype_of("json")
+    if of.name in _OPAQUE:
+        raise JsonError(f"Conversion from JSON to {of.name} is not implemented")
+    return _trimmed(elements_of(json, of), of)
+
+
+def elements_of(json: Any, of: dtype) -> np.ndarray[Any, Any]:
+    """Return an array of nested lists of elements of type `of`; raises as `fill_from_json` does."""
     parse = _element_parser(of)
     shape = _shape_of(json)
     if of.name.startswith("complex"):
@@ -251,7 +264,7 @@ def fill_from_json(json: Any, of: dtypes.dtype | None) -> Fill:
             place(item, (*at, index))
 
     place(json, ())
-    return _trimmed(out, of)
+    return out
 
 
 def _element_parser(of: dtype) -> Any:
@@ -272,9 +285,7 @@ def _element_parser(of: dtype) -> Any:
         return _float
     if kind in "MmU":
         return lambda value: np.array(value, dtype=of.numpy_dtype)[()]
-    if kind in "SV" and of.is_extension:
-        return lambda value: _octets(value, of.numpy_dtype)
-    raise JsonError(f"Conversion from JSON to {of.name} is not implemented")
+    return lambda value: _octets(value, of.numpy_dtype)
 
 
 def _octets(value: Any, native: np.dtype[Any]) -> Any:

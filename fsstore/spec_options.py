@@ -15,7 +15,7 @@ from fsstore.recheck import MEMBERS, recheck
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 
-__all__ = ["OPEN_OPTIONS", "UPDATE_OPTIONS", "apply_options"]
+__all__ = ["OPEN_OPTIONS", "UPDATE_OPTIONS", "apply_options", "constrained_base"]
 
 _SCHEMA = (
     *("rank", "dtype", "domain", "shape", "chunk_layout", "codec", "fill_value", "dimension_units", "schema"),
@@ -140,6 +140,14 @@ def _with_schema(spec: Spec, given: Mapping[str, Any]) -> Spec:
     if spec.transform_ is not None:
         rest = _parts(Schema(**rest).beneath(spec.transform_))
     return spec.replace(base_spec=_with_schema(base, rest))
+
+
+def constrained_base(spec: Spec) -> Spec:
+    """Return the spec below another with the constraints of an adapter's own schema, but for the dtype."""
+    base = spec.base_spec
+    assert base is not None
+    rest = _parts(spec.base_schema.retyped(None)) if spec.kind.role == "adapter" else {}
+    return _with_schema(base, rest) if rest else base
 
 
 def _parts(schema: Schema) -> dict[str, Any]:

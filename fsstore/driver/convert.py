@@ -99,7 +99,8 @@ def _numeric(array: Array, native: np.dtype[Any]) -> Array:
             return np.not_equal(array, 0)
         if native.kind == "V" and (array.dtype.kind in "iub" or array.dtype.name in ("int2", "int4")):
             # the small integers of ml_dtypes keep the low bits
-            return array.astype(np.int64).astype(native)
+            wide = array.dtype if array.dtype == np.uint64 else np.dtype(np.int64)
+            return array.astype(wide).astype(native)
         return array.astype(native, casting="unsafe")
 
 

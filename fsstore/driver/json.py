@@ -88,6 +88,9 @@ class JsonKind(PlainKind):
         """Return the store; nothing is read yet."""
         if opening.kvstore is None:
             raise StoreError('Error opening "json" driver: "kvstore" must be specified')
+        for name in ("fill_value", "codec"):
+            if getattr(opening.schema, name) is not None:
+                raise StoreError(f"{name} not supported by json driver")
         driver = JsonDriver(opening.kvstore, opening.members, opening.resources)
         return opening.view_of(driver)
 
@@ -174,7 +177,7 @@ class JsonDriver(ArrayDriver):
         begin_creating(self._store.driver)
         for attempt in range(_ATTEMPTS):
             answer = await self._store.read()
-            document = None if answer.state == "missing" else self._parse(answer.value)
+            document = {} if answer.state == "missing" else self._parse(answer.value)
             try:
                 changed = dumps(replace(document, self._pointer, part)).encode()
             except StoreError as error:

@@ -77,10 +77,7 @@ def replace(document: Any, pointer: str, part: Any) -> Any:
     steps = _steps(pointer)
     if not steps:
         return part
-    root = copy.deepcopy(document)
-    if root is None:
-        root = {}
-    value = root
+    root = value = copy.deepcopy(document)
     for (token, upto), following in zip(steps, [*steps[1:], None], strict=True):
         last = following is None
         if isinstance(value, dict):

@@ -99,6 +99,14 @@ def test_types_cast(source):
         assert ours == theirs, target
 
 
+@pytest.mark.parametrize("target", [name for name in NUMBERS if name.startswith(("bfloat", "float"))])
+def test_large_integers_cast(target):
+    """Integers of the upper half of 64 bits are large numbers of every float, not negative ones."""
+    values = np.array([2**63, 2**64 - 1, 3], "uint64")
+    ours, theirs = (ts.array(values).astype(target).read().result().tolist() for ts in LIBRARIES)
+    assert repr(ours) == repr(theirs)
+
+
 @pytest.mark.parametrize("value", [0.1, 1.5, -0.0, 1e20, 1e-7, 123456.789, 1e15, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["float32", "float64", "complex128"])
 def test_numbers_as_text(value, name):

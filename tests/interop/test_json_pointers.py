@@ -109,3 +109,15 @@ def test_values(value):
         array.write(value).result()
         stored.append(bytes(store["d"]))
     assert stored[0] == stored[1]
+
+
+@pytest.mark.parametrize("module", [fsstore, tensorstore])
+def test_null_is_no_object(module, tmp_path):
+    """A part of a document that is null is not written, as one of a number is not; a missing document is made."""
+    spec = {"driver": "json", "kvstore": {"driver": "file", "path": f"{tmp_path}/j"}, "json_pointer": "/a"}
+    module.open(spec).result().write(7).result()
+    assert (tmp_path / "j").read_text() == '{"a":7}'
+    (tmp_path / "j").write_text("null")
+    with pytest.raises(ValueError, match="cannot be applied to null"):
+        module.open(spec).result().write(7).result()
+    assert (tmp_path / "j").read_text() == "null"

@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorstore
 
@@ -306,3 +307,106 @@ def test_updates_of_specs(given: Any) -> None:
             else:
                 found.append(spec.to_json())
         assert found[0] == found[1], update
+
+
+ARRAYS = [
+    {"array": ["a", "b"], "dtype": "string"},
+    {"array": ["é"], "dtype": "ustring"},
+    {"array": [1, {"a": [2]}], "dtype": "json"},
+    {"array": [[1, 2]], "dtype": "json", "rank": 2},
+    {"array": [1, "2", 3.0], "dtype": "int8"},
+    {"array": [300], "dtype": "int8"},
+    {"array": [1.5], "dtype": "int8"},
+    {"array": [9], "dtype": "int4"},
+    {"array": [1], "dtype": "bool"},
+    {"array": [1.5, "Infinity", "-inf"], "dtype": "bfloat16"},
+    {"array": [[1, 2], [3]], "dtype": "int8"},
+    {"array": None, "dtype": "int8"},
+    {"array": [2**63, 1], "dtype": "uint64"},
+    {"array": [1, 2], "dtype": "int8", "schema": {"domain": {"shape": [3]}}},
+    {"array": [1, 2], "dtype": "int8", "schema": {"fill_value": 3}},
+    {"array": [1, 2], "dtype": "int8", "schema": {"codec": {"driver": "zarr3"}}},
+    {"array": [1, 2], "dtype": "int8", "schema": {"chunk_layout": {"chunk": {"shape": [1]}}}},
+    {"array": [1, 2], "dtype": "int8", "schema": {"dimension_units": ["4 nm"]}},
+]
+
+
+@pytest.mark.parametrize("given", ARRAYS, ids=repr)
+def test_arrays_in_json(given: Any) -> None:
+    """Elements in JSON are read as those of a fill value; what is no element, or no constraint to meet, is refused."""
+
+    def outcome(module: Any) -> Any:
+        try:
+            store = module.open({"driver": "array", **given}).result()
+        except ValueError as error:
+            return (
+                str(error)
+                .partition(" [")[0]
+                .partition("but found")[0]
+                .partition(" of type")[0]
+                .partition(" domain in")[0][:70]
+            )
+        spec = store.spec().to_json()
+        again = module.open(spec).result()
+        units = [str(unit) for unit in store.dimension_units]
+        return [store.read().result().tolist(), again.read().result().tolist(), spec["array"], units]
+
+    assert outcome(fsstore) == outcome(tensorstore)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("complex64", [1 + 2j, 3]),
+        ("S3", [b"ab", b""]),
+        ("datetime64[s]", [5, 6]),
+        ("byte", [b"\1", b"x"]),
+        ([("a", "i1"), ("b", "f4")], [(1, 2.5), (3, 4)]),
+    ],
+)
+def test_arrays_of_other_elements_in_json(dtype: Any, value: Any) -> None:
+    """Elements that TensorStore cannot write to JSON, or not read, come back too."""
+    native = fsstore.dtype(dtype if isinstance(dtype, str) else fsstore.dtype(np.dtype(dtype))).numpy_dtype
+    store = fsstore.array(np.array(value, native))
+    spec = json.loads(json.dumps(store.spec().to_json()))
+    assert fsstore.open(spec).result().read().result().tolist() == np.array(value, native).tolist()
+    assert fsstore.open(store[1].spec()).result().read().result() == np.array(value, native)[1]
+
+
+CONSTRAINTS: list[dict[str, Any]] = [
+    {"domain": {"shape": [5]}},
+    {"fill_value": 9},
+    {"chunk_layout": {"chunk": {"shape": [3]}}},
+    {"rank": 2},
+    {"codec": {"driver": "zarr3", "codecs": [{"name": "zstd"}]}},
+    {"fill_value": 7, "domain": {"shape": [4]}, "chunk_layout": {"chunk": {"shape": [2]}}, "rank": 1},
+]
+
+
+@pytest.mark.parametrize("schema", CONSTRAINTS, ids=repr)
+def test_a_cast_hands_its_schema_down(schema: Any, tmp_path: Any) -> None:
+    """The schema in the spec of a cast constrains the array below: on opening it is checked, on creation it is used."""
+
+    def outcome(module: Any, *, stored: bool) -> Any:
+        metadata = {"shape": [4], "fill_value": 7, "data_type": "int16"}
+        metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [2]}}
+        path = f"{tmp_path}/{module.__name__}{stored}/"
+        base: Any = {"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}
+        if stored:
+            module.open({**base, "metadata": metadata}, create=True).result()
+        else:
+            base = {
+                **base,
+                "dtype": "int16",
+                "schema": {} if "domain" in schema else {"domain": {"shape": [4]}},
+            }
+        spec = {"driver": "cast", "base": base, "dtype": "float32", "schema": schema}
+        try:
+            opened = module.open(spec, create=not stored).result()
+        except ValueError:
+            return "refused"
+        with open(f"{path}zarr.json") as document:  # noqa: PTH123  two short lines of a test
+            return opened.read().result().tolist(), json.load(document)
+
+    assert outcome(fsstore, stored=True) == outcome(tensorstore, stored=True)
+    assert outcome(fsstore, stored=False) == outcome(tensorstore, stored=False)
