@@ -264,8 +264,8 @@ def _named(name: str) -> dtype:
             return _of_numpy(np.dtype(_as_descr(json.loads(name))))
         if _EXTENSION.fullmatch(name):
             return _of_numpy(np.dtype(name))
-    except (TypeError, ValueError, RecursionError, KeyError):
-        pass
+    except (TypeError, ValueError, SyntaxError, RecursionError, KeyError):
+        pass  # what NumPy raises where it reads no type; text with commas goes through Python's parser
     raise StoreError(f"No TensorStore data type with name: {quote(name)}")
 
 

@@ -46,9 +46,10 @@ def is_box(transform: IndexTransform, reach: int) -> bool:
 
 
 class _Pieces(NamedTuple):
-    """The parts of boxes in one chunk each, by row: of which box, in which chunk, from where to where there and here.
+    """Parts of boxes, each within one chunk, as columns.
 
-    `covers`: the part is the chunk.
+    A row says which box, which chunk, where the part lies in the chunk (`low` to `high`) and in the box (`begin` to
+    `end`), and whether it is the whole chunk (`covers`).
     """
 
     box: IntArray
@@ -63,7 +64,8 @@ class _Pieces(NamedTuple):
 class BoxRun:
     """The parts of boxes in one chunk; cells are made when they are asked for.
 
-    `rows` are those of the chunk in `pieces`; `numbers` and `targets` say by box which read it is, and where it goes.
+    `rows` are the rows of the chunk in `pieces`.  `numbers` says which read each box belongs to, `targets` which array
+    it goes to.
     """
 
     __slots__ = ("_numbers", "_part", "_pieces", "_rows", "_targets")
@@ -98,7 +100,7 @@ class Boxes(NamedTuple):
 def plan_boxes(views: Mapping[int, BoxView]) -> list[Boxes]:
     """Return the plans of views, which are boxes, known by the numbers of their reads.
 
-    What is in none of them has to be planned by itself: it has to do with the bounds of the array.
+    A view that is in none of them has to be planned by itself: it reaches beyond the array, or its bounds are implicit.
     """
     groups: dict[Any, _Alike] = {}
     for number, (chunks, transform, order) in views.items():

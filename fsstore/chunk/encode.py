@@ -73,7 +73,7 @@ class ChunkEncoder:
         return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
     def portions(self, cell: Cell, old: ReadResult | None) -> Portions | None:
-        """Return the same as lists of buffers that follow each other, made when they are asked for."""
+        """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
         chain = self._chain(cell)
         if old is None:
             chunk = self._placement.target(cell)
@@ -89,7 +89,7 @@ class ChunkEncoder:
         return None if self._elides(chunk, chain) else chain.portions(chunk, elide=self._elide)
 
     def _may_vanish(self, cell: Cell, old: ReadResult, chain: BoundChain) -> bool:
-        """Return whether a chunk may come to be all fill values because nothing else is written to a part of it."""
+        """Return whether a chunk of which a part is written may be all fill values then, as what is written is."""
         fill = chain.chunk.fill_value
         if not self._elide or fill is None or self._must_store(old):
             return False

@@ -193,11 +193,11 @@ class _Job(NamedTuple):
     errors: list[BaseException | None]
 
     def run(self, batch: list[Any]) -> None:
-        """Read chunks and put what is wanted of them in its place."""
+        """Do on this thread what `fetch_and_place` does."""
         _runtime.drive(self.fetch_and_place(batch))
 
     async def fetch_and_place(self, batch: list[Any]) -> None:
-        """Do the same; decoding many is shared by the workers."""
+        """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
         answers: list[ReadResult | None]
         try:
             answers = list(await self.source.read_whole(batch))

@@ -267,10 +267,10 @@ class BoundChain:
         return undone
 
     def borrow_run(self, parts: Sequence[Any] | Array) -> Array | None:
-        """Return several chunks along a new first dimension, like `borrow`; None if that takes one at a time.
+        """Return several chunks along a new first dimension, like `borrow`; None if they must be decoded one by one.
 
         The parts are buffers, or the rows of an array, which are not copied unless they are encoded.
-        At most `run_length` chunks pay.  Nothing is said of damage: who decodes one by one learns where it is.
+        More than `run_length` chunks at once gain nothing.  Damage gives None too: one by one it is seen where it is.
         """
         if self._decode_joined is None:
             return None

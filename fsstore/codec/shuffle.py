@@ -40,11 +40,11 @@ class BoundShuffle:
         return out.data
 
     def decode_into(self, data: Any, out: Array) -> bool:
-        """Do the same in `out`, which has the exact size; return False if `data` has not."""
+        """Decode into `out`, which has the exact size; return False if `data` has not."""
         return self.decode_joined((data,), out)
 
     def decode_joined(self, parts: Sequence[Any], out: Array) -> bool:
-        """Do the same with parts that follow each other in `out`."""
+        """Decode parts of one size into `out`, one after the other; return False if one has another size."""
         size = len(out) // len(parts)
         if any(size_of(part) != size for part in parts):
             return False

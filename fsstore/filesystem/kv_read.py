@@ -105,7 +105,7 @@ class KvReading(KvPlace):
                 answers = await _read_places(places, spans)
                 return [_outcome(answer, path) for answer, path in zip(answers, paths, strict=True)]
             except OutOfRangeError:
-                pass
+                pass  # one by one it is seen which of them it is
         return await self._one_by_one(paths, starts, ends)
 
     async def _one_by_one(

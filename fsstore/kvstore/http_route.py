@@ -197,7 +197,7 @@ class Dial:
         try:
             return [str(ip_address(name))]
         except ValueError:
-            pass
+            pass  # a name, not an address
         loop = asyncio.get_running_loop()
         kept = self._names.get((name, port))
         if kept is None or kept[0] < loop.time() or (kept[1].done() and kept[1].exception() is not None):

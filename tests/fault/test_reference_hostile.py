@@ -20,6 +20,7 @@ from fsstore.errors import (
 )
 from fsstore.kvstore.contract import Read
 from fsstore.kvstore.opened import open_kv
+from fsstore.kvstore.reference.bound import chunk_bytes
 from fsstore.kvstore.reference.kind import open_reference
 from fsstore.kvstore.spec_parse import kv_spec
 
@@ -553,3 +554,9 @@ def test_whole_targets_of_a_remote_set_are_asked_for_their_size(server):
         run(read(driver, "x/0"))
     assert {entry[2] for entry in server.log} == {"bytes=0-0"}
     assert run(read(driver, "x/1")) == [b"\1\2\3\4"]
+
+
+@pytest.mark.parametrize("kind", [",", "i4,,i4", [["a", ","]], [["a"]], 7, "O"])
+def test_a_data_type_that_is_none_bounds_nothing(kind):
+    """A document that names no data type of a fixed size gives no bound; opening the array says what is wrong."""
+    assert chunk_bytes({"zarr_format": 2, "chunks": [4], "dtype": kind}) is None
