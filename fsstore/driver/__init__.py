@@ -4,7 +4,7 @@
 * arrays in chunks, of every format: `chunked` opens them, `chunked_array` is an open one, with `chunked_options`, its
   `metadata_entry`, its `resize` (`resize_target`: what that asks for, `outside`: what it deletes), and what is
   `stored`;
-* other places: `array`, `json` (with `json_pointer`), `image`, `virtual_chunked`;
+* other places: `array`, `json` (with `json_pointer`), `image` (with `image_size`), `virtual_chunked`;
 * over other drivers: `auto`, `cast` (with `convert`), `downsample` (with `downsample_grid` and `reduce_blocks`),
   `stack` (with `layer_parts`).
 """

@@ -1,8 +1,7 @@
 """`jpeg`, `png`, `webp`, `bmp`, `avif`, `tiff`: an image file as a read-only array of rank 3: rows, columns, channels.
 
 The file is read and decoded when the array is opened.  Elements are `uint8`, as in TensorStore.  Decoding is done by
-imagecodecs, which the extra `images` installs.  Sizes in the headers of formats that compress well are checked before
-anything is decoded.
+imagecodecs, which the extra `images` installs.  The size in the header is checked before anything is decoded.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fsstore._json import Fields, Json, boolean, integer
 from fsstore.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.contract import Array, OpenArray, Opening, Role
+from fsstore.driver.image_size import image_size, tiff_pages
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype_of
 from fsstore.errors import (
@@ -152,10 +153,10 @@ def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
         raise UnimplementedError(
             f'the "{kind.id}" driver needs imagecodecs: install the extra `images`'
         ) from None
-    _check_size(kind.id, data)
+    _check_size(kind.id, data, page or 0)
     decode = getattr(imagecodecs, f"{kind.decoder}_decode")
-    if kind.id == "tiff":
-        _check_page(imagecodecs, data, page)
+    if kind.id == "tiff" and page is None:
+        _check_page(data)
     try:
         pixels = np.asarray(decode(data, page or 0) if kind.id == "tiff" else decode(data))
     except (RuntimeError, ValueError, IndexError, MemoryError, imagecodecs.DelayedImportError) as error:
@@ -170,23 +171,20 @@ def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
     return pixels
 
 
-def _check_page(imagecodecs: Any, data: bytes, page: int | None) -> None:
-    """Refuse a file of several pages of which none is chosen."""
-    if page is not None:
-        return
+def _check_page(data: bytes) -> None:
+    """Refuse a file of several pages."""
     try:
-        imagecodecs.tiff_decode(data, 1)
-    except (RuntimeError, ValueError, IndexError):  # there is one page
+        several = len(list(islice(tiff_pages(data), 2))) > 1
+    except struct.error:  # a directory is cut off, as the decoder will say
         return
-    raise DataLossError("Multi-page TIFF image encountered without a specified page")
+    if several:
+        raise DataLossError("Multi-page TIFF image encountered without a specified page")
 
 
-def _check_size(name: str, data: bytes) -> None:
-    """Refuse images whose header promises more than is reasonable."""
-    width = height = 0
-    if name == "png" and len(data) >= 24:
-        width, height = struct.unpack_from(">2I", data, 16)
-    elif name == "bmp" and len(data) >= 26:
-        width, height = (abs(value) for value in struct.unpack_from("<2i", data, 18))
-    if width * height * 4 > _LARGEST:
-        raise ResourceExhaustedError(f"the image has {width} x {height} pixels, more than fit in 1 GiB")
+def _check_size(kind: str, data: bytes, page: int) -> None:
+    """Refuse an image whose header promises more than is reasonable."""
+    size = image_size(kind, data, page)
+    if size.nbytes > _LARGEST:
+        raise ResourceExhaustedError(
+            f"the image has {size.width} x {size.height} pixels of {size.samples} samples, more than fit in 1 GiB"
+        )

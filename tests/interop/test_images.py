@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import imagecodecs
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ import tensorstore
 import tifffile
 
 import fsstore as ts
+from fsstore.driver.image_size import image_size, tiff_pages
+from fsstore.errors import ResourceExhaustedError
 
 RGB = np.random.default_rng(7).integers(0, 255, (9, 7, 3), np.uint8)
 GRAY = np.ascontiguousarray(RGB[..., 0])
@@ -96,3 +100,54 @@ def test_images_are_read_only(tmp_path):
     (tmp_path / "image").write_bytes(IMAGES["png"])
     with pytest.raises(ValueError, match="does not support writing"):
         ts.open(f"file://{tmp_path}/image").result()[...] = 0
+
+
+def tiff_header(order, is_big, sizes):
+    """Return the directories of a TIFF file, one a page of a width and a height, and nothing else."""
+    offset, count, entry = ("Q", "Q", "HHQQ") if is_big else ("I", "H", "HHII")
+    start = struct.pack(order + ("HHHQ" if is_big else "HI"), *((43, 8, 0, 16) if is_big else (42, 8)))
+    data = (b"II" if order == "<" else b"MM") + start
+    for number, (width, height) in enumerate(sizes, 1):
+        long = 16 if is_big else 4
+        tags = [
+            struct.pack(order + entry, 256, long, 1, width),
+            struct.pack(order + entry, 257, long, 1, height),
+        ]
+        end = (
+            len(data) + struct.calcsize(order + count) + sum(map(len, tags)) + struct.calcsize(order + offset)
+        )
+        data += struct.pack(order + count, 2) + b"".join(tags)
+        data += struct.pack(order + offset, end if number < len(sizes) else 0)
+    return data
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("is_big", [False, True])
+def test_sizes_of_tiff(order, is_big):
+    """The sizes of the pages of a TIFF file are read in both byte orders and with both widths of offsets."""
+    data = tiff_header(order, is_big, [(7, 5), (40000, 30000)])
+    assert [(size.width, size.height) for size in tiff_pages(data)] == [(7, 5), (40000, 30000)]
+    assert image_size("tiff", data, 1).nbytes == 40000 * 30000
+    assert image_size("tiff", data[:-30], 1).nbytes == 0
+
+
+def test_sizes_of_jpeg():
+    """The size of a JPEG file is found behind other segments, padding, and bytes that decoders pass over."""
+    data = imagecodecs.jpeg8_encode(np.zeros((6, 9, 3), "u1"))
+    for between in (b"", b"\xff\xff", b"\0\0", b"\xff\0", b"\xff\xd0"):
+        assert image_size("jpeg", data[:2] + between + data[2:]) == (9, 6, 3)
+    assert image_size("jpeg", data[:20]).nbytes == 0
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "tiff"])
+def test_promises_are_refused(tmp_path, kind):
+    """A file of a few bytes that promises more than a gigabyte is refused before it is decoded."""
+    if kind == "tiff":
+        data = tiff_header("<", False, [(40000, 40000)])
+    else:
+        data = imagecodecs.jpeg8_encode(np.zeros((8, 8, 3), "u1"))
+        frame = data.index(b"\xff\xc0")
+        data = data[: frame + 5] + struct.pack(">2H", 60000, 60000) + data[frame + 9 :]
+    (tmp_path / "image").write_bytes(data)
+    with pytest.raises(ResourceExhaustedError, match="pixels of . samples, more than fit in 1 GiB"):
+        ts.open({"driver": kind, "kvstore": f"file://{tmp_path}/image"}).result()

@@ -1,0 +1,87 @@
+"""How large an image is by its headers, before anything is decoded.
+
+A few bytes may promise gigabytes.  Formats that cannot (WebP holds 16383 pixels a side) or whose decoder has a limit of
+its own (AVIF) have no reader here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+__all__ = ["ImageSize", "image_size", "tiff_pages"]
+
+_JPEG_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # markers without a segment
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_WIDTH, _HEIGHT, _SAMPLES = 256, 257, 277  # tags of TIFF
+_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # types of TIFF
+
+
+class ImageSize(NamedTuple):
+    """What a header says; bytes are those of samples of eight bits."""
+
+    width: int = 0
+    height: int = 0
+    samples: int = 4
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the decoded image takes."""
+        return self.width * self.height * self.samples
+
+
+def image_size(kind: str, data: bytes, page: int = 0) -> ImageSize:
+    """Return the size of an image; nothing, where the header is cut off: the decoder says what is wrong."""
+    try:
+        if kind == "tiff":
+            return next((size for number, size in enumerate(tiff_pages(data)) if number == page), ImageSize())
+        reader = _READERS.get(kind)
+        return ImageSize() if reader is None else reader(data)
+    except struct.error:
+        return ImageSize()
+
+
+def _png(data: bytes) -> ImageSize:
+    return ImageSize(*struct.unpack_from(">2I", data, 16))
+
+
+def _bmp(data: bytes) -> ImageSize:
+    return ImageSize(*map(abs, struct.unpack_from("<2i", data, 18)))
+
+
+def _jpeg(data: bytes) -> ImageSize:
+    """Return the size in the first frame header."""
+    at = 2
+    while True:
+        lead, marker, length, _, height, width, samples = struct.unpack_from(">BBHBHHB", data, at)
+        if lead != 0xFF or marker == 0xFF:  # what does not belong there, which decoders pass over, or padding
+            at += 1
+        elif marker in _JPEG_FRAMES:
+            return ImageSize(width, height, samples)
+        else:
+            at += 2 if marker in _JPEG_ALONE else 2 + length
+
+
+def tiff_pages(data: bytes) -> Iterator[ImageSize]:
+    """Yield the sizes of the pages of a TIFF file, as far as their directories lie within it."""
+    order = "<" if data[:2] == b"II" else ">"
+    is_big = data[2:4] in (b"\x2b\0", b"\0\x2b")
+    offset, count, entry = ("Q", "Q", "2HQ8s") if is_big else ("I", "H", "2HI4s")
+    (at,) = struct.unpack_from(order + offset, data, 8 if is_big else 4)
+    seen: set[int] = set()
+    while at and at not in seen and at < len(data):
+        seen.add(at)
+        (number,) = struct.unpack_from(order + count, data, at)
+        at += struct.calcsize(order + count)
+        end = at + number * struct.calcsize(order + entry)
+        found = {_WIDTH: 0, _HEIGHT: 0, _SAMPLES: 1}
+        for tag, kind, _, value in struct.iter_unpack(order + entry, data[at:end]):
+            form = _NUMBERS.get(kind)
+            if tag in found and form is not None and struct.calcsize(form) <= len(value):
+                found[tag] = max(found[tag], struct.unpack_from(order + form, value)[0])
+        yield ImageSize(*found.values())
+        (at,) = struct.unpack_from(order + offset, data, end)
+
+
+_READERS: Mapping[str, Callable[[bytes], ImageSize]] = {"bmp": _bmp, "jpeg": _jpeg, "png": _png}
