@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 
@@ -15,6 +16,7 @@ from fsstore.kvstore.reference.kind import open_reference, reference_driver
 from fsstore.kvstore.reference.overlay import Overlay, State
 from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.table import Table
+from fsstore.testing.kvstore_reading import READING
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
 
@@ -29,6 +31,26 @@ def test_document(check, kind, tmp_path):
         base = KvPrefix(driver, f"{tmp_path}/{next(numbers)}.json")
         _runtime.call(base.write("", b'{"version":1,"refs":{}}'), waits=False)
         return filled(KvPrefix(_runtime.call(open_reference(base, {}), waits=False), "p/"), contents)
+
+    check(make)
+
+
+@pytest.mark.parametrize("check", READING.values(), ids=READING)
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "ranges"])
+def test_targets(check, whole):
+    """Values that lie in other files, each in its own or all in one, are read as any others."""
+    if check is READING["keys_of_bytes"] or (whole and check is READING["range_outside"]):
+        return  # keys of a document are text; a file that is shorter than what is asked of it is damage of the set
+
+    def make(contents):
+        files, refs, data = MemoryDriver(), {}, b"before"
+        for number, (key, value) in enumerate(contents.items()):
+            refs[f"p/{key}"] = [f"{number}"] if whole else ["all", len(data), len(value)]
+            files.storage.put(f"d/{number}", value)
+            data += value
+        files.storage.put("d/all", data)
+        files.storage.put("d/r.json", json.dumps({"version": 1, "refs": refs}).encode())
+        return KvPrefix(_runtime.call(open_reference(KvPrefix(files, "d/r.json"), {}), waits=False), "p/")
 
     check(make)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+import fsstore
 from fsstore import _runtime, references
 from fsstore.errors import (
     AlreadyExistsError,
@@ -428,3 +429,42 @@ def test_a_changed_key_costs_what_is_asked_for():
     assert [values[number] for number in counted.touched][:2] in ([b"old999", b"old7"], [b"old999", b"old0"])
     assert run(state.resolve(["x/7"])).value(0) == b"new"
     assert run(state.resolve(["x/6"])).value(0) == b"old6"
+
+
+def test_parts_of_a_value_have_its_generation():
+    """Whoever reads a value in parts, as shards and archives are read, learns that they are of one version."""
+    refs = {"whole": ["a.bin"], "part": ["a.bin", 10, 100], "beside": ["a.bin", 10, 101]}
+    driver, watched = stored(refs, {"a.bin": DATA})
+    parts = [(0, None), (3, 9), (-5, None), (4, 4), (99, 100)]
+    alone = [[run(driver.read_many([Read(key, *part)]))[0] for part in parts] for key in refs]
+    together = [run(driver.read_many([Read(key, *part) for part in parts])) for key in refs]
+    for some in (alone, together):
+        assert [len({result.generation for result in results}) for results in some] == [1, 1, 1]
+        assert len({results[0].generation for results in some}) == 3
+    known = alone[1][0].generation
+    assert run(driver.read_many([Read("part", 3, 9, known)]))[0].state == "unspecified"
+    run(watched.write_many([Write("dir/a.bin", DATA[::-1])]))
+    assert run(driver.read_many([Read("part", 3, 9, known)]))[0].state == "value"
+
+
+def test_parts_of_shards_and_archives_in_references_are_read(zip_builder):
+    """Of a shard in a part of a file its index and one entry; of an archive that is a file its directory and a member."""
+    inner = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd"}]
+    sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": [2], "codecs": inner}}
+    grid = {"name": "regular", "configuration": {"chunk_shape": [40]}}
+    metadata = {"shape": [80], "data_type": "int32", "chunk_grid": grid, "codecs": [sharding]}
+    made = fsstore.open(
+        {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True
+    ).result()
+    made.write(range(80)).result()
+    document, one, two = (bytes(made.kvstore[key]) for key in ("zarr.json", "c/0", "c/1"))
+    context = fsstore.Context()
+    base = fsstore.KvStore.open("memory://", context=context).result()
+    base["data"], base["z"] = b"pad" + one + two, zip_builder([("k", DATA, {}), ("l", b"small", {})])
+    refs = {"a/zarr.json": document.decode(), "a/c/0": ["data", 3, len(one)], "z": ["z"]}
+    refs["a/c/1"] = ["data", 3 + len(one), len(two)]
+    base["r.json"] = json.dumps(refs).encode()
+    array = fsstore.open("memory://r.json|reference:a/|zarr3:", context=context).result()
+    assert array[3:45:20].read().result().tolist() == [3, 23, 43]
+    archive = fsstore.KvStore.open("memory://r.json|reference:z|zip:", context=context).result()
+    assert bytes(archive["l"]) == b"small"

@@ -107,8 +107,8 @@ class ReferenceDriver:
         """Return the answers to the requests at the places `wanted`, whose values lie in targets."""
         asks = _asks(keys, resolved, wanted)
         if reads is not None:
-            _narrow(asks, [reads[position] for position in wanted.tolist()], self.describe_key)
-        empty = asks.stop == asks.start
+            asks = _narrowed(asks, [reads[position] for position in wanted.tolist()], self.describe_key)
+        empty = asks.length == 0
         if not empty.any():
             return await self._fetch(asks, resolved, wanted)
         kept, time = np.flatnonzero(~empty), now()
@@ -234,12 +234,12 @@ def _asks(keys: Sequence[str], resolved: Resolved, wanted: Ints) -> Asks:
     stop = np.where(rows.length == WHOLE, REST, rows.offset + rows.length)
     if len(wanted) < len(keys):
         keys = [keys[position] for position in wanted.tolist()]
-    return Asks(keys, rows.url, rows.offset, stop, rows.length == WHOLE)
+    return Asks(keys, rows.url, rows.offset, stop, rows.length == WHOLE, rows.offset, rows.length)
 
 
-def _narrow(asks: Asks, reads: Sequence[Read], describe: Any) -> None:
-    """Ask for the parts of values that `reads` want."""
-    start, stop = asks.start, asks.stop
+def _narrowed(asks: Asks, reads: Sequence[Read], describe: Any) -> Asks:
+    """Return what to ask for the parts of values that `reads` want."""
+    start, stop = asks.start.copy(), asks.stop
     for number, read in enumerate(reads):
         if not read.start and read.stop is None:
             continue
@@ -248,3 +248,4 @@ def _narrow(asks: Asks, reads: Sequence[Read], describe: Any) -> None:
         else:
             first, last = _within(read, int(stop[number] - start[number]), describe)
             start[number], stop[number] = start[number] + first, start[number] + last
+    return asks._replace(start=start)

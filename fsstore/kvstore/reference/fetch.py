@@ -32,8 +32,8 @@ _ZERO = np.zeros(1, np.int64)
 class Asks(NamedTuple):
     """What to read: for each request its key, the number of its URL, and the range in the target.
 
-    `stop` is `REST` for "to the end", and `start` may then be negative: the last bytes.  `whole`: the value that the
-    range is of is all of the target.
+    `stop` is `REST` for "to the end", and `start` may then be negative: the last bytes.  `offset` and `length` say
+    where in the target the value lies that the range is of.  `whole`: it is all of the target.
     """
 
     keys: Sequence[str]
@@ -41,11 +41,19 @@ class Asks(NamedTuple):
     start: Ints
     stop: Ints
     whole: np.ndarray[Any, np.dtype[np.bool_]]
+    offset: Ints
+    length: Ints
 
     def take(self, places: Ints) -> Asks:
         """Return some of the requests."""
         keys = [self.keys[place] for place in places.tolist()]
-        return Asks(keys, self.url[places], self.start[places], self.stop[places], self.whole[places])
+        url, start, stop, whole = self.url[places], self.start[places], self.stop[places], self.whole[places]
+        return Asks(keys, url, start, stop, whole, self.offset[places], self.length[places])
+
+    def generation(self, number: int, base: bytes) -> bytes:
+        """Return the generation of a value, whatever range of it is read, from that of the target."""
+        where = (int(self.offset[number]), int(self.length[number]))
+        return b"%b@%d:%d" % (base, *where) if base != UNKNOWN else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ class Fetcher:
     described: str
 
     async def fetch(self, asks: Asks, urls: Sequence[str]) -> Sequence[ReadResult]:
-        """Return one answer to each request, in order: its state is "value", its generation that of the range."""
+        """Return one answer to each request, in order: its state is "value", its generation that of the value."""
         if len(asks.keys) == 1:
             return [await self._fetch_one(asks, urls)]
         wanted: dict[str, _Requests] = {}
@@ -111,7 +119,7 @@ class Fetcher:
         asked.add(_ZERO, [Read(place.key, start, None if stop == REST else stop)], _ZERO, _ZERO)
         answer = (await self._read_root(place.root, asked, asks))[0]
         size = answer.size if asks.whole[0] else None
-        return answer._replace(generation=_generation(answer.generation, start, stop), size=size)
+        return answer._replace(generation=asks.generation(0, answer.generation), size=size)
 
     def _plan(self, key: str, asks: Asks, members: Ints, out: _Requests) -> None:
         """Add what is wanted of one target to `out`: the rest of it as it is asked for, ranges merged."""
@@ -190,12 +198,6 @@ def _excerpts(asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[R
 
     def stamp(number: int) -> tuple[bytes, int | None]:
         source = sources[where[number]]
-        generation = _generation(source.generation, int(asks.start[number]), int(asks.stop[number]))
-        return generation, source.size if asks.whole[number] else None
+        return asks.generation(number, source.generation), source.size if asks.whole[number] else None
 
     return Excerpts(sources, where, starts, stops, np.arange(len(where)), stamp, now())
-
-
-def _generation(base: bytes, start: int, stop: int) -> bytes:
-    """Return the generation of a range of a target, from the target's."""
-    return b"%b@%d:%d" % (base, start, stop) if base != UNKNOWN else UNKNOWN
