@@ -104,8 +104,8 @@ class BoundDeflate:
         """Return whether nothing follows the stream: libdeflate checks it, but does not say where it ends."""
         if self.framing == "gzip":
             tail = _library().crc32(out) | (len(out) & 0xFFFFFFFF) << 32
-            return bool(data[-8:] == tail.to_bytes(8, "little"))
-        return self.framing == "raw" or bool(data[-4:] == _library().adler32(out).to_bytes(4, "big"))
+            return bool(bytes(data[-8:]) == tail.to_bytes(8, "little"))
+        return self.framing == "raw" or bool(bytes(data[-4:]) == _library().adler32(out).to_bytes(4, "big"))
 
 
 def _repeats(data: Any) -> bool:

@@ -216,6 +216,15 @@ def test_gzip_without_accelerators(monkeypatch):
         bound.decode(encoded[:-1], np.zeros_like(data))
 
 
+@pytest.mark.parametrize("name", ["zlib", "gzip"])
+def test_deflated_parts_of_other_codecs(name):
+    """What another codec hands on, which may be an array, is inflated like bytes of a file."""
+    pipeline = V2Pipeline.from_json({"id": "crc32"}, [{"id": name, "level": 1}], "C")
+    values = np.arange(50, dtype="uint16")
+    bound = pipeline.bind(ChunkSpec(values.dtype, values.shape))
+    assert (bound.decode(bound.encode(values)) == values).all()
+
+
 def test_gzip_output_is_reproducible():
     """No time stamp is written."""
     bound = GzipCodec(6).bind(ByteSpec(100))
