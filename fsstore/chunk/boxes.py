@@ -203,6 +203,7 @@ def _bytes_decoded(codecs: BoundChain, pieces: _Pieces) -> int:
         weights = np.ones(len(codecs.order), np.int64)
         for outer, inner in zip(codecs.order[-2::-1], codecs.order[:0:-1], strict=True):
             weights[outer] = weights[inner] * codecs.chunk.shape[inner]
-        spans = (pieces.high - 1 - pieces.low) @ weights + 1
+        first = 0 if codecs.spans_from_start else pieces.low
+        spans = (pieces.high - 1 - first) @ weights + 1
         elements = np.where(2 * spans > elements, elements, spans)
     return int(elements.sum()) * codecs.chunk.dtype.itemsize

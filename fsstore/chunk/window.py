@@ -72,7 +72,10 @@ class ReadPart(NamedTuple):
         if not chain.decodes_spans or chain.order is None:
             return None
         span = self.placement.span(cell, chain.chunk.shape, chain.order)
-        return None if span is None or 2 * (span[1] - span[0]) > math.prod(chain.chunk.shape) else span
+        if span is None:
+            return None
+        first, stop = 0 if chain.spans_from_start else span[0], span[1]
+        return None if 2 * (stop - first) > math.prod(chain.chunk.shape) else (first, stop)
 
     def decode_together(
         self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]

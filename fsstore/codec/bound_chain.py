@@ -47,7 +47,8 @@ class BoundArrayCodec(BoundCodec, Protocol):
     A bytes codec may offer ways into memory that is there already, which return False where `decode` has to look:
 
     * `decode_into(data, out)`: decode into `out`, which has the exact size;
-    * `decode_span(data, out, span)`: decode at least the bytes `[first, stop)` to their places in such an `out`;
+    * `decode_span(data, out, span)`: decode at least the bytes `[first, stop)` to their places in such an `out`,
+      and all before them if the codec says `spans_from_start`;
     * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
     """
 
@@ -95,6 +96,7 @@ class BoundChain:
     transpose.  `shard` is the layout of the encoding when the chunk is a shard whose parts can be reached one by one,
     else None; its shapes are those after `order`.  `flat_dtype` is set when the encoding is nothing but the elements in
     C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
+    `spans_from_start`: who wants less than a chunk has all before that decoded too.
     """
 
     __slots__ = (
@@ -120,6 +122,7 @@ class BoundChain:
         "order",
         "run_length",
         "shard",
+        "spans_from_start",
     )
 
     def __init__(
@@ -160,6 +163,7 @@ class BoundChain:
         self._decode_joined: Callable[[Sequence[Any], Array], bool] | None = None
         self._decode_span: Callable[[Any, Array, Span], bool] | None = None
         self.run_length = 1
+        self.spans_from_start: bool = bool(stages) and getattr(stages[0], "spans_from_start", False)
         if self._stored is None or not self._size:
             return
         self._decode_joined = getattr(stages[0], "decode_joined", None) if stages else _join
