@@ -29,7 +29,7 @@ from fsstore.driver.contract import Array, ArrayDriver, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.resize import Resize
 from fsstore.driver.stored import stored_share
-from fsstore.errors import StoreError
+from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
@@ -65,13 +65,18 @@ class ChunkedDriver(ArrayDriver):
         self.dtype = array.dtype
         self._queue = ReadQueue()
         self._kept: tuple[ChunkedArray, Chunks] | None = None
+        self._checked: ChunkedArray | None = array
 
     # --- what it is
 
     def _current(self) -> ChunkedArray:
-        """Return the metadata that all handles of the context see."""
+        """Return the metadata that all handles of the context see; raises if they are of another array by now."""
         if self.mode.assume_metadata:
             return self.array
+        newest = self.entry.newest
+        if newest is not self._checked and newest is not None:
+            self.entry.check(self.array, newest)
+            self._checked = newest
         return self.entry.array or self.array
 
     def domain(self) -> IndexDomain:
@@ -79,8 +84,11 @@ class ChunkedDriver(ArrayDriver):
         return _bounds(self.array, explicit=False).domain
 
     def members(self) -> Mapping[str, Any]:
-        """Return the JSON members in effect."""
-        array = self._current()
+        """Return the JSON members in effect; of an array that another has replaced, those it had."""
+        try:
+            array = self._current()
+        except FailedPreconditionError:
+            array = self.array
         codec = {name: value for name, value in array.codec.items() if name != "driver"}
         metadata = {**array.metadata, **codec}
         return {"metadata": metadata, **array.extra, **self.options.to_json()}
@@ -141,7 +149,7 @@ class ChunkedDriver(ArrayDriver):
         return not trusted and self.options.recheck_cached_metadata not in (False, "open")
 
     async def _recheck(self) -> None:
-        await self.entry.reread(fresh_after=self.options.metadata_fresh_after())
+        self.entry.check(self.array, await self.entry.reread(fresh_after=self.options.metadata_fresh_after()))
 
     def _after_recheck(self, begin: Callable[[], Future[T]]) -> Future[T]:
         """Begin an operation once the metadata are known to be fresh enough."""
@@ -163,8 +171,8 @@ class ChunkedDriver(ArrayDriver):
 
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
         settle(self.entry.store)
-        chunks = self._chunks(self._current())
         try:
+            chunks = self._chunks(self._current())
             unfinished = before(self.entry.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
@@ -184,8 +192,8 @@ class ChunkedDriver(ArrayDriver):
         return self._write(transform, values)
 
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
-        array = self._current()
         try:
+            array = self._current()
             shape, maps = located(transform, _bounds(array, explicit=True))
             spread = broadcast(values.astype(array.model.dtype, copy=False), shape)
             request = WriteRequest(

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsstore._json import dumps
+from fsstore._json import dumps, quote
 from fsstore.cache_pool import CachePool
 from fsstore.context import ContextResource
 from fsstore.errors import (
@@ -28,6 +28,7 @@ from fsstore.kvstore.opened import OpenKv
 
 __all__ = ["MetadataEntry"]
 
+_CHANGING = frozenset(("shape", "dimensions", "attributes"))  # the shape by either name, that of N5 too
 _NONE: Mapping[str, ReadResult] = {}
 
 
@@ -130,7 +131,7 @@ class MetadataEntry:
             return None if newest is None else own
         if newest.metadata != own.metadata:
             if _fixed(newest) != _fixed(own):
-                return own  # another array: who reads it again learns of it
+                return own  # another array: handles learn of it from `check`
             self._own = self.format.resized(replace(own, metadata=newest.metadata), newest.shape)
         self._seen = newest
         return self._own
@@ -195,17 +196,30 @@ class MetadataEntry:
             return answers[self.key], None
         return answers[self.key], bytes(attributes.value)
 
+    @property
+    def newest(self) -> ChunkedArray | None:
+        """The array of the document that was read or stored last, through any view."""
+        return self._document.array
+
     async def reread(self, *, fresh_after: float) -> ChunkedArray:
-        """Return the metadata of an array that is open; it must still be there and be the same array."""
-        before = self.array
+        """Return the metadata of an array that is open, which must still be there."""
         array = await self.read(fresh_after=fresh_after)
         if array is None:
             raise FailedPreconditionError(f"Metadata at {self.describe()} does not exist")
-        if before is not None and _fixed(array) != _fixed(before):
-            raise FailedPreconditionError(
-                f"Updated metadata at {self.describe()} is incompatible with existing metadata"
-            )
         return array
+
+    def check(self, opened: ChunkedArray, found: ChunkedArray) -> None:
+        """Raise unless what was found is the array that was opened, whatever its shape is now."""
+        before, after = _fixed(opened), _fixed(found)
+        if before == after or dumps(before, allow_nan=True) == dumps(after, allow_nan=True):
+            return
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        changes = ", ".join(
+            f"{quote(name)} was {dumps(before.get(name))} and is {dumps(after.get(name))}" for name in names
+        )
+        raise FailedPreconditionError(
+            f"Updated metadata at {self.describe()} is incompatible with existing metadata: {changes[:400]}"
+        )
 
     def cache_owner(self, array: ChunkedArray) -> Hashable:
         """Return what owns the cached chunks of the view: equal for handles whose chunks are alike."""
@@ -233,4 +247,4 @@ class MetadataEntry:
 
 def _fixed(array: ChunkedArray) -> dict[str, Any]:
     """Return what cannot change while an array is open: everything but the shape and the attributes."""
-    return {name: value for name, value in array.metadata.items() if name not in ("shape", "attributes")}
+    return {name: value for name, value in array.metadata.items() if name not in _CHANGING}
