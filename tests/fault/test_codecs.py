@@ -716,6 +716,34 @@ def deep(levels):
     return inner
 
 
+@pytest.mark.parametrize("inner", ["crc32", "fletcher32", "adler32"])
+@pytest.mark.parametrize("outer", ["zlib", "gzip"])
+def test_damage_behind_a_filter(outer, inner):
+    """A stream that a filter hands on as an array is checked to its end like one of bytes."""
+    bound = V2Pipeline.from_json({"id": inner}, [{"id": outer}]).bind(ChunkSpec(np.dtype("u1"), (40,)))
+    data = np.arange(40, dtype="u1")
+    checksum = numcodecs.get_codec({"id": inner})
+    encoded = bytes(checksum.decode(bytes(bound.encode(data))))
+    assert bound.decode(bytes(checksum.encode(encoded))).tolist() == data.tolist()
+    for damaged in (encoded[:-1] + bytes([encoded[-1] ^ 1]), encoded + b"j", encoded[:-3]):
+        with pytest.raises(FailedPreconditionError):
+            bound.decode(bytes(checksum.encode(damaged)))
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [{"id": "zlib"}, {"id": "delta", "dtype": "u1"}],
+        [{"id": "blosc"}, {"id": "astype", "encode_dtype": "u2", "decode_dtype": "u1"}],
+    ],
+    ids=str,
+)
+def test_filters_of_elements_after_a_compressor_are_refused(filters):
+    """What is compressed has no elements: a filter that wants some would write what it cannot read."""
+    with pytest.raises(StoreError, match="compressed already"):
+        V2Pipeline.from_json(None, filters).bind(ChunkSpec(np.dtype("u1"), (40,)))
+
+
 @pytest.mark.parametrize("levels", [20, 100, 150, 400, 3000])
 def test_deeply_nested_shards_are_refused_or_work(levels):
     """However deep the shards nest, reading the chain gives a chain or a `JsonError`."""
