@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fsstore import _runtime
@@ -20,7 +20,17 @@ from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, Plan, chunk_numbers
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, LateWrite, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract import (
+    NO_VALUE,
+    UNKNOWN,
+    KvDriver,
+    LateValue,
+    LateWrite,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+)
 
 __all__ = ["LATE_BYTES", "Change", "Changed", "Changes", "Writer"]
 
@@ -112,18 +122,18 @@ class Writer:
                 if not changes[0].is_whole:
                     modify(key, self._modification(key, changes))
             window = [pair for pair in window if pair[1][0].is_whole]
-        partial = [key for key, changes in window if not changes[0].is_whole]
-        if partial and not self._driver.features.conditional_write:
+        in_part = [key for key, changes in window if not changes[0].is_whole]
+        if in_part and not self._driver.features.conditional_write:
             raise UnimplementedError(
-                f"Writing a part of {self._driver.describe_key(partial[0])} needs conditional writes, which this store"
+                f"Writing a part of {self._driver.describe_key(in_part[0])} needs conditional writes, which this store"
                 " does not have: another writer's data could be lost.  Write whole chunks, or, if only this process"
                 ' writes here, say so: "single_writer": true in the spec of the store, or'
                 " KvStore.open(..., single_writer=True) for a live object"
             )
         found: dict[str, ReadResult] = {}
-        if partial:
-            answers = await self._driver.read_many([Read(key) for key in partial])
-            found = dict(zip(partial, answers, strict=True))
+        if in_part:
+            answers = await self._driver.read_many([Read(key) for key in in_part])
+            found = dict(zip(in_part, answers, strict=True))
         try:
             writes, stamps = await self._put(window, found)
         finally:  # also after a failure: some may be written
@@ -138,26 +148,28 @@ class Writer:
 
     async def _put(
         self, window: list[Changed], found: dict[str, ReadResult]
-    ) -> tuple[list[Write], list[Stamp]]:
-        """Encode chunks and write them; one alone is encoded while it is written, if the store can do that."""
+    ) -> tuple[Sequence[Write | LateWrite], list[Stamp]]:
+        """Encode chunks and write them; a large one, and those of a request that is one window, while others are."""
         write_late = getattr(self._driver, "write_late", None)
-        if write_late is not None and len(window) == len(window[0][1]) == 1:
-            [(key, [change])] = window
-            if change.of.chunk_bytes >= LATE_BYTES:
-                write, portions = self._begin(key, change, found.get(key))
-                if portions is None:
-                    return [write], await self._driver.write_many([write])
-                # closed, because after a failure it would keep its turn
-                with closing(self._in_turn(key, portions)) as value:
-                    return [write], [await write_late(LateWrite(key, value, write.if_equal))]
+        if write_late is not None and (self._alone or _is_large(window)):
+            late = [
+                LateWrite(pair[0], partial(self._late_value, pair, old), _condition(old))
+                for pair in window
+                for old in [found.get(pair[0])]
+            ]
+            return late, await write_late(late, self._threads)
         writes = await _runtime.offload(self._encode, window, found, kind="compute")
         return writes, await self._driver.write_many(writes)
 
-    def _begin(self, key: str, change: Change, old: ReadResult | None) -> tuple[Write, Portions | None]:
+    def _late_value(self, changed: Changed, old: ReadResult | None) -> LateValue | None:
+        if self._alone:
+            return self._encode_chunk(changed, old).value
+        key, [change] = changed
         try:
-            return Write(key, None, _condition(old)), change.of.encoder.portions(change.cell, old)
+            portions = change.of.encoder.portions(change.cell, old)
         except StoreError as error:
             raise self._located(key, error) from error
+        return None if portions is None else self._in_turn(key, portions)
 
     def _in_turn(self, key: str, portions: Portions) -> Generator[Sequence[Buffer], None, None]:
         """Yield portions while other windows do not encode.
@@ -199,6 +211,11 @@ class Writer:
         except StoreError as error:
             raise self._located(key, error) from error
         return Write(key, value, _condition(old))
+
+
+def _is_large(window: list[Changed]) -> bool:
+    """Return whether a window is one change of a large chunk."""
+    return len(window) == len(window[0][1]) == 1 and window[0][1][0].of.chunk_bytes >= LATE_BYTES
 
 
 def _condition(old: ReadResult | None) -> bytes:

@@ -24,8 +24,9 @@ What every driver promises (`fsstore.testing` checks it over each):
 * A driver over something that may be missing as a whole, and must not pass for empty then, raises `NotFoundError` for
   reads and listings.  It offers `begin_creating()`: who is about to write calls that, and from then on it is empty.
   A driver that writes to another one forwards the call.
-* A driver that can write a value while it is being made may offer `write_late(write)` besides.  It asks for the next
-  part of the value when it has written the one before, and for nothing if the condition does not hold.
+* A driver that can write while values are being made may offer `write_late(writes, makers=None)` besides.  It asks for
+  values on `makers` threads at once, one a core unless told, and writes what is made meanwhile.  Of a value that is
+  made in portions it asks for the next when it has written the one before, and for none if the condition does not hold.
 * Values returned may be any read-only buffer; the caller must not change them.
 * With `features.waits` false no coroutine of the driver ever suspends, so `_runtime` may drive it inline on
   any thread.  All drivers are thread-safe.
@@ -37,7 +38,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -52,6 +53,7 @@ __all__ = [
     "Features",
     "KvDriver",
     "KvPrefix",
+    "LateValue",
     "LateWrite",
     "Read",
     "ReadResult",
@@ -99,6 +101,10 @@ class ReadResult(NamedTuple):
     size: int | None = None
 
 
+LateValue: TypeAlias = Buffer | Generator[Sequence[Buffer], None, None]
+"""A value, or one made in portions: lists of buffers that follow each other.  Who draws these closes the generator."""
+
+
 class Write(NamedTuple):
     """A request to store `value`, or to delete the key when it is None.  `if_equal=UNKNOWN`: no condition."""
 
@@ -108,10 +114,10 @@ class Write(NamedTuple):
 
 
 class LateWrite(NamedTuple):
-    """A `Write` whose value is made while it is written: lists of buffers that follow each other."""
+    """A `Write` whose value is made when it is asked for."""
 
     key: str
-    value: Iterator[Sequence[Buffer]]
+    value: Callable[[], LateValue | None]
     if_equal: bytes = UNKNOWN
 
 

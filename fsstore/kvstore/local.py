@@ -21,7 +21,8 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.local_path import check_prefix, normalize
 from fsstore.kvstore.local_read import describe, read_batch
-from fsstore.kvstore.local_write import Protocol, write_batch, write_late
+from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.local_write import write_batch, write_late
 from fsstore.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
@@ -62,9 +63,9 @@ class LocalDriver:
         """Apply `writes`; each is atomic, and all are durable when answered."""
         return write_batch(writes, self.protocol, self.io_limit)
 
-    async def write_late(self, write: LateWrite) -> Stamp:
-        """Apply a write whose value is made while it is written."""
-        return write_late(write, self.protocol)
+    async def write_late(self, writes: Sequence[LateWrite], makers: int | None = None) -> list[Stamp]:
+        """Apply writes whose values are made while others are written."""
+        return write_late(writes, self.protocol, makers=makers, threads=self.io_limit)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, and directories that lie in it as a whole."""

@@ -19,7 +19,8 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract import UNKNOWN, Entry
 from fsstore.kvstore.key_range import KeyRange, prefix_end
 from fsstore.kvstore.local_path import LOCK_SUFFIX, os_failure, parent, text
-from fsstore.kvstore.local_write import Protocol, remove_file, sync_directories
+from fsstore.kvstore.local_stage import Protocol, remove_file
+from fsstore.kvstore.local_write import sync_directories
 
 __all__ = ["delete_range", "scan"]
 

@@ -1,127 +1,139 @@
 """Writing local files so that a key has its old or its new value, whatever happens, and no update is lost.
 
-The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key; then the directory
-is synced.  In a batch each directory is synced once, at the end: nothing is promised before the batch is answered.
-For the same reason the files of a batch are synced in groups: all of a group are written before the first is synced,
-so that the disk takes them together.
+The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key (`local_stage`); then
+the directory is synced.  In a batch each directory is synced once, at the end: nothing is promised before the batch
+is answered.  For the same reason the files of a batch are synced in groups: all of a group are written before the
+first is synced, so that the disk takes them together.
 The parents of directories made on the way are synced too; TensorStore leaves them, and a crash may lose the array.
-
-A generation is made of device, inode and modification time.  Inodes are used again at once and clocks are coarse,
-so a file that was replaced twice could look unchanged: the modification time of a new value is therefore pushed
-past that of the value it replaces.
 """
-
-# ruff: noqa: PTH104, PTH108, PTH116  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeVar
 
 from fsstore import _runtime
-from fsstore.errors import ResourceExhaustedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, LateWrite, Stamp, Write, now
-from fsstore.kvstore.local_lock import Held, close, hold, hold_if_free, open_creating, release
-from fsstore.kvstore.local_path import file_path, os_failure, parent
-from fsstore.kvstore.local_read import generation_of
+from fsstore.kvstore.contract import LateWrite, Stamp, Write, now
+from fsstore.kvstore.local_lock import close
+from fsstore.kvstore.local_path import os_failure
+from fsstore.kvstore.local_stage import MadeWrite, Protocol, Staged, make_durable, stage
 from fsstore.kvstore.writeback import begin_writeback
 
-__all__ = ["Protocol", "remove_file", "sync_directories", "write_batch", "write_late"]
+__all__ = ["sync_directories", "write_batch", "write_late"]
 
+T = TypeVar("T")
 _THREADS = 8  # more gains nothing: the disk's journal is the bottleneck
 _GROUP = (
     16  # files of a thread that are synced together: each is an open file, and a lock that others wait for
 )
 _GROUP_BYTES = 8 * 1024 * 1024
-_STEP_BYTES = 1024 * 1024  # of a value that the disk begins to take
-_Value: TypeAlias = "Buffer | Iterator[Sequence[Buffer]]"
-_NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """How files are written: the locking mode, how long to wait for a lock file, and whether to sync."""
-
-    mode: Literal["os", "lockfile", "none", "non_atomic"] = "os"
-    acquire_timeout_s: float = 60.0
-    sync: bool = True
 
 
 def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None = None) -> list[Stamp]:
-    """Apply `writes`; return their stamps once all are durable.
-
-    Syncs of several files overlap on pool threads, because a disk takes them together in about the time of one.
-    """
+    """Apply `writes`; return their stamps once all are durable."""
     dirty: set[bytes] = set()
-    workers = min(threads or _THREADS, len(writes)) if protocol.sync else 1
-    if workers <= 1:
-        stamps = _write_some(writes, protocol, dirty)
-    else:
-        size = -(-len(writes) // workers)
-        parts = [writes[start : start + size] for start in range(0, len(writes), size)]
-        done = _runtime.map_blocking(lambda part: _write_some(part, protocol, dirty), parts, kind="io")
-        stamps = [stamp for part in done for stamp in part]
+    stamps = _shared(lambda part: _write_some(part, protocol, dirty), writes, protocol, threads)
     if protocol.sync:
         sync_directories(dirty)
     return stamps
 
 
-def write_late(write: LateWrite, protocol: Protocol) -> Stamp:
-    """Apply a write whose value is made while it is written; return its stamp once it is durable."""
+def write_late(
+    writes: Sequence[LateWrite], protocol: Protocol, *, makers: int | None = None, threads: int | None = None
+) -> list[Stamp]:
+    """Apply writes whose values are made while others are written; return their stamps once all are durable.
+
+    `makers` threads, one a core unless told, make a value and write it before they make the next.  The disk then works
+    while values are made: files of 50 to 500 KB are written in 0.92 to 0.97 of the time.
+    """
     dirty: set[bytes] = set()
-    if protocol.mode == "non_atomic":  # what is stored is emptied first: nothing may fail after that
-        write = write._replace(value=iter([[buffer for portion in write.value for buffer in portion]]))
-    [stamp] = _write_group([write], protocol, dirty)
+    with ExitStack() as stack:
+
+        def begin(write: LateWrite) -> Staged | MadeWrite:
+            """Make a value and write it, or only make it if that would mean to wait while other locks are held."""
+            made = _made(write, protocol)
+            is_alone = len(writes) == 1
+            one = stage(made, protocol, dirty, wait=is_alone) if is_alone or made.value is not None else None
+            if one is None:
+                return made
+            if one.held is not None:
+                stack.callback(one.let_go)
+                if protocol.sync and not is_alone and begin_writeback is not None:
+                    begin_writeback(one.held.fd)
+            return one
+
+        begun = _runtime.map_blocking(begin, writes, limit=makers)
+        staged = [one for one in begun if isinstance(one, Staged)]
+        published = iter(_shared(lambda part: _publish(part, protocol, dirty), staged, protocol, threads))
+    left = [one for one in begun if isinstance(one, MadeWrite)]
+    others = iter(_shared(lambda part: _write_some(part, protocol, dirty), left, protocol, threads))
     if protocol.sync:
         sync_directories(dirty)
-    return stamp
+    return [next(published if isinstance(one, Staged) else others) for one in begun]
 
 
-def _write_some(writes: Sequence[Write], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
+def _shared(
+    function: Callable[[Sequence[T]], list[Stamp]],
+    items: Sequence[T],
+    protocol: Protocol,
+    threads: int | None,
+) -> list[Stamp]:
+    """Return what `function` answers for parts of `items`, whose syncs overlap on pool threads.
+
+    A disk takes several files together in about the time of one.
+    """
+    workers = min(threads or _THREADS, len(items)) if protocol.sync else 1
+    if workers <= 1:
+        return function(items)
+    size = -(-len(items) // workers)
+    parts = [items[start : start + size] for start in range(0, len(items), size)]
+    return [stamp for part in _runtime.map_blocking(function, parts, kind="io") for stamp in part]
+
+
+def _made(write: LateWrite, protocol: Protocol) -> MadeWrite:
+    value = write.value()
+    if isinstance(value, Generator) and protocol.mode == "non_atomic":
+        # what is stored is emptied first: nothing may fail after that
+        value = b"".join([buffer for portion in value for buffer in portion])
+    return MadeWrite(write.key, value, write.if_equal)
+
+
+def _write_some(writes: Sequence[Write | MadeWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
     stamps: list[Stamp] = []
     while len(stamps) < len(writes):
         stamps += _write_group(writes[len(stamps) :][:_GROUP], protocol, dirty)
     return stamps
 
 
-def _write_group(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
+def _write_group(writes: Sequence[Write | MadeWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
     """Apply the first of `writes`, and those after it whose locks are free; return their stamps.
 
     Only the first lock is waited for: who holds a lock and waits for another could wait for ever.
     """
     with ExitStack() as stack:
-        staged: list[_Staged] = []
+        staged: list[Staged] = []
         size = 0
         for write in writes:
             if staged and (write.value is None or size > _GROUP_BYTES):
                 break
-            one = _stage(write, protocol, dirty, wait=not staged)
+            one = stage(write, protocol, dirty, wait=not staged)
             if one is None:
                 break
             if one.held is not None:
                 stack.callback(one.let_go)
             staged.append(one)
-            if isinstance(write, Write) and write.value is not None:
+            if not (write.value is None or isinstance(write.value, Generator)):
                 size += memoryview(write.value).nbytes
-        if protocol.sync:
-            _make_durable([one.held for one in staged if one.held is not None])
-        return [Stamp(one.publish(dirty), now()) for one in staged]
+        return _publish(staged, protocol, dirty)
 
 
-def _make_durable(files: Sequence[Held]) -> None:
-    if begin_writeback is not None and len(files) > 1:
-        for held in files:
-            begin_writeback(held.fd)
-    for held in files:
-        try:
-            os.fsync(held.fd)
-        except OSError as error:
-            raise os_failure("write", held.path, error) from error
+def _publish(staged: Sequence[Staged], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
+    """Make values durable and give them their names."""
+    if protocol.sync:
+        make_durable([one.held for one in staged if one.held is not None])
+    return [Stamp(one.publish(dirty), now()) for one in staged]
 
 
 def sync_directories(paths: set[bytes]) -> None:
@@ -142,248 +154,3 @@ def _sync_directory(path: bytes) -> None:
         raise os_failure("sync", path, error) from error
     finally:
         close(fd, path)
-
-
-def _status(path: bytes) -> os.stat_result | None:
-    """Return the status of a value, None if there is none: a directory is no value."""
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise os_failure("stat", path, error) from error
-    return None if stat.S_ISDIR(status.st_mode) else status
-
-
-def _is_directory(path: bytes) -> bool:
-    """Return whether a directory stands where no value can be then."""
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except OSError:
-        return False
-
-
-def _holds(if_equal: bytes, status: os.stat_result | None) -> bool:
-    return if_equal in (UNKNOWN, NO_VALUE if status is None else generation_of(status))
-
-
-@dataclass(slots=True)
-class _Staged:
-    """A write up to the point where its value is to be synced and put in place; without a file, its outcome."""
-
-    generation: bytes
-    held: Held | None = None
-    target: bytes = b""
-    exclusive: bool = False
-    renamed: bool = False
-
-    def publish(self, dirty: set[bytes]) -> bytes:
-        """Give the file its name; return the generation."""
-        if self.held is None:
-            return self.generation
-        if self.exclusive:
-            if not _link(self.held.path, self.target):
-                return UNKNOWN
-        else:
-            _rename(self.held.path, self.target)
-            self.renamed = True
-        dirty.add(parent(self.target))
-        return self.generation
-
-    def let_go(self) -> None:
-        """Give up the lock, and the file if it did not become the value."""
-        assert self.held is not None
-        if not self.renamed:
-            _unlink_quietly(self.held.path)
-        release(self.held)
-
-
-def _stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wait: bool) -> _Staged | None:
-    """Write the value into the lock file of its key; None if that would mean to wait for the lock."""
-    path = file_path(write.key)
-    if write.value is None:
-        return _Staged(remove_file(path, write.if_equal, protocol, dirty))
-    if protocol.mode == "non_atomic":
-        return _Staged(_overwrite(path, write.value, write.if_equal, protocol, dirty))
-    if wait:
-        held = hold(path, protocol.mode, protocol.acquire_timeout_s, dirty)
-    else:
-        free = _hold_another(path, protocol.mode, dirty)
-        if free is None:
-            return None
-        held = free
-    exclusive = protocol.mode == "none" and write.if_equal == NO_VALUE
-    staged = _Staged(UNKNOWN, held, path, exclusive)
-    try:
-        before = _status(path)
-        if _holds(write.if_equal, before):
-            staged.generation = _fill(held, write.value, before, early=protocol.sync)
-            return staged
-    except BaseException:
-        staged.let_go()
-        raise
-    staged.let_go()
-    return _Staged(UNKNOWN)
-
-
-def _hold_another(path: bytes, mode: str, dirty: set[bytes]) -> Held | None:
-    try:
-        return hold_if_free(path, mode, dirty)
-    except ResourceExhaustedError:  # too many open files: those of the group are closed first
-        return None
-
-
-def _fill(held: Held, value: _Value, before: os.stat_result | None, *, early: bool) -> bytes:
-    """Write the value into the file and return the generation it will have.
-
-    `early`: the disk begins to take what is there of a value that is still being made.
-    """
-    try:
-        if not isinstance(value, Iterator):
-            _write_all(held.fd, value)
-        elif early:
-            _write_early(held.fd, value)
-        else:
-            for portion in value:
-                _write_portion(held.fd, portion)
-        status = os.fstat(held.fd)
-        if before is not None and status.st_mtime_ns <= before.st_mtime_ns:
-            os.utime(held.fd, ns=(status.st_atime_ns, before.st_mtime_ns + 1))
-            status = os.fstat(held.fd)
-    except OSError as error:
-        raise os_failure("write", held.path, error) from error
-    return generation_of(status)
-
-
-def _write_all(fd: int, value: Buffer) -> None:
-    written = os.write(fd, value)
-    view = memoryview(value)
-    if written == view.nbytes:
-        return
-    view = view.cast("B")
-    while written < len(view):
-        written += os.write(fd, view[written:])
-
-
-def _write_early(fd: int, portions: Iterator[Sequence[Buffer]]) -> None:
-    """Write portions as they come, and begin to write every full megabyte to disk before the next one.
-
-    The disk then works while the rest is made, and a sync waits for the last part only: shards are written in 0.88 of
-    the time, large chunks of blosc in 0.95.  Steps of half a megabyte lose that again.
-    """
-    for portion in portions:
-        for part in _steps(portion):
-            if _write_portion(fd, part) >= _STEP_BYTES and begin_writeback is not None:
-                begin_writeback(fd)
-
-
-def _steps(portion: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """Yield a portion in parts that are not much larger than a step; only what is one buffer is cut."""
-    if len(portion) > 1:
-        yield portion
-        return
-    view = memoryview(portion[0]).cast("B")
-    for start in range(0, len(view), _STEP_BYTES):
-        yield [view[start : start + _STEP_BYTES]]
-
-
-def _write_portion(fd: int, portion: Sequence[Buffer]) -> int:
-    """Write buffers one after the other; return how many bytes they have."""
-    size = sum([memoryview(buffer).nbytes for buffer in portion])
-    written = os.writev(fd, portion)
-    if written < size:
-        _write_all(fd, memoryview(b"".join(portion))[written:])
-    return size
-
-
-def _rename(source: bytes, target: bytes) -> None:
-    try:
-        os.rename(source, target)
-    except OSError as error:
-        raise os_failure("rename", source, error, f' to: "{os.fsdecode(target)}"') from error
-
-
-def _link(source: bytes, target: bytes) -> bool:
-    """Give the file the name `target` unless it is taken: creation that excludes others without a lock."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        if not _is_directory(target):
-            return False
-        _rename(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise os_failure("link", source, error, f' to: "{os.fsdecode(target)}"') from error
-        _rename(source, target)
-    return True
-
-
-def _unlink_quietly(path: bytes) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError:
-        return  # the lock file is empty or stale; the next writer uses or reports it
-
-
-def _overwrite(path: bytes, value: _Value, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
-    """Write the file in place, as the mode `non_atomic` asks for."""
-    if if_equal != UNKNOWN and not _holds(if_equal, _status(path)):
-        return UNKNOWN
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = open_creating(path, flags | (os.O_EXCL if if_equal == NO_VALUE else 0), dirty)
-    except FileExistsError:
-        if not _is_directory(path):
-            return UNKNOWN
-        raise os_failure("open", path, IsADirectoryError(errno.EISDIR, "")) from None
-    try:
-        held = Held(fd, path)
-        generation = _fill(held, value, None, early=protocol.sync)
-        if protocol.sync:
-            _make_durable([held])
-    finally:
-        close(fd, path)
-    dirty.add(parent(path))
-    return generation
-
-
-def remove_file(
-    path: bytes, if_equal: bytes, protocol: Protocol, dirty: set[bytes], *, alone: bool = False
-) -> bytes:
-    """Delete a file under its lock; return `NO_VALUE`, or `UNKNOWN` if the condition does not hold.
-
-    A file that is not there needs no lock: it was missing at the moment we looked.  Nor does one that is `alone`,
-    with nobody who writes it.
-    """
-    if alone:
-        return _remove(path, if_equal, dirty)
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        dirty.add(parent(path))  # whoever removed it may not have synced yet
-        return NO_VALUE if if_equal in (UNKNOWN, NO_VALUE) else UNKNOWN
-    except OSError as error:
-        raise os_failure("delete", path, error) from error
-    if protocol.mode not in ("os", "lockfile"):
-        return _remove(path, if_equal, dirty)
-    held = hold(path, protocol.mode, protocol.acquire_timeout_s, dirty)
-    try:
-        return _remove(path, if_equal, dirty)
-    finally:
-        _unlink_quietly(held.path)
-        release(held)
-
-
-def _remove(path: bytes, if_equal: bytes, dirty: set[bytes]) -> bytes:
-    if if_equal != UNKNOWN and not _holds(if_equal, _status(path)):
-        return UNKNOWN
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return NO_VALUE
-    except OSError as error:
-        raise os_failure("delete", path, error) from error
-    dirty.add(parent(path))
-    return NO_VALUE

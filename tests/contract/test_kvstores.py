@@ -8,7 +8,7 @@ import pytest
 
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled

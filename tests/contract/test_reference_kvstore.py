@@ -10,7 +10,7 @@ import pytest
 from fsstore import _runtime
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import open_reference, reference_driver
 from fsstore.kvstore.reference.overlay import Overlay, State

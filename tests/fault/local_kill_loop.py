@@ -18,7 +18,7 @@ import zlib
 from fsstore._runtime import drive
 from fsstore.kvstore.contract import KvPrefix, Read, Write
 from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 
 KEYS = [f"d{number % 2}/k{number}" for number in range(4)]
 

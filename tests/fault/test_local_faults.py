@@ -14,12 +14,12 @@ import pytest
 
 from fsstore import _runtime
 from fsstore._runtime import drive
-from fsstore.kvstore import local_write
+from fsstore.kvstore import local_stage
 from fsstore.kvstore.contract import KvPrefix, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.local_lock import hold
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -170,7 +170,7 @@ def test_lock_does_not_live_on_in_a_forked_child(tmp_path, monkeypatch):
         inherited.append(os.dup(held.fd))  # what a fork does to the descriptor
         return held
 
-    monkeypatch.setattr(local_write, "hold", hold_and_fork)
+    monkeypatch.setattr(local_stage, "hold", hold_and_fork)
     store = KvPrefix(LocalDriver(Protocol(sync=False)), f"{tmp_path}/")
     drive(store.write("k", b"v"))
     try:

@@ -24,7 +24,7 @@ from fsstore import _runtime, references
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.contract import KvPrefix, Read, Write
 from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.reference.kind import open_reference
 from fsstore.testing.doubles import Recording
 

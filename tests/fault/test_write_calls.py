@@ -10,7 +10,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import StoreError
-from fsstore.kvstore import local_lock, local_write
+from fsstore.kvstore import local_lock, local_stage, local_write
 
 CALLS = (
     "open",
@@ -72,6 +72,7 @@ class Machine(types.SimpleNamespace):
 def machine(monkeypatch):
     """Put a machine that fails below the writes."""
     machine = Machine()
+    monkeypatch.setattr(local_stage, "os", machine)
     monkeypatch.setattr(local_write, "os", machine)
     monkeypatch.setattr(local_lock, "os", machine)
     return machine

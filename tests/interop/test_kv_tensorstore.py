@@ -16,7 +16,7 @@ from fsstore.kvstore.batch import Batch
 from fsstore.kvstore.contract import KvPrefix
 from fsstore.kvstore.local import KIND, LocalDriver
 from fsstore.kvstore.local_lock import hold
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.retry import retry_from
 from fsstore.kvstore.store import KvStore

@@ -14,7 +14,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.local_path import check_prefix, file_path, normalize
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.transaction import Transaction
 from fsstore.kvstore.transactional import TransactionalDriver

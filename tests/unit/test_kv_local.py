@@ -22,13 +22,13 @@ from fsstore.errors import (
     UnimplementedError,
     UrlError,
 )
-from fsstore.kvstore import local_read, local_write
+from fsstore.kvstore import local_read, local_stage, local_write
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, LateWrite, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.local import KIND, LocalDriver
 from fsstore.kvstore.local_lock import hold, release
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.store import KvStore
 
 FAST = LocalDriver(Protocol(sync=False))
@@ -229,7 +229,7 @@ def test_a_range_is_deleted_without_locks_but_where_there_are_some(tmp_path, mon
         write(store, key, b"1")
     (tmp_path / "b.__lock").touch()
     held = []
-    monkeypatch.setattr(local_write, "hold", lambda path, *rest: held.append(path) or hold(path, *rest))
+    monkeypatch.setattr(local_stage, "hold", lambda path, *rest: held.append(path) or hold(path, *rest))
     drive(store.delete_range(KeyRange()))
     assert held == [os.fsencode(tmp_path / "b")]
     assert os.listdir(tmp_path) == []
@@ -238,13 +238,13 @@ def test_a_range_is_deleted_without_locks_but_where_there_are_some(tmp_path, mon
 def test_generation_never_repeats_on_a_coarse_clock(tmp_path, monkeypatch):
     """A value written in the same tick of the clock, into the same inode, still has a new generation."""
     store = KvPrefix(FAST, f"{tmp_path}/")
-    write_all = local_write._write_all
+    write_all = local_stage._write_all
 
     def at_one_moment(fd, value):
         write_all(fd, value)
         os.utime(fd, ns=(10**18, 10**18))
 
-    monkeypatch.setattr(local_write, "_write_all", at_one_moment)
+    monkeypatch.setattr(local_stage, "_write_all", at_one_moment)
     seen = [write(store, "k", b"v").generation for _ in range(20)]
     assert len(set(seen)) == 20
     assert drive(store.read("k")).generation == seen[-1]
@@ -334,8 +334,8 @@ def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch):
         monkeypatch.setattr(
             local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
         )
-    monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
-    monkeypatch.setattr(local_write, "_STEP_BYTES", 4)
+    monkeypatch.setattr(local_stage, "begin_writeback", lambda fd: calls.append("begin"))
+    monkeypatch.setattr(local_stage, "_STEP_BYTES", 4)
 
     def value():
         for portion in ([b"0123456789"], [b"ab", memoryview(b"cdef")], [b"g", b"", b"h"]):
@@ -344,7 +344,7 @@ def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch):
 
     for driver in (LocalDriver(), FAST):
         calls.clear()
-        stamp = drive(driver.write_late(LateWrite(f"{tmp_path}/k", value())))
+        stamp = drive(driver.write_late([LateWrite(f"{tmp_path}/k", value)]))[0]
         found = drive(driver.read_many([Read(f"{tmp_path}/k")]))[0]
         assert (bytes(found.value), found.generation) == (b"0123456789abcdefgh", stamp.generation)
         written = [call for call in calls if call not in ("begin", "fsync")]
@@ -372,9 +372,9 @@ def test_a_value_that_cannot_be_made_changes_nothing(tmp_path, mode):
         yield []
 
     with pytest.raises(StoreError, match="no more"):
-        drive(driver.write_late(LateWrite(key, fails())))
+        drive(driver.write_late([LateWrite(key, fails)]))
     if mode != "non_atomic":
-        assert drive(driver.write_late(LateWrite(key, unasked(), NO_VALUE))).generation == UNKNOWN
+        assert drive(driver.write_late([LateWrite(key, unasked, NO_VALUE)]))[0].generation == UNKNOWN
     assert drive(driver.read_many([Read(key)]))[0].value == b"old"
     assert os.listdir(tmp_path) == ["k"]
 
@@ -383,7 +383,11 @@ def test_the_system_may_take_less_than_it_is_given(tmp_path, monkeypatch):
     """What a call leaves over is written by the next."""
     real = os.writev
     monkeypatch.setattr(local_write.os, "writev", lambda fd, parts: real(fd, [b"".join(parts)[:3]]))
-    drive(FAST.write_late(LateWrite(f"{tmp_path}/k", iter([[b"01", b"2345"], [b"678"], [b"9abcd"]]))))
+
+    def value():
+        yield from ([b"01", b"2345"], [b"678"], [b"9abcd"])
+
+    drive(FAST.write_late([LateWrite(f"{tmp_path}/k", value)]))
     assert (tmp_path / "k").read_bytes() == b"0123456789abcd"
 
 
@@ -396,26 +400,43 @@ def test_files_of_a_batch_are_synced_together(tmp_path, monkeypatch, mode):
         monkeypatch.setattr(
             local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
         )
-    monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
+    monkeypatch.setattr(local_stage, "begin_writeback", lambda fd: calls.append("begin"))
     driver = LocalDriver(Protocol(mode), io_limit=1)
     drive(driver.write_many([Write(f"{tmp_path}/{n}", b"v") for n in range(5)]))
     assert calls == ["write"] * 5 + ["begin"] * 5 + ["fsync"] * 5 + ["rename"] * 5 + ["fsync"]
     assert sorted(os.listdir(tmp_path)) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_batch_waits_for_a_lock_with_empty_hands(tmp_path):
+def at_once(driver, batch):
+    """Write values that are there."""
+    return drive(driver.write_many(batch))
+
+
+def late(driver, batch):
+    """Write values that are made when they are asked for."""
+    return drive(
+        driver.write_late([LateWrite(key, lambda v=value: v, if_equal) for key, value, if_equal in batch])
+    )
+
+
+WAYS = pytest.mark.parametrize("put", [at_once, late])
+
+
+@WAYS
+def test_a_batch_waits_for_a_lock_with_empty_hands(tmp_path, put):
     """Values whose locks are free are stored before a lock is waited for that somebody else has."""
     held = hold(os.fsencode(tmp_path / "b"), "os", 1.0, set())
     driver = LocalDriver(Protocol(sync=False))
     batch = [Write(f"{tmp_path}/{name}", b"v") for name in "abc"]
     with ThreadPoolExecutor(1) as threads:
         try:
-            done = threads.submit(lambda: drive(driver.write_many(batch)))
+            done = threads.submit(put, driver, batch)
+            stored = ["a"] if put is at_once else ["a", "c"]
             for _ in range(1000):
-                if (tmp_path / "a").exists():
+                if all((tmp_path / name).exists() for name in stored):
                     break
                 time.sleep(0.01)
-            assert sorted(os.listdir(tmp_path)) == ["a", "b.__lock"]
+            assert sorted(os.listdir(tmp_path)) == sorted([*stored, "b.__lock"])
         finally:
             os.unlink(held.path)
             release(held)
@@ -423,62 +444,94 @@ def test_a_batch_waits_for_a_lock_with_empty_hands(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
 
 
+@WAYS
 @pytest.mark.parametrize("mode", ["os", "lockfile"])
-def test_batches_of_the_same_keys_in_any_order_finish(tmp_path, mode):
-    """Writers that want the same locks in opposite orders do not wait for each other for ever."""
+def test_batches_of_the_same_keys_in_any_order_finish(tmp_path, mode, put):
+    """Writers that want the same locks in opposite orders, some to delete, do not wait for each other for ever."""
     driver = LocalDriver(Protocol(mode, sync=False))
     names = [f"{tmp_path}/{n}" for n in range(6)]
 
     def work(number):
         for step in range(20):
             keys = names if (number + step) % 2 else names[::-1]
-            drive(driver.write_many([Write(key, b"%d" % number) for key in keys]))
+            put(driver, [Write(key, b"%d" % number if at % 3 else None) for at, key in enumerate(keys)])
+        put(driver, [Write(key, b"%d" % number) for key in keys])
 
     with ThreadPoolExecutor(4) as threads:
         assert len(list(threads.map(work, range(4), timeout=60))) == 4
     assert sorted(os.listdir(tmp_path)) == [str(n) for n in range(6)]
 
 
-def test_an_error_in_a_batch_leaves_no_lock_file(tmp_path):
+@WAYS
+def test_an_error_in_a_batch_leaves_no_lock_file(tmp_path, put):
     """The locks and temporary files of the whole group go when one write of it fails."""
     (tmp_path / "file").write_bytes(b"")
     batch = [Write(f"{tmp_path}/{name}", b"v") for name in ("a", "b", "file/below", "c")]
     with pytest.raises(FailedPreconditionError, match="Not a directory"):
-        drive(LocalDriver(io_limit=1).write_many(batch))
+        put(LocalDriver(io_limit=1), batch)
     assert sorted(os.listdir(tmp_path)) == ["file"]
 
 
-def test_too_many_open_files_make_smaller_groups(tmp_path, monkeypatch):
+@WAYS
+def test_too_many_open_files_make_smaller_groups(tmp_path, monkeypatch, put):
     """When no further file can be opened beside those of the group, the group is finished first."""
 
     def refuse(*_arguments):
         raise ResourceExhaustedError("too many open files")
 
-    monkeypatch.setattr(local_write, "hold_if_free", refuse)
-    stamps = drive(
-        LocalDriver(io_limit=1).write_many([Write(f"{tmp_path}/{n}", b"v", NO_VALUE) for n in range(5)])
-    )
+    monkeypatch.setattr(local_stage, "hold_if_free", refuse)
+    stamps = put(LocalDriver(io_limit=1), [Write(f"{tmp_path}/{n}", b"v", NO_VALUE) for n in range(5)])
     assert UNKNOWN not in {stamp.generation for stamp in stamps}
     assert sorted(os.listdir(tmp_path)) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_batch_of_values_deletions_and_failed_conditions(tmp_path):
+@WAYS
+def test_a_batch_of_values_deletions_and_failed_conditions(tmp_path, put):
     """Each write of a group has its own outcome, in order."""
-    store = KvPrefix(LocalDriver(io_limit=1), f"{tmp_path}/")
+    driver = LocalDriver(io_limit=1)
+    store = KvPrefix(driver, f"{tmp_path}/")
     write(store, "old", b"1")
     write(store, "was", b"1")
     batch = [
-        Write("new", b"2", NO_VALUE),
-        Write("old", b"3", NO_VALUE),
-        Write("gone", None),
-        Write("other", b"4"),
-        Write("was", None),
+        Write(f"{tmp_path}/new", b"2", NO_VALUE),
+        Write(f"{tmp_path}/old", b"3", NO_VALUE),
+        Write(f"{tmp_path}/gone", None),
+        Write(f"{tmp_path}/other", b"4"),
+        Write(f"{tmp_path}/was", None),
     ]
-    generations = [stamp.generation for stamp in drive(store.write_many(batch))]
+    generations = [stamp.generation for stamp in put(driver, batch)]
     assert generations[1:3] == [UNKNOWN, NO_VALUE]
     assert generations[4] == NO_VALUE
     assert [drive(store.read(key)).generation for key in ("new", "other")] == [generations[0], generations[3]]
     assert sorted(os.listdir(tmp_path)) == ["new", "old", "other"]
+
+
+def test_a_value_is_written_before_the_next_is_made(tmp_path, monkeypatch):
+    """A thread that makes several has each on its way to the disk first; all are synced before any has its name."""
+    calls = []
+    for name in ("write", "fsync", "rename"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
+        )
+    monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
+    monkeypatch.setattr(local_stage, "begin_writeback", None)
+    writes = [LateWrite(f"{tmp_path}/{n}", lambda: calls.append("make") or b"v") for n in range(3)]
+    drive(LocalDriver(io_limit=1).write_late(writes, 1))
+    assert calls == ["make", "write", "begin"] * 3 + ["fsync"] * 3 + ["rename"] * 3 + ["fsync"]
+
+
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
+def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, mode):
+    """What was written beside it is dropped, and no lock is left."""
+
+    def fails():
+        raise StoreError("no more")
+
+    writes = [LateWrite(f"{tmp_path}/{n}", fails if n == 2 else lambda: b"v") for n in range(5)]
+    with pytest.raises(StoreError, match="no more"):
+        drive(LocalDriver(Protocol(mode)).write_late(writes))
+    assert os.listdir(tmp_path) == []
 
 
 def test_mapping_gives_the_same_bytes(tmp_path):

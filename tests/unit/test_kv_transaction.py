@@ -13,7 +13,7 @@ from fsstore.errors import AbortedError, StoreError, TransactionCancelledError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.overlay import Overlay
 from fsstore.kvstore.transaction import Transaction

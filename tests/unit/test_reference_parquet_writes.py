@@ -17,7 +17,7 @@ from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Features, KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_write import Protocol
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import open_reference
 from fsstore.testing.doubles import Recording

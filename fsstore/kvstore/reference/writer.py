@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from fsstore import _runtime
 from fsstore.compression import Method, compressor, method_named
@@ -64,11 +73,11 @@ async def write_document(
     write_late = getattr(base.driver, "write_late", None)
     if write_late is None or state.base.waits:
         return await base.write("", b"".join([piece async for piece in pieces]), if_equal)
-    stamp: Stamp = await write_late(LateWrite(base.path, _driven(pieces), if_equal))
-    return stamp
+    [stamp] = await write_late([LateWrite(base.path, lambda: _driven(pieces), if_equal)])
+    return cast("Stamp", stamp)
 
 
-def _driven(pieces: AsyncGenerator[bytes]) -> Iterator[list[bytes]]:
+def _driven(pieces: AsyncGenerator[bytes]) -> Generator[list[bytes], None, None]:
     """Yield the pieces of a document that is made without waiting."""
     with contextlib.suppress(StopAsyncIteration):
         while True:
