@@ -33,7 +33,8 @@ class Listing:
 
     async def info(self, key: str) -> dict[str, Any] | None:
         """Return the description of a key or directory, or None; a value is read if nothing else tells its size."""
-        if key or self.store.driver.features.empty_key:
+        path = self.store.path
+        if key or self.store.driver.features.empty_key or (path and not path.endswith("/")):
             answer = await self.store.read(key, 0, 0)
             if answer.state != "missing":
                 return _file(key, await self._size(key) if answer.size is None else answer.size)

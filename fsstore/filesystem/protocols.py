@@ -20,6 +20,17 @@ def _as_directory(opened: OpenKv) -> OpenKv:
     return opened if not opened.path or opened.path.endswith("/") else opened.at(opened.path + "/")
 
 
+async def _file_or_directory(opened: OpenKv) -> OpenKv:
+    """Return a store of one file where there is one, which tools read as it is, else of what is below."""
+    if opened.path and not opened.path.endswith("/"):
+        try:
+            if (await opened.prefix.read("", 0, 0)).state == "value":
+                return opened
+        except StoreError:  # what it is shows when it is used
+            pass
+    return _as_directory(opened)
+
+
 class OcdbtFileSystem(KvFileSystem):
     """The keys of an OCDBT database, which is created by the first write."""
 
@@ -43,8 +54,8 @@ class AutoFileSystem(KvFileSystem):
         try:
             opened, found = await enter(base, self._context)
         except (FailedPreconditionError, UnimplementedError):
-            return _as_directory(base)  # a file of a format without an adapter stands in its directory
-        return opened if found.is_file else _as_directory(opened)
+            return await _file_or_directory(base)  # a format without an adapter
+        return opened if found.is_file else await _file_or_directory(opened)
 
 
 class Zarr3FileSystem(KvFileSystem):

@@ -434,6 +434,19 @@ def test_mappers(tmp_path, archive):
     assert list(get_mapper(f"auto::file://{archive}")) == ["a.csv", "b/c.csv"]
 
 
+def test_tables_are_read_through_detection(tmp_path):
+    """A file that is no container is shown as the file it is: pandas reads all of it, and not an empty directory."""
+    table = pd.DataFrame({"x": range(100), "y": [0.5 * n for n in range(100)]})
+    table.to_parquet(tmp_path / "p.parquet")
+    table.to_csv(tmp_path / "p.csv", index=False)
+    assert pd.read_parquet(f"auto::file://{tmp_path}/p.parquet").equals(table)
+    assert pd.read_csv(f"auto::file://{tmp_path}/p.csv").equals(table)
+    filesystem, path = fsspec.core.url_to_fs(f"auto::file://{tmp_path}/p.parquet")
+    assert filesystem.info(path)["size"] == (tmp_path / "p.parquet").stat().st_size
+    assert filesystem.isfile(path)
+    assert sorted(fsspec.core.url_to_fs(f"auto::file://{tmp_path}")[0].find("")) == ["p.csv", "p.parquet"]
+
+
 def test_mappers_take_options_for_each_protocol(tmp_path):
     """Keyword arguments of `get_mapper` are options of the protocols in a chain."""
     zarr.create_array(tmp_path / "x", shape=(8,), chunks=(2,), shards=(4,), dtype="i1")[...] = np.arange(8)
