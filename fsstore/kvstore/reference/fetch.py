@@ -50,6 +50,10 @@ class Asks(NamedTuple):
         url, start, stop, whole = self.url[places], self.start[places], self.stop[places], self.whole[places]
         return Asks(keys, url, start, stop, whole, self.offset[places], self.length[places])
 
+    def size(self, number: int, of_target: int | None) -> int | None:
+        """Return how large a value is, whatever range of it is read, from the size of the target."""
+        return of_target if self.whole[number] else int(self.length[number])
+
     def generation(self, number: int, base: bytes) -> bytes:
         """Return the generation of a value, whatever range of it is read, from that of the target."""
         where = (int(self.offset[number]), int(self.length[number]))
@@ -118,8 +122,8 @@ class Fetcher:
         asked = _Requests()
         asked.add(_ZERO, [Read(place.key, start, None if stop == REST else stop)], _ZERO, _ZERO)
         answer = (await self._read_root(place.root, asked, asks))[0]
-        size = answer.size if asks.whole[0] else None
-        return answer._replace(generation=asks.generation(0, answer.generation), size=size)
+        generation, size = asks.generation(0, answer.generation), asks.size(0, answer.size)
+        return answer._replace(generation=generation, size=size)
 
     def _plan(self, key: str, asks: Asks, members: Ints, out: _Requests) -> None:
         """Add what is wanted of one target to `out`: the rest of it as it is asked for, ranges merged."""
@@ -198,6 +202,6 @@ def _excerpts(asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[R
 
     def stamp(number: int) -> tuple[bytes, int | None]:
         source = sources[where[number]]
-        return asks.generation(number, source.generation), source.size if asks.whole[number] else None
+        return asks.generation(number, source.generation), asks.size(number, source.size)
 
     return Excerpts(sources, where, starts, stops, np.arange(len(where)), stamp, now())
