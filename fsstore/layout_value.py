@@ -98,6 +98,15 @@ class LayoutValue:
             parts[name] = merge_grids(out.grid(name), other.grid(name), name)
         return replace(out, **parts)
 
+    def required(self) -> LayoutValue:
+        """Return what must hold: hard order, origin and shapes; not sizes that stand for all of a dimension."""
+        order = self.inner_order if self.inner_order is not None and self.inner_order[1] else None
+        grids: dict[str, Any] = {
+            name: GridValue(self.rank, shape=_hard_only(self.grid(name).shape, lambda size: size > 0))
+            for name in GRIDS
+        }
+        return LayoutValue(self.rank, inner_order=order, grid_origin=_hard_only(self.grid_origin), **grids)
+
     def finalized(self) -> LayoutValue:
         """Return the precise layout: preferences and targets dropped, read chunks completed from write chunks.
 
@@ -141,6 +150,11 @@ class LayoutValue:
         if self.rank >= 0 and not ranked:
             out["rank"] = self.rank
         return dict(sorted(out.items()))
+
+
+def _hard_only(vector: Vector[int], says: Callable[[int], bool] = lambda _: True) -> Vector[int]:
+    kept = tuple(bound if bound and bound[1] and says(bound[0]) else None for bound in vector or ())
+    return kept if any(kept) else None
 
 
 class _setting:  # noqa: N801  # reads as a statement

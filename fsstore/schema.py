@@ -27,7 +27,7 @@ from fsstore.index.transform import IndexTransform
 from fsstore.layout import ChunkLayout, layout_of
 from fsstore.layout_grid import integers
 from fsstore.schema_beneath import beneath
-from fsstore.schema_fill import fill_from_json, fill_of
+from fsstore.schema_fill import fill_of
 from fsstore.schema_value import SchemaValue, schema_from_json
 from fsstore.units import Units, units_of
 
@@ -185,14 +185,11 @@ class Schema(Indexable):
     def retyped(self, dtype: Any) -> Self:
         """Return the schema of the same array with its elements converted to another type."""
         kind = None if dtype is None else dtype_of(dtype)
-        fill = self._value.fill
-        if fill is not None and kind is not None:
-            untyped = fill.dtype.name == "json" and kind.name != "json"
-            fill = fill_from_json(fill.to_json(), kind) if untyped else fill.converted(kind)
+        fill = self._value.fill and self._value.fill.converted(kind)
         return self._of(replace(self._value, dtype=kind, fill=fill))
 
-    def over(self, domain: IndexDomain) -> Self:
-        """Return the schema with another domain in place of its own, of the same rank."""
+    def over(self, domain: IndexDomain | None) -> Self:
+        """Return the schema with another domain in place of its own, of the same rank, or with none."""
         return self._of(replace(self._value, domain=domain))
 
     def beneath(self, transform: IndexTransform) -> Self:

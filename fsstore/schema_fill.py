@@ -61,7 +61,12 @@ class Fill:
         return _shown(self.array.tolist())
 
     def converted(self, of: dtypes.dtype | None) -> Fill:
-        """Return the value as numbers of type `of`, or itself where one of the types is not of numbers."""
+        """Return the value as numbers of type `of`, or itself where one of the types is not of numbers.
+
+        JSON values, which a fill value without a type is, are read as elements of the type; raises `JsonError`.
+        """
+        if of is not None and self.dtype.name == "json" != of.name:
+            return fill_from_json(self.to_json(), of)
         if (
             of is None
             or self.dtype == of

@@ -11,7 +11,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_spec, live_spec
 from fsstore.open_mode import OpenMode, mode_from_options
-from fsstore.recheck import MEMBERS, recheck
+from fsstore.recheck import MEMBERS, differs, recheck_argument
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 
@@ -100,7 +100,7 @@ def _kvstore_spec(kvstore: Any) -> KvSpec:
 
 
 def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:
-    names = {name: given[name] for name in _RECHECK if name in given}
+    names = {name: recheck_argument(name, given[name]) for name in _RECHECK if name in given}
     if not names:
         return spec
     if spec.base_spec is not None:
@@ -111,9 +111,12 @@ def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:
     both = names.pop("recheck_cached", None)
     if both is not None:
         names = {"recheck_cached_metadata": both, "recheck_cached_data": both, **names}
-    changed = {name: recheck(value) for name, value in names.items() if name in known}
-    members = {**spec.members, **changed}
-    kept = {name: value for name, value in members.items() if spec.kind.defaults.get(name, members) != value}
+    members = {**spec.members, **{name: value for name, value in names.items() if name in known}}
+    kept = {
+        name: value
+        for name, value in members.items()
+        if name not in names or differs(value, spec.kind.defaults.get(name))
+    }
     return spec.replace(members=kept)
 
 
@@ -135,11 +138,22 @@ def _with_schema(spec: Spec, given: Mapping[str, Any]) -> Spec:
         rest = _parts(added.retyped(None))
     if not rest:
         return spec
+    wanted = Schema(**rest)
+    return handed_down(spec, wanted if spec.transform_ is None else wanted.beneath(spec.transform_))
+
+
+def handed_down(spec: Spec, schema: Schema) -> Spec:
+    """Return the spec with constraints on the array that an adapter shows, but for the dtype, put on its base.
+
+    The domain of a view stays with it too: that of the base does not follow from it.
+    """
     base = spec.base_spec
     assert base is not None
-    if spec.transform_ is not None:
-        rest = _parts(Schema(**rest).beneath(spec.transform_))
-    return spec.replace(base_spec=_with_schema(base, rest))
+    parts = _parts(spec.kind.beneath(spec.members, schema))
+    if spec.kind.role == "view":
+        parts.pop("rank", None)  # which the view tells
+        spec = spec.replace(base_schema=spec.base_schema.merged(Schema(domain=schema.domain)))
+    return spec.replace(base_spec=_with_schema(base, parts))
 
 
 def constrained_base(spec: Spec) -> Spec:
@@ -160,7 +174,7 @@ def _parts(schema: Schema) -> dict[str, Any]:
         "chunk_layout": layout if layout.to_json() else None,
         "codec": schema.codec,
         "fill_value": schema.fill_value,
-        "dimension_units": schema.dimension_units,
+        "dimension_units": schema._value.units,
     }
     return {name: value for name, value in parts.items() if value is not None}
 

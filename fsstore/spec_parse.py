@@ -18,6 +18,7 @@ from fsstore.kvstore.spec_parse import holds_values, kv_from_components, kv_kind
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 from fsstore.spec import Spec
+from fsstore.spec_options import handed_down
 from fsstore.url import Component, split_pipeline
 
 __all__ = ["array_spec", "driver_kind"]
@@ -239,6 +240,9 @@ def completed(
         schema = schema.copy()
         schema.update(rank=transform.output_rank)
     spec = Spec.of(kind, **parts, base_schema=schema, transform_=transform)
+    if kind.role == "view":
+        own = Schema(dtype=schema.dtype, rank=constrained.rank)
+        spec = handed_down(spec.replace(base_schema=own), schema.retyped(None))
     if spec.layers or kind.role == "view":
         spec._below()  # says whether the arrays below fit together
     return spec

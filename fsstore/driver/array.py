@@ -21,6 +21,7 @@ from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
+from fsstore.layout_value import GRIDS, LayoutValue
 from fsstore.schema import Schema
 from fsstore.schema_fill import elements_json, elements_of
 
@@ -89,18 +90,18 @@ def _numbers(value: list[Any], native: np.dtype[Any]) -> Array | None:
         return None
     try:
         found = np.asarray(value)
+        if found.dtype.kind not in ("iuf" if native.kind == "f" else "iu") or not found.size:
+            return None
         made: Array = found.astype(native)
     except (TypeError, ValueError, OverflowError):
-        return None
-    if found.dtype.kind not in ("iuf" if native.kind == "f" else "iu") or not found.size:
         return None
     return made if native.kind == "f" or (made == found).all() else None
 
 
 def _check(schema: Schema, shape: tuple[int, ...]) -> None:
     """Raise for constraints that an array in memory cannot meet."""
-    layout = schema.chunk_layout
-    chunked = any(part.shape is not None for part in (layout.read_chunk, layout.write_chunk))
+    layout = schema.chunk_layout._value.required()
+    chunked = any(layout.grid(name).shape is not None for name in GRIDS)
     refused = {
         "fill_value": schema.fill_value is not None,
         "codec": schema.codec is not None,
@@ -108,6 +109,11 @@ def _check(schema: Schema, shape: tuple[int, ...]) -> None:
     }
     for what in (name for name, given in refused.items() if given):
         raise StoreError(f'Error opening "array" driver: {what} not supported')
+    try:
+        own = LayoutValue().with_inner_order(range(len(shape)), is_hard=True)
+        own.with_grid_origin([0] * len(shape), is_hard=True).merged(layout)
+    except StoreError as error:
+        raise error.within('Error opening "array" driver') from None
     try:
         merge_domains(schema.domain, IndexDomain(shape=shape))
     except StoreError as error:

@@ -35,7 +35,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.open_mode import OpenMode
 from fsstore.recheck import MEMBERS as RECHECK
-from fsstore.recheck import recheck
+from fsstore.recheck import differs, recheck
 from fsstore.schema import Schema
 from fsstore.url import decode_path, encode_path, reject_query
 
@@ -84,7 +84,7 @@ class ChunkedKind:
             fields.problem(f'"{FIELD}" and "{OCTETS}" are mutually exclusive')
         for name, usual in ChunkedOptions.defaults().items():
             value = fields.take(name, recheck if name in RECHECK else boolean)
-            if value is not None and value != usual:
+            if value is not None and differs(value, usual):
                 out[name] = value
         return out
 
@@ -120,6 +120,10 @@ class ChunkedKind:
     ) -> IndexTransform | None:
         """Return the view itself."""
         return transform
+
+    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the constraints themselves."""
+        return schema
 
     def kvstore_path(self, path: str) -> str:
         """Return the path with a slash at its end, unless it is empty."""

@@ -10,7 +10,7 @@ from typing import Any
 from fsstore._json import Json
 from fsstore.cache_pool import CachePool
 from fsstore.context import ContextResource
-from fsstore.recheck import fresh_after
+from fsstore.recheck import differs, fresh_after
 
 __all__ = ["ChunkedOptions"]
 
@@ -47,7 +47,7 @@ class ChunkedOptions:
         return {
             name: getattr(self, name)
             for name, value in self.defaults().items()
-            if getattr(self, name) != value
+            if differs(getattr(self, name), value)
         }
 
     def _value(self, name: str) -> Any:

@@ -159,6 +159,10 @@ class DriverKind(Protocol):
         """Return which view of an adapter's base, of domain `base`, a view of the adapter shows; None for all of it."""
         ...
 
+    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return constraints on the array an adapter shows as constraints on its base."""
+        ...
+
     def kvstore_path(self, path: str) -> str:
         """Return the path of the key-value store in the form the spec keeps."""
         ...

@@ -18,6 +18,7 @@ from fsstore import future as futures
 from fsstore._json import Fields, array_of, integer, one_of
 from fsstore.chunk.allocation import new_array
 from fsstore.chunk.flow import flow
+from fsstore.domain_merge import merge_domains
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.downsample_grid import covering, groups_of, members_of, reduced_domain, strided
 from fsstore.driver.layer_parts import coordinates, within
@@ -65,8 +66,10 @@ class DownsampleKind(PlainKind):
                 f"Number of downsample factors ({len(factors)}) does not match TensorStore rank ({base.rank})"
             )
         if base.domain is None:
-            return self.constrain(members, Schema(dtype=base.dtype))
-        return _reduced_schema(base, base.domain, factors, method)
+            known = self.constrain(members, Schema(dtype=base.dtype))
+        else:
+            known = _reduced_schema(base, base.domain, factors, method)
+        return known if schema.domain is None else known.merged(Schema(domain=schema.domain))
 
     def base_transform(
         self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
@@ -78,12 +81,26 @@ class DownsampleKind(PlainKind):
             return strided(transform, members["downsample_factors"])
         return covering(transform, members["downsample_factors"], base)
 
+    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the constraints at the higher resolution; of the domain, its labels: the bounds are not known."""
+        steps = strided(
+            identity(IndexDomain(rank=len(members["downsample_factors"]))), members["downsample_factors"]
+        )
+        labels = None if schema.domain is None else schema.domain.labels
+        plain = schema.over(None).beneath(steps)
+        return plain.over(IndexDomain(labels=labels)) if labels is not None and any(labels) else plain
+
     async def open(self, opening: Opening) -> OpenArray:
         """Return the view of the open base."""
         if opening.base is None:
             raise StoreError('Error opening "downsample" driver: "base" must be specified')
         members = opening.members
         driver = DownsampleDriver(opening.base, members["downsample_factors"], members["downsample_method"])
+        try:
+            merge_domains(opening.schema.domain, driver.domain())
+        except StoreError as error:
+            where = 'Error opening "downsample" driver: downsampled domain does not match domain in schema'
+            raise error.within(where) from None
         return opening.view_of(driver)
 
 

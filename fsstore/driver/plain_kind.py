@@ -48,6 +48,10 @@ class PlainKind:
         """Return the view itself."""
         return transform
 
+    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the constraints themselves."""
+        return schema
+
     def kvstore_path(self, path: str) -> str:
         """Return the path as it is."""
         return path

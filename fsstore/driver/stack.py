@@ -20,10 +20,12 @@ from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
 from fsstore.future import Future
-from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index import Dim, IndexDomain, IndexTransform, inf
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
+from fsstore.layout_value import LayoutValue
 from fsstore.schema import Schema
+from fsstore.units import Unit, Units
 
 if TYPE_CHECKING:
     from fsstore.store import TensorStore
@@ -41,22 +43,22 @@ class StackKind(PlainKind):
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
         """Return the schema with the type of the layers, and the hull of their domains if it gives none."""
-        kind = schema.dtype
+        _refuse_unsupported(schema)
+        kind, rank = schema.dtype, schema.rank
         hull: IndexDomain | None = None
         for number, layer in enumerate(bases):
             try:
                 kind = _same_type(kind, layer.dtype)
+                if rank is not None and layer.rank not in (None, rank):
+                    raise StoreError(f"Rank of {layer.rank} does not match existing rank of {rank}")
             except StoreError as error:
                 raise error.within(f"Layer {number}") from None
             hull = _with_layer(hull, layer.domain, number)
-        known = schema.copy()
-        if kind is not None:
-            known.update(dtype=kind)
-        domain = schema.domain or hull
+        domain = _constrained(schema.domain, hull)
         if domain is not None:
-            known.update(rank=domain.rank)
-            known = known.over(domain.mark_bounds_implicit[False])
-        return known
+            rank, domain = domain.rank, domain.mark_bounds_implicit[False]
+        units = None if rank is None else _units(rank, schema, bases)
+        return Schema(rank=rank, dtype=kind, domain=domain, dimension_units=units)
 
     async def open(self, opening: Opening) -> OpenArray:
         """Return the stack; layers that are specs stay closed until they are needed."""
@@ -73,6 +75,48 @@ class StackKind(PlainKind):
 
 
 KIND = StackKind()
+
+
+def _refuse_unsupported(schema: Schema) -> None:
+    """Raise for constraints that no stack can meet: nothing but domain, type and units is its own."""
+    layout = schema.chunk_layout._value
+    given = {
+        "fill value": schema.fill_value is not None,
+        "chunk layout": layout.required() != LayoutValue().with_rank(layout.rank)
+        if layout.rank >= 0
+        else False,
+        "codec": schema.codec is not None,
+    }
+    for what in (name for name, asked in given.items() if asked):
+        raise StoreError(f'{what} option not supported by "stack" driver')
+
+
+def _constrained(domain: IndexDomain | None, hull: IndexDomain | None) -> IndexDomain | None:
+    """Return the domain asked for, with the bounds and labels it leaves open from the layers."""
+    if domain is None or hull is None:
+        return domain or hull
+    place = f"Cannot constrain index domain {domain} with index domain {hull}"
+    if domain.rank != hull.rank:
+        raise StoreError(f"{place}: Ranks do not match")
+    dims = []
+    for number, (asked, found) in enumerate(zip(domain, hull, strict=True)):
+        if asked.label and found.label and asked.label != found.label:
+            raise StoreError(f"{place}: Mismatch in dimension {number}: Dimension labels do not match")
+        low = found.inclusive_min if asked.inclusive_min == -inf else asked.inclusive_min
+        high = found.exclusive_max if asked.exclusive_max == inf + 1 else asked.exclusive_max
+        dims.append(Dim(inclusive_min=low, exclusive_max=high, label=asked.label or found.label))
+    return IndexDomain(dims)
+
+
+def _units(rank: int, schema: Schema, bases: Sequence[Schema]) -> Units:
+    """Return a unit per dimension: the one asked for, else the one of all layers that have one."""
+    found: list[Unit | None] = []
+    for dimension, asked in enumerate(schema.dimension_units or (None,) * rank):
+        said = {layer.dimension_units[dimension] for layer in bases if layer.dimension_units is not None} - {
+            None
+        }
+        found.append(asked or (said.pop() if len(said) == 1 else None))
+    return tuple(found)
 
 
 def _same_type(kind: dtype | None, other: dtype | None) -> dtype | None:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from fsstore._json import Json, quote, show
-from fsstore.constraint import Vector, braced
+from fsstore.constraint import braced
 from fsstore.domain_merge import merge_domains
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain
-from fsstore.layout_grid import GridValue
 from fsstore.layout_value import LayoutValue
 from fsstore.schema import Schema
 from fsstore.units import merge_units
@@ -63,31 +62,14 @@ def check_schema(array: ChunkedArray, schema: Schema, words: SchemaWords) -> Non
             raise words.error(f"{words.domain}: {error.message}") from None
     layout = schema.chunk_layout._value
     if layout.rank >= 0:
-        _required(layout).merged(array.layout._value)
+        refuse_codec_chunk(layout)
+        layout.required().merged(array.layout._value)
     _check_fill(array, schema, words)
     _check_units(array, schema)
 
 
-def _required(layout: LayoutValue) -> LayoutValue:
-    """Return the constraints that a stored array must satisfy: hard shapes, order and origin."""
-    order = layout.inner_order if layout.inner_order is not None and layout.inner_order[1] else None
-    return LayoutValue(
-        layout.rank,
-        inner_order=order,
-        grid_origin=_hard_only(layout.grid_origin),
-        write_chunk=GridValue(layout.rank, shape=_hard_only(layout.write_chunk.shape)),
-        read_chunk=GridValue(layout.rank, shape=_hard_only(layout.read_chunk.shape)),
-    )
-
-
-def _hard_only(vector: Vector[int]) -> Vector[int]:
-    if vector is None:
-        return None
-    return tuple(bound if bound is not None and bound[1] else None for bound in vector)
-
-
 def _check_fill(array: ChunkedArray, schema: Schema, words: SchemaWords) -> None:
-    wanted = schema.fill_value
+    wanted = schema.retyped(array.dtype).fill_value
     if wanted is None:
         return
     stored = array.fill_value
@@ -156,16 +138,22 @@ def new_shape(schema: Schema) -> tuple[int, ...]:
 
 def refuse_codec_chunk(layout: LayoutValue) -> None:
     """Raise if a layout requires a shape of what is compressed together: no format here has one."""
-    if any(bound is not None and bound[1] for bound in layout.codec_chunk.shape or ()):
+    if layout.required().codec_chunk.shape is not None:
         raise StoreError("codec_chunk_shape not supported")
 
 
 def plain_fill(schema: Schema, native: np.dtype[Any]) -> Any:
     """Return the schema's fill value as a scalar of the stored type; None if it has none."""
-    wanted = schema.fill_value
+    try:
+        wanted = schema.retyped(schema.dtype).fill_value
+    except StoreError as error:
+        raise error.within("Invalid fill_value") from None
     if wanted is None:
         return None
     array = np.asarray(wanted)
     if array.ndim:
         raise StoreError(f"Invalid fill_value: expected a scalar, but received shape {braced(array.shape)}")
-    return array.astype(native)[()]
+    try:
+        return array.astype(native)[()]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"Invalid fill_value: {error}") from None

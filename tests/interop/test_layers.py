@@ -243,3 +243,141 @@ def test_specs_of_functions(question: str) -> None:
         except (ValueError, NotImplementedError) as error:
             answers.append(f"{isinstance(error, NotImplementedError)} {error}")
     assert answers[0] == answers[1]
+
+
+_LAYOUTS: list[dict[str, Any]] = [
+    *(
+        {grid: {"shape": shape}}
+        for grid in ("chunk", "read_chunk", "write_chunk")
+        for shape in ([1, 1], [2, 2], [3, 0])
+    ),
+    *({"inner_order": order} for order in ([0, 1], [1, 0])),
+    *({"grid_origin": origin} for origin in ([0, 0], [1, 1])),
+    *(
+        {"codec_chunk": {"shape": [3, 3]}},
+        {"chunk": {"elements": 4}},
+        {"chunk": {"shape_soft_constraint": [3, 3]}},
+    ),
+    {"inner_order_soft_constraint": [1, 0]},
+]
+_SCHEMAS: list[dict[str, Any]] = [
+    *({"dtype": name} for name in ("int16", "float32")),
+    *({"rank": rank} for rank in (2, 3)),
+    *({"domain": {"shape": shape}} for shape in ([1, 2], [2, 3], [4, 6], [9, 9], [2])),
+    *({"domain": {"labels": labels}} for labels in (["x", "y"], ["a", "b"])),
+    *({"domain": {"shape": [2, 3], "labels": labels}} for labels in (["x", "y"], ["a", "b"])),
+    *(
+        {"dimension_units": units}
+        for units in (["4nm", "4nm"], ["8nm", "8nm"], ["8nm", None], [None, None], ["nm"])
+    ),
+    *({"fill_value": value} for value in (3, 5, 3.5, "a", [1, 2, 3])),
+    *({"chunk_layout": layout} for layout in _LAYOUTS),
+    *({"codec": {"driver": "n5", "compression": {"type": kind}}} for kind in ("raw", "gzip")),
+    {"codec": {"driver": "zarr3", "codecs": [{"name": "bytes", "configuration": {"endian": "big"}}]}},
+]
+_OVER: dict[str, dict[str, Any]] = {
+    "mean": {"driver": "downsample", "downsample_factors": [2, 2], "downsample_method": "mean"},
+    "stride": {"driver": "downsample", "downsample_factors": [2, 1], "downsample_method": "stride"},
+    "stack": {"driver": "stack"},
+    "cast": {"driver": "cast", "dtype": "int32"},
+}
+
+
+def _bases(path: str) -> dict[str, Any]:
+    """Return specs of two arrays, once with and once without what is stored."""
+    tensorstore_only = {"create": True, "open": True}
+    zarr3 = {
+        "shape": [4, 6], "data_type": "int16", "fill_value": 3, "dimension_names": ["x", "y"],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
+    }  # fmt: skip
+    n5 = {
+        "dimensions": [4, 6], "dataType": "int16", "blockSize": [2, 2], "compression": {"type": "raw"},
+        "axes": ["x", "y"], "units": ["nm", "nm"], "resolution": [4, 4],
+    }  # fmt: skip
+    out: dict[str, Any] = {}
+    for driver, metadata in (("zarr3", zarr3), ("n5", n5)):
+        spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/{driver}/"}}
+        tensorstore.open({**spec, "metadata": metadata, **tensorstore_only}).result()
+        out |= {driver: spec, f"known {driver}": {**spec, "metadata": metadata}}
+    return {**out, "array": {"driver": "array", "array": [[1, 2, 3, 4], [5, 6, 7, 8]], "dtype": "int16"}}
+
+
+@pytest.mark.parametrize("over", _OVER)
+@pytest.mark.parametrize("schema", _SCHEMAS, ids=json.dumps)
+def test_a_schema_is_checked_as_tensorstore_checks_it(schema: Any, over: str, tmp_path: Any) -> None:
+    """What the schema of a view, a stack or a cast asks for is checked against the arrays below, or refused alike."""
+
+    def outcome(library: Any, spec: Any, options: Any) -> Any:
+        try:
+            store = library.open(spec, **options).result()
+        except ValueError:
+            return "refused"
+        return (
+            store.dtype.name,
+            store.domain.shape,
+            store.dimension_units and [str(u) for u in store.dimension_units],
+        )
+
+    for name, base in _bases(str(tmp_path)).items():
+        if name == "array" and "domain" in schema and over != "stack":
+            continue  # TensorStore refuses labels and open bounds for arrays in JSON
+        spec = {**_OVER[over], **({"layers": [base]} if over == "stack" else {"base": base})}
+        inside = {key: value for key, value in schema.items() if key != "dtype"}
+        said = {**spec, "schema": inside, **({"dtype": schema["dtype"]} if "dtype" in schema else {})}
+        assert outcome(fsstore, said, {}) == outcome(tensorstore, said, {}), name
+        if over == "stack" and "domain" in schema:
+            continue  # given by name, TensorStore takes it for bounds of the layers
+        ours, theirs = (
+            {key: _argument(library, key, value) for key, value in schema.items()}
+            for library in (fsstore, tensorstore)
+        )
+        assert outcome(fsstore, spec, ours) == outcome(tensorstore, spec, theirs), name
+
+
+def _argument(library: Any, name: str, value: Any) -> Any:
+    makers = {"domain": lambda: library.IndexDomain(json=value), "codec": lambda: library.CodecSpec(value)}
+    makers["chunk_layout"] = lambda: library.ChunkLayout(value)
+    return makers.get(name, lambda: value)()
+
+
+def test_a_schema_that_cannot_be_met_says_why() -> None:
+    """The messages are TensorStore's, up to what it adds in brackets."""
+    array = {"driver": "array", "array": [[1, 2], [3, 4]], "dtype": "int16"}
+    view = {**_OVER["mean"], "base": array}
+    stack = {"driver": "stack", "layers": [array, {**array, "schema": {"dimension_units": ["nm", None]}}]}
+    for spec in (
+        *(
+            {**stack, "schema": each}
+            for each in ({"fill_value": 3}, {"codec": {"driver": "zarr3"}}, {"rank": 3})
+        ),
+        *(
+            {**stack, "schema": {"chunk_layout": {"inner_order": [0, 1]}}},
+            {**stack, "schema": {"domain": {"shape": [2]}}},
+        ),
+        *({**view, "schema": {"fill_value": 3}}, {**view, "schema": {"domain": {"shape": [3, 3]}}}),
+    ):
+        messages = []
+        for library in (fsstore, tensorstore):
+            with pytest.raises(ValueError) as caught:  # noqa: PT011  its words are compared
+                library.open(spec).result()
+            messages.append(str(caught.value).partition(" [tensorstore_spec")[0])
+        assert messages[0] == messages[1]
+    assert fsstore.open(stack).result().dimension_units == (fsstore.Unit("nm"), None)
+    shown = fsstore.Spec({**view, "schema": {"dimension_units": ["8nm", None]}}).to_json()
+    assert shown == tensorstore.Spec({**view, "schema": {"dimension_units": ["8nm", None]}}).to_json()
+
+
+@pytest.mark.parametrize("fill", ["a", True, 1.5, 40000, [1, 2]], ids=repr)
+@pytest.mark.parametrize("driver", ["zarr3", "zarr"])
+def test_a_fill_value_that_is_none_of_the_base_is_refused(driver: str, fill: Any) -> None:
+    """An array is not created through a cast whose fill value the stored type does not have."""
+    for library in (fsstore, tensorstore):
+        base = {"driver": driver, "kvstore": "memory://x/", "dtype": "int16"}
+        spec = {
+            "driver": "cast",
+            "base": base,
+            "dtype": "float64",
+            "schema": {"fill_value": fill, "domain": {"shape": [2]}},
+        }
+        with pytest.raises(ValueError, match="fill_value"):
+            library.open(spec, create=True, context=library.Context()).result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from typing import Any
 
@@ -410,3 +411,63 @@ def test_a_cast_hands_its_schema_down(schema: Any, tmp_path: Any) -> None:
 
     assert outcome(fsstore, stored=True) == outcome(tensorstore, stored=True)
     assert outcome(fsstore, stored=False) == outcome(tensorstore, stored=False)
+
+
+_RECHECKS = [
+    *(
+        True,
+        False,
+        "open",
+        0,
+        1,
+        1.0,
+        -1.5,
+        1e12,
+        10**18,
+        math.inf,
+        -math.inf,
+        math.nan,
+        1e300,
+        -1e300,
+        2**63,
+        10**30,
+    ),
+    *("now", "", "1", "true", b"open", b"1", [], {}, (1,), 1 + 2j, object()),
+    *(np.float32(3), np.int64(3), np.bool_(True), np.float64("inf"), np.str_("open"), np.str_("1")),
+]
+
+
+@pytest.mark.parametrize("value", _RECHECKS, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("name", ["recheck_cached_data", "recheck_cached_metadata", "recheck_cached"])
+def test_recheck_options_by_name(name: str, value: Any) -> None:
+    """Numbers of any kind are times, infinite ones always or never; what is no number is refused, by name."""
+
+    def outcome(library: Any, driver: str, *, opened: bool) -> Any:
+        spec = library.Spec({"driver": driver, "kvstore": "memory://x/"})
+        try:
+            if opened:
+                options = {"dtype": "int8", "shape": [2], "create": True, name: value}
+                spec = library.open(spec, context=library.Context(), **options).result().spec()
+            else:
+                spec.update(**{name: value})
+        except (ValueError, TypeError) as error:
+            return type(error).__name__, str(error)
+        return repr({key: each for key, each in spec.to_json().items() if "recheck" in key})
+
+    for driver in ("zarr3", "zarr", "n5"):
+        for opened in (False, True):
+            assert outcome(fsstore, driver, opened=opened) == outcome(tensorstore, driver, opened=opened)
+
+
+@pytest.mark.parametrize("driver", ["zarr3", "json"])
+@pytest.mark.parametrize("value", [True, False, 0, 1, 1.0, 1e300, -1e300, 2**63, "1", None], ids=repr)
+def test_recheck_options_in_json(driver: str, value: Any) -> None:
+    """The time of one second is not `true`, and times without end are."""
+    outcomes = []
+    for library in (fsstore, tensorstore):
+        spec = {"driver": driver, "kvstore": "memory://x", "recheck_cached_data": value}
+        try:
+            outcomes.append(repr(library.Spec(spec).to_json().get("recheck_cached_data")))
+        except ValueError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
