@@ -13,6 +13,7 @@ A forked child starts with no threads: the state is reset and made anew on first
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 import time
@@ -232,11 +233,20 @@ def submit(
 
 
 def has_begun(function: Callable[[], Any], *, kind: PoolKind = "compute", limit: int | None = None) -> bool:
-    """Run `function()` on a pool thread; return False when the interpreter exits and no thread can be had any more."""
+    """Run `function()` on a pool thread; return False when no thread can be had any more, as at the interpreter's exit.
+
+    A pool that fails to start a thread has queued the job before, and may do it yet: then it is for who is first.
+    """
+    claims = itertools.count()
+
+    def run_once() -> None:
+        if not next(claims):
+            function()
+
     with suppress(RuntimeError):
-        submit(function, kind=kind, limit=limit)
+        submit(run_once, kind=kind, limit=limit)
         return True
-    return False
+    return next(claims) > 0
 
 
 async def offload(
@@ -323,7 +333,8 @@ def spread(
     """Call `function` with each of `items` on pool threads; the future is done when all are.
 
     Items are drawn one at a time, so they may be made lazily.  The first error fails the future and stops the drawing,
-    and so does cancelling it; calls under way run to their end first, and then `ended` is called.
+    and so does cancelling it; calls under way run to their end first.  Then `ended` is called, before the future is
+    done: who is called back may wait for what waits for the end.
     """
     source = iter(items)
     lock = threading.Lock()
@@ -348,8 +359,8 @@ def spread(
             running -= 1
             last = running == 0
         if last:
-            futures.fail(future, failure[0]) if failure else futures.resolve(future, None)
             ended()
+            futures.fail(future, failure[0]) if failure else futures.resolve(future, None)
 
     for number in range(workers):
         if not has_begun(work, kind=kind):  # at the exit of the interpreter this thread does the rest

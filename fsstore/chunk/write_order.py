@@ -27,7 +27,7 @@ from fsstore.kvstore.contract import KvPrefix
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["after", "before", "in_order", "over", "touched"]
+__all__ = ["after", "before", "in_order", "in_turn", "over", "touched"]
 
 _LISTED_CHUNKS = 1 << 18  # 4,096 take half a millisecond; writes of more stand for every chunk
 
@@ -62,8 +62,8 @@ class _Place:
             self._latest.update(dict.fromkeys(chunks, write))
 
     def leave(self, write: Future[None]) -> None:
-        """Remove a write."""
-        for chunk in self._all.pop(write) or ():
+        """Remove a write, unless that was done."""
+        for chunk in self._all.pop(write, None) or ():
             if self._latest.get(chunk) is write:
                 del self._latest[chunk]
         self._wide.discard(write)
@@ -111,16 +111,13 @@ def in_order(
     `begin` gets what is to be called when nothing of it is written any more.
     """
     end: Future[None] = futures.pending()
-    with _lock:
-        place = _places.setdefault(store, _Place())
-        earlier = set().union(*[each.before(chunks) for each in _places_of(store)])
-        place.enter(end, chunks)
 
     def leave() -> None:
         with _lock:
-            place.leave(end)
-            if not place:
-                _places.pop(store, None)
+            if (place := _places.get(store)) is not None:
+                place.leave(end)
+                if not place:
+                    del _places[store]
         futures.resolve(end, None)
 
     def begin_mine() -> Future[None]:
@@ -130,7 +127,15 @@ def in_order(
             leave()
             raise
 
-    return after(earlier, begin_mine, dropped=leave) if earlier else begin_mine()
+    try:
+        with _lock:
+            place = _places.setdefault(store, _Place())
+            earlier = set().union(*[each.before(chunks) for each in _places_of(store)])
+            place.enter(end, chunks)
+        return after(earlier, begin_mine, dropped=leave) if earlier else begin_mine()
+    except BaseException:  # Ctrl-C anywhere: nobody waits for a write that is not begun
+        leave()
+        raise
 
 
 def after(
@@ -162,8 +167,44 @@ def after(
     return future
 
 
+def in_turn(
+    store: KvPrefix, checked: Future[Any], begin: Callable[[], Future[Any]], *, writes: bool
+) -> Future[Any]:
+    """Begin an operation on the event loop after a check that takes its time.
+
+    Writes are begun in the order in which they come here, whichever check is over first, and reads after those before.
+    """
+    turns = _turns(store)
+
+    def run_now(ended: Callable[[], object]) -> Future[Any]:
+        async def run() -> Any:
+            try:
+                await checked
+                future = begin()
+            finally:
+                ended()
+            return await future
+
+        return _runtime.start(run(), ended=ended)
+
+    if writes:
+        return in_order(turns, None, run_now)
+    earlier = before(turns, lambda: None)
+    return after(earlier, lambda: run_now(bool)) if earlier else run_now(bool)
+
+
+def _turns(store: KvPrefix) -> KvPrefix:
+    """Return what stands for the writes at a place that are still to be begun; no key has a zero byte there."""
+    return store._replace(path=store.path + "\0")
+
+
 async def over(store: KvPrefix) -> None:
     """Wait until the writes begun at a place up to now are over."""
+    await _over(_turns(store))
+    await _over(store)
+
+
+async def _over(store: KvPrefix) -> None:
     with _lock:
         ends = set().union(*[place.before(None) for place in _places_of(store)])
     if not ends:

@@ -21,7 +21,7 @@ from fsstore.chunk.read import read as read_chunks
 from fsstore.chunk.request import located
 from fsstore.chunk.write import finish
 from fsstore.chunk.write import write as write_chunks
-from fsstore.chunk.write_order import after, before, touched
+from fsstore.chunk.write_order import after, before, in_turn, touched
 from fsstore.codec_spec import CodecSpec
 from fsstore.context import ContextResource
 from fsstore.driver.chunked_options import ChunkedOptions
@@ -151,16 +151,13 @@ class ChunkedDriver(ArrayDriver):
     async def _recheck(self) -> None:
         self.entry.check(self.array, await self.entry.reread(fresh_after=self.options.metadata_fresh_after()))
 
-    def _after_recheck(self, begin: Callable[[], Future[T]]) -> Future[T]:
+    def _after_recheck(self, begin: Callable[[], Future[T]], *, writes: bool = False) -> Future[T]:
         """Begin an operation once the metadata are known to be fresh enough."""
-
-        async def run() -> T:
-            await self._recheck()
-            return await begin()
-
-        if self.entry.store.driver.features.waits:
-            return _runtime.start(run())
-        error = futures.error_of(_runtime.start(self._recheck(), waits=False))
+        waits = self.entry.store.driver.features.waits
+        checked = _runtime.start(self._recheck(), waits=waits)
+        if waits:
+            return in_turn(self.entry.store, checked, begin, writes=writes)
+        error = futures.error_of(checked)
         return begin() if error is None else futures.failed(error)
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
@@ -188,7 +185,7 @@ class ChunkedDriver(ArrayDriver):
         """
         self._queue.flush()
         if self._needs_recheck():
-            return self._after_recheck(lambda: self._write(transform, values))
+            return self._after_recheck(lambda: self._write(transform, values), writes=True)
         return self._write(transform, values)
 
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:

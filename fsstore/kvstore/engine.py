@@ -25,7 +25,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, R
 from fsstore.kvstore.fault import translate
 from fsstore.kvstore.secret import without_user
 
-__all__ = ["Engine", "Turns", "check_condition", "each", "located", "shared"]
+__all__ = ["Engine", "Turns", "check_condition", "each", "located", "offload_whole", "shared"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -106,6 +106,19 @@ class Turns:
         if self._made_for != os.getpid():
             self._made_for, self._free = os.getpid(), asyncio.Semaphore(self.limit)
         return self._free
+
+
+async def offload_whole(function: Callable[..., T], *args: Any, limit: int | None = None) -> T:
+    """Run `function(*args)`, which writes, on a pool thread; who is cancelled meanwhile waits for its end.
+
+    A thread cannot be stopped, and what it writes must not come after what is begun then.
+    """
+    task = asyncio.ensure_future(_runtime.offload(function, *args, limit=limit))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def each(function: Callable[[S], Awaitable[T]], items: Sequence[S], turns: Turns) -> list[T]:

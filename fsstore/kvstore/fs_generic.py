@@ -33,7 +33,7 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )  # fmt: skip
-from fsstore.kvstore.engine import Turns, check_condition, each, located
+from fsstore.kvstore.engine import Turns, check_condition, each, located, offload_whole
 from fsstore.kvstore.fault import is_missing
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.retry import Attempts, Retry
@@ -164,7 +164,7 @@ class SyncEngine(_Filesystem):
         """Apply the writes one after the other."""
         for write in writes:
             check_condition(write, self.features)
-        return await _runtime.offload(self._all, writes)
+        return await offload_whole(self._all, writes)
 
     def _all(self, requests: Sequence[Read | Write]) -> list[Any]:
         return [self._one(request) for request in requests]

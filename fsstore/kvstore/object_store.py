@@ -31,7 +31,7 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )  # fmt: skip
-from fsstore.kvstore.engine import check_condition, located
+from fsstore.kvstore.engine import check_condition, located, offload_whole
 from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.piece import Piece, entity_tag, fit
 from fsstore.kvstore.retry import Attempts, Retry
@@ -112,7 +112,9 @@ class ObstoreEngine:
         except ValueError as error:  # a host or port that is none
             raise UrlError(f"Cannot open {quote(shown)}: {error}", shown) from error
 
-    async def _spread(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    async def _spread(
+        self, function: Callable[[S], T], items: Sequence[S], *, offload: Any = _runtime.offload
+    ) -> list[T]:
         """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.
 
         A near server keeps a few threads busy, and more of them would only pass the interpreter lock around.  Where
@@ -139,7 +141,7 @@ class ObstoreEngine:
         few = min(most, _FEW)
 
         async def begin(threads: int) -> None:
-            await _runtime.gather([_runtime.offload(work, limit=self.concurrency) for _ in range(threads)])
+            await _runtime.gather([offload(work, limit=self.concurrency) for _ in range(threads)])
             over.set()
 
         async def add() -> None:
@@ -233,9 +235,9 @@ class ObstoreEngine:
         for write in writes:
             check_condition(write, self.features)
         if len(writes) > 1 and all(write.value is None for write in writes):
-            await _runtime.offload(self._delete, [write.key for write in writes])
+            await offload_whole(self._delete, [write.key for write in writes])
             return [Stamp(NO_VALUE, now())] * len(writes)
-        return await self._spread(self._write, writes)
+        return await self._spread(self._write, writes, offload=offload_whole)
 
     def _delete(self, paths: list[str]) -> None:
         import obstore

@@ -163,3 +163,24 @@ def test_one_alone_is_awaited_at_once():
 
     assert _runtime.call(run())
     assert order == ["work", "other"]
+
+
+def test_a_job_for_which_no_thread_could_be_started_is_done_once(monkeypatch):
+    """The pool has queued it all the same, and a thread that becomes free finds it there."""
+    limit, go_on, done = 29, threading.Event(), []
+    first = _runtime.submit(go_on.wait, 20, kind="io", limit=limit)
+
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    def job():
+        done.append(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        if not _runtime.has_begun(job, kind="io", limit=limit):
+            job()
+    go_on.set()
+    assert first.result(10)
+    _runtime.submit(bool, kind="io", limit=limit).result(10)
+    assert done == [1]

@@ -8,15 +8,19 @@ import random
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import fsstore
+from fsstore import KvStore, _runtime
 from fsstore.chunk import write_order
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import Features
+from fsstore.kvstore.contract import Features, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
+from fsstore.kvstore.object_store import ObstoreEngine
 
 SHAPE, CHUNK = (
     (512, 512),
@@ -24,11 +28,11 @@ SHAPE, CHUNK = (
 )  # of uint64: half a megabyte a chunk, so that two are not written at once
 
 
-def created(url):
+def created(place):
     """Return a new array, in a context of its own."""
     grid = {"name": "regular", "configuration": {"chunk_shape": CHUNK}}
     metadata = {"shape": SHAPE, "data_type": "uint64", "chunk_grid": grid}
-    return fsstore.open({"driver": "zarr3", "kvstore": url, "metadata": metadata}, create=True).result()
+    return fsstore.open({"driver": "zarr3", "metadata": metadata}, kvstore=place, create=True).result()
 
 
 @pytest.fixture
@@ -251,6 +255,141 @@ def test_a_transaction_keeps_the_order(store):
     model[3, 3], model[100:400, 100:400], model[200] = 3, 4, 5
     np.testing.assert_array_equal(values, model)
     np.testing.assert_array_equal(store.read().result(), model)
+
+
+class Checked(Far):
+    """A store whose metadata are answered late to the first who asks: after the third."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.third = 0, None
+
+    async def read_many(self, reads):
+        """Answer, the first of those that are counted last."""
+        if self.third is not None and any(read.key.endswith("zarr.json") for read in reads):
+            self.asked += 1
+            if self.asked == 1:
+                await asyncio.wait_for(self.third.wait(), 20)
+            elif self.asked == 3:
+                self.third.set()
+        return await super().read_many(reads)
+
+
+def test_writes_that_look_at_the_metadata_first_keep_their_order(monkeypatch):
+    """Whichever is answered first."""
+    far = Checked()
+
+    async def opened(self, opening):
+        return far
+
+    monkeypatch.setattr(MemoryKind, "open", opened)
+    spec = created("memory://checked/").spec().to_json()
+    store = fsstore.open({**spec, "recheck_cached_metadata": True}).result()
+    far.third = asyncio.Event()
+    first, second, seen = store.write(1), store.write(2), store.read()
+    assert (seen.result(20) == 2).all()
+    first.result(20)
+    second.result(20)
+    assert (store.read().result(20) == 2).all()
+    third = store.write(3)
+    assert store.resize(exclusive_max=[256, 512]).result(20).shape == (256, 512)
+    third.result(20)
+    assert not write_order._places
+
+
+class Filesystem(MemoryFileSystem):
+    """A filesystem that writes one chunk, the first time, when the event is set."""
+
+    protocol, cachable, store, pseudo_dirs = "held", False, {}, [""]
+
+    def __init__(self):
+        super().__init__()
+        self.held, self.reached, self.go_on = True, threading.Event(), threading.Event()
+
+    def pipe_file(self, path, value, **options):
+        """Write, perhaps late."""
+        if path.endswith("c/0/0") and self.held:
+            self.held = False
+            self.reached.set()
+            assert self.go_on.wait(20)
+        super().pipe_file(path, value, **options)
+
+
+def test_what_a_thread_writes_is_waited_for_although_it_was_cancelled():
+    """A thread cannot be stopped: what it still writes comes before what is begun then."""
+    filesystem = Filesystem()
+    store = created(KvStore.open(filesystem).result())
+    large = store[:256].write(1)
+    assert filesystem.reached.wait(10)
+    assert large.cancel()
+    later = store[:256].write(2)
+    with pytest.raises(TimeoutError):
+        later.commit.result(timeout=0.2)
+    filesystem.go_on.set()
+    later.result(10)
+    assert (store[:256].read().result(10) == 2).all()
+    assert not write_order._places
+
+
+def test_threads_beside_one_that_failed_are_waited_for(monkeypatch):
+    """An error is told when what is written beside it is over."""
+    go_on, ended = threading.Event(), threading.Event()
+
+    def write(self, one):
+        if one.key == "bad":
+            raise StoreError("refused")
+        assert go_on.wait(20)
+
+    monkeypatch.setattr(ObstoreEngine, "_write", write)
+    engine = ObstoreEngine(lambda _: None, shown="near://", features=Features(waits=True))
+    writes = [Write("good", b""), Write("bad", b"")]
+    future = _runtime.start(engine.write_many(writes), ended=ended.set)
+    assert not ended.wait(0.2)
+    go_on.set()
+    with pytest.raises(StoreError, match="refused"):
+        future.result(10)
+    assert ended.wait(10)
+
+
+def test_who_is_called_back_may_wait(gate):
+    """Who is told of the end of a write may read, write and resize what was written, and wait for it."""
+    store = created("memory://back/")
+    answers = []
+
+    def told(_):
+        answers.append(store[:2, :2].read().result(10).tolist())
+        store[0, 0].write(3).result(10)
+        answers.append(store.resize(exclusive_max=[512, 256]).result(10).shape)
+        raise SystemExit
+
+    large = store.write(1).commit
+    large.add_done_callback(told)
+    assert gate.reached.wait(10)
+    last = store[0].write(2)
+    gate.set()
+    last.result(10)
+    while len(answers) < 2:
+        time.sleep(0.01)
+    assert answers == [[[2, 2], [1, 1]], (512, 256)]
+    assert not write_order._places
+
+
+def test_an_interrupted_write_is_not_waited_for(gate, monkeypatch):
+    """Ctrl-C may come while a write is being put in its place."""
+    store = created("memory://interrupted/")
+    large = store[:256].write(1)
+    assert gate.reached.wait(10)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(write_order, "after", interrupted)
+        store[3, 3].write(2)
+    gate.set()
+    assert (store[:256].read().result(10) == 1).all()
+    large.result(10)
+    assert not write_order._places
 
 
 EXIT = """
