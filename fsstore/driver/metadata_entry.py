@@ -22,7 +22,7 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.format.contract import ChunkedArray, Format
+from fsstore.format.contract import ChunkedArray, Format, decode_stored
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.opened import OpenKv
 
@@ -164,7 +164,7 @@ class MetadataEntry:
             return None
         if answer.state == "value" and (known == UNKNOWN or answer.generation != known):
             try:
-                array = self.format.decode(bytes(answer.value), self._options)
+                array = decode_stored(self.format, bytes(answer.value), self._options)
             except UnimplementedError:
                 raise
             except StoreError as error:

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Protocol
 from fsstore._json import Json, Parser
 from fsstore.chunk.model import ChunkModel
 from fsstore.dtypes import dtype
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.layout import ChunkLayout
 from fsstore.schema import Schema
 from fsstore.units import Unit
 
-__all__ = ["ChunkedArray", "Format"]
+__all__ = ["ChunkedArray", "Format", "decode_stored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +117,16 @@ class Format(Protocol):
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
         """Return the array with another shape."""
         ...
+
+
+def decode_stored(array_format: Format, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
+    """Return the array that a stored document describes.
+
+    What is wrong with a document that is stored is a failed precondition, unless it has a status of its own.
+    """
+    try:
+        return array_format.decode(data, options)
+    except StoreError as error:
+        if error.prefix or isinstance(error, UnimplementedError):
+            raise
+        raise FailedPreconditionError(error.message) from error

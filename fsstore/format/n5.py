@@ -17,7 +17,7 @@ from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.model import ChunkModel
 from fsstore.codec.n5_block import bind_block, parse_compression
 from fsstore.dtypes import dtype_of
-from fsstore.errors import FailedPreconditionError, JsonError, StoreError
+from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.n5_match import (
     DATA_TYPES,
@@ -114,9 +114,10 @@ class N5:
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""
         try:
-            return build(_parse(loads(data), stored=True))
-        except JsonError as error:
-            raise FailedPreconditionError(error.message) from None
+            document = loads(data)
+        except DataLossError as error:
+            raise FailedPreconditionError(error.message) from None  # as TensorStore; zarr v3 says data loss
+        return build(_parse(document, stored=True))
 
     def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
         """Return the array as it is: the metadata document names its dimensions."""

@@ -25,7 +25,7 @@ from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filt
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.transpose import permutation
 from fsstore.detection import Detection
-from fsstore.errors import FailedPreconditionError, JsonError
+from fsstore.errors import DataLossError, FailedPreconditionError, JsonError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.dimension_names import labels_of_attributes
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
@@ -126,10 +126,10 @@ class Zarr2:
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""
         try:
-            metadata = _parse(loads(data), stored=True)
-        except JsonError as error:
-            raise FailedPreconditionError(error.message) from None
-        return build(metadata, options)
+            document = loads(data)
+        except DataLossError as error:
+            raise FailedPreconditionError(error.message) from None  # as TensorStore; zarr v3 says data loss
+        return build(_parse(document, stored=True), options)
 
     def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
         """Return the array with the dimension labels that xarray stores in `_ARRAY_DIMENSIONS`."""

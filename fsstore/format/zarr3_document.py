@@ -21,7 +21,7 @@ from fsstore._json import (
 )
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.chain_spec import ChainSpec
-from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
+from fsstore.errors import DataLossError, JsonError, StoreError
 from fsstore.format.fill_value import fill_from_v3, fill_to_v3
 from fsstore.format.zarr3_dtype import parse_data_type
 from fsstore.index.interval import MAX_FINITE
@@ -155,17 +155,8 @@ def parse_document(value: Any, *, stored: bool) -> dict[str, Any]:
     """Return the members of a document in canonical form.
 
     A `stored` one must be complete; a spec's may leave out anything, and then any non-empty one names the node type.
-    Raises `FailedPreconditionError` (stored) or `JsonError` with every problem.
+    Raises `JsonError` with every problem.
     """
-    try:
-        return _parse(value, stored=stored)
-    except JsonError as error:
-        if stored:
-            raise FailedPreconditionError(error.message) from None
-        raise
-
-
-def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
     fields = Fields(value)
     take: Callable[[str, Parser[Any]], Any] = fields.require if stored else fields.take
     out = {name: take(name, parser) for name, parser in _REQUIRED.items()}

@@ -18,11 +18,11 @@ from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
-from fsstore.format.contract import ChunkedArray
+from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.kvstore.hierarchy import Node, hierarchy
 from fsstore.kvstore.opened import OpenKv, open_kv
 from fsstore.kvstore.spec import KvSpec
-from fsstore.kvstore.spec_parse import kv_spec, place_spec
+from fsstore.kvstore.spec_parse import holds_values, kv_spec, place_spec
 from fsstore.store import TensorStore
 from fsstore.url import decode_path, split_pipeline
 
@@ -40,7 +40,7 @@ class GroupArray:
         self._store: TensorStore | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:
-            found = self._kind.format.decode(dumps(dict(node.document)).encode(), {})
+            found = decode_stored(self._kind.format, dumps(dict(node.document)).encode(), {})
         except StoreError as error:
             raise error.within(
                 f"The array {quote(node.path)} in {group.described} cannot be opened"
@@ -150,7 +150,10 @@ class OpenGroup:
 
 
 def open_group(source: Any, context: Any = None, *, consolidated: bool = True) -> OpenGroup:
-    """Return the group that a URL, a spec, a `KvStore` or a live object holds; formats around it are detected."""
+    """Return the group that a URL, a spec, a `KvStore` or a live object holds; formats around it are detected.
+
+    A dictionary that is neither a spec nor holds values is the JSON of a reference set.
+    """
     if not isinstance(context, Context):
         context = Context(context)
     return _runtime.call(_open(_store_spec(source), context, consolidated=consolidated))
@@ -163,6 +166,10 @@ def _store_spec(source: Any) -> KvSpec:
         if "|" in source and last.scheme in _ARRAY_SCHEMES:
             spec = kv_spec(source[: source.rindex("|")])
             return spec / decode_path(last.rest) if last.rest else spec
+    if isinstance(source, dict) and source and "driver" not in source and not holds_values(source):
+        from fsstore import references
+
+        source = references.store(source)
     return source.spec() if hasattr(source, "spec") and callable(source.spec) else place_spec(source)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import tensorstore
 import xarray
 import zarr
 
+import fsstore
 from fsstore import _runtime
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.contract import KvPrefix
@@ -81,3 +83,56 @@ def test_a_place_that_cannot_be_read_at_all_is_an_error():
     away.add("b/.zarray")
     with pytest.raises(UnavailableError, match="gone"):
         _runtime.call(hierarchy(place))
+
+
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+_INDEX = [_BYTES, {"name": "gzip", "configuration": {"level": 5}}]
+_STORED = {
+    "zarr3": ("zarr.json", {
+        "zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "int16", "fill_value": 0, "codecs": [_BYTES],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}}, "chunk_key_encoding": {"name": "default"},
+    }),
+    "zarr": (".zarray", {
+        "zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "<i2", "compressor": None, "filters": None, "order": "C",
+        "fill_value": 0,
+    }),
+    "n5": ("attributes.json", {
+        "dimensions": [4], "blockSize": [2], "dataType": "int16", "compression": {"type": "raw"},
+    }),
+}  # fmt: skip
+_WRONG = {
+    "zarr3": [
+        {"codecs": [{"name": "foo"}]},
+        {"codecs": [{"name": "gzip", "configuration": {"level": 5}}]},
+        {"codecs": [{"name": "transpose", "configuration": {"order": [0, 1]}}, _BYTES]},
+        {"codecs": [{"name": "bytes"}]},
+        {"codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [3], "codecs": [_BYTES]}}]},
+        {"codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "index_codecs": _INDEX}}]},
+        *({"data_type": "foo"}, {"fill_value": 70000}, {"zarr_format": 4}, {"extra": 1}, {"dimension_names": ["a", "b"]}),
+    ],
+    "zarr": [
+        *({"dtype": "<x2"}, {"compressor": {"id": "foo"}}, {"compressor": {"id": "zlib", "level": 50}}, {"shape": [4, 4]}),
+        *({"order": "X"}, {"fill_value": "x"}, {"filters": [{"id": "foo"}]}, {"dimension_separator": "x"}),
+    ],
+    "n5": [
+        *({"dataType": "foo"}, {"compression": {"type": "foo"}}, {"blockSize": [0]}, {"dimensions": [4, 4]}),
+        *({"axes": ["a", "b"]}, {"compression": {"type": "gzip", "level": 50}}),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("driver", _STORED)
+def test_documents_that_do_not_describe_an_array_have_tensorstores_status(driver, tmp_path):
+    """Whatever is wrong with what is stored, members, codecs that do not fit or the JSON, is told by the same status."""
+    name, good = _STORED[driver]
+    documents = [json.dumps({**good, **wrong}) for wrong in _WRONG[driver]]
+    documents += [json.dumps({key: value for key, value in good.items() if key != gone}) for gone in good]
+    for number, text in enumerate((*documents, "", "{", "null", "[]", '"x"')):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / name).write_text(text)
+        spec, found = {"driver": driver, "kvstore": f"file://{tmp_path}/{number}/"}, []
+        for library in (fsstore, tensorstore):
+            with pytest.raises(ValueError, match="^[A-Z_]+: ") as caught:
+                library.open(spec).result()
+            found.append(str(caught.value).partition(":")[0])
+        assert found[0] == found[1], text
