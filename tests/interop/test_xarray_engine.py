@@ -129,6 +129,18 @@ def test_the_same_as_the_kerchunk_engine(tmp_path, scan_hdf5):
     xr.testing.assert_equal(found.load(), expected.load())
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_sets_as_dictionaries(tmp_path, scan_hdf5, version):
+    """What kerchunk and VirtualiZarr return is opened without being saved, whole, and chunk by chunk by dask."""
+    document = scan_hdf5(netcdf(tmp_path / "a.nc"), inline_threshold=50)
+    document = document if version else document["refs"]
+    expected = xr.open_dataset(tmp_path / "a.nc", engine="netcdf4").load()
+    xr.testing.assert_equal(xr.open_dataset(document, engine="fsstore").load(), expected)
+    xr.testing.assert_equal(xr.open_dataset(document, engine="fsstore", chunks={}).compute(), expected)
+    with pytest.raises(ValueError, match="driver"):
+        xr.open_dataset({"driver": "nonsense", **document}, engine="fsstore")
+
+
 def test_archives_databases_and_live_objects(tmp_path):
     """A hierarchy in a zip file, in an OCDBT database, and through a live mapper is the same dataset."""
     write_zarr(tmp_path / "a.zarr", 3, consolidated=False)
