@@ -15,6 +15,7 @@ import zstandard
 
 import fsstore as ts
 from fsstore.errors import StoreError
+from tests.fault import stack_fuzz
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 SHARD = {"name": "sharding_indexed", "configuration": {"chunk_shape": [2]}}
@@ -498,25 +499,7 @@ DOCUMENTS = [
     ("zarr", {**GOOD2, "dtype": "|O", "filters": [{"id": "vlen-utf8"}], "fill_value": ""}),
     ("zarr", {**GOOD2, "filters": [{"id": "delta", "dtype": "<i4"}]}),
 ]
-ODDITIES = [
-    None,
-    True,
-    -1,
-    0,
-    2**63,
-    1e300,
-    1.5,
-    "",
-    "x",
-    "\udc80",
-    [],
-    {},
-    [None],
-    [[1]],
-    {"name": "x"},
-    2**62 - 2,
-    [1, 2**61],
-]
+ODDITIES = (*stack_fuzz.ODDITIES, 2**62 - 2)
 
 
 def mutated(rng, value):

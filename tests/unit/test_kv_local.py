@@ -67,6 +67,15 @@ def keys(store, key_range=None):
     return drive(collect())
 
 
+def recorded(monkeypatch, *names):
+    """Return the list in which calls of these functions of the system leave their names."""
+    calls = []
+    for name in names:
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a))
+    return calls
+
+
 @pytest.mark.parametrize("key", INVALID)
 def test_keys_that_are_no_paths(store, key):
     """A key that leaves the tree, folds onto another, or names a lock file is refused for reads and writes."""
@@ -290,12 +299,7 @@ def test_number_of_system_calls(tmp_path, monkeypatch):
     """A whole value takes one open, one fstat and one pread; ranges of one key share them."""
     store = KvPrefix(FAST, f"{tmp_path}/")
     write(store, "k", bytes(1_000_000))
-    calls = []
-    for name in ("open", "fstat", "pread", "close", "stat", "lseek"):
-        real = getattr(os, name)
-        monkeypatch.setattr(
-            local_read.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
-        )
+    calls = recorded(monkeypatch, "open", "fstat", "pread", "close", "stat", "lseek")
     drive(store.read("k"))
     assert calls == ["open", "fstat", "pread", "close"]
     calls.clear()
@@ -328,12 +332,7 @@ def test_syncing(tmp_path, monkeypatch):
 
 def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch):
     """Each part is asked for when those before are written, full steps on their way to the disk; the sync comes last."""
-    calls = []
-    for name in ("writev", "fsync", "rename"):
-        real = getattr(os, name)
-        monkeypatch.setattr(
-            local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
-        )
+    calls = recorded(monkeypatch, "writev", "fsync", "rename")
     monkeypatch.setattr(local_stage, "begin_writeback", lambda fd: calls.append("begin"))
     monkeypatch.setattr(local_stage, "_STEP_BYTES", 4)
 
@@ -394,12 +393,7 @@ def test_the_system_may_take_less_than_it_is_given(tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
 def test_files_of_a_batch_are_synced_together(tmp_path, monkeypatch, mode):
     """All values of a group are written and on their way before the first is waited for; names come after."""
-    calls = []
-    for name in ("write", "fsync", "rename"):
-        real = getattr(os, name)
-        monkeypatch.setattr(
-            local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
-        )
+    calls = recorded(monkeypatch, "write", "fsync", "rename")
     monkeypatch.setattr(local_stage, "begin_writeback", lambda fd: calls.append("begin"))
     driver = LocalDriver(Protocol(mode), io_limit=1)
     drive(driver.write_many([Write(f"{tmp_path}/{n}", b"v") for n in range(5)]))
@@ -508,12 +502,7 @@ def test_a_batch_of_values_deletions_and_failed_conditions(tmp_path, put):
 
 def test_a_value_is_written_before_the_next_is_made(tmp_path, monkeypatch):
     """A thread that makes several has each on its way to the disk first; all are synced before any has its name."""
-    calls = []
-    for name in ("write", "fsync", "rename"):
-        real = getattr(os, name)
-        monkeypatch.setattr(
-            local_write.os, name, lambda *a, real=real, name=name: calls.append(name) or real(*a)
-        )
+    calls = recorded(monkeypatch, "write", "fsync", "rename")
     monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
     monkeypatch.setattr(local_stage, "begin_writeback", None)
     writes = [LateWrite(f"{tmp_path}/{n}", lambda: calls.append("make") or b"v") for n in range(3)]
