@@ -82,9 +82,7 @@ def _refuse_unsupported(schema: Schema) -> None:
     layout = schema.chunk_layout._value
     given = {
         "fill value": schema.fill_value is not None,
-        "chunk layout": layout.required() != LayoutValue().with_rank(layout.rank)
-        if layout.rank >= 0
-        else False,
+        "chunk layout": layout.rank >= 0 and layout.required() != LayoutValue().with_rank(layout.rank),
         "codec": schema.codec is not None,
     }
     for what in (name for name, asked in given.items() if asked):

@@ -150,18 +150,20 @@ def test_zfp_of_a_fixed_rate_is_as_long_as_it_says(shape, rate):
             codec.decode(good + bytes(8))
 
 
+def one_chunk(compressor, size):
+    """Return a new array of zarr v2 that is one chunk of a compressor."""
+    metadata = {"chunks": [size], "compressor": {"id": compressor}}
+    spec = {"driver": "zarr", "kvstore": "memory://", "metadata": metadata}
+    return fsstore.open(spec, create=True, dtype="int32", shape=[size]).result()
+
+
 @pytest.mark.parametrize("size", [4, 40000])
 @pytest.mark.parametrize("times", [2, 3, 4, 6])
 @pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "lzma", "zstd", "lz4", "blosc"])
 def test_a_chunk_stored_several_times_is_refused(name, size, times):
     """Data that are the same again, as an appended file has them, are bytes after the end, under key and codec."""
     compressor = numcodecs.get_codec({"id": name})
-    spec = {
-        "driver": "zarr",
-        "kvstore": "memory://",
-        "metadata": {"chunks": [size], "compressor": {"id": name}},
-    }
-    store = fsstore.open(spec, create=True, dtype="int32", shape=[size]).result()
+    store = one_chunk(name, size)
     store.kvstore["0"] = bytes(compressor.encode(np.arange(size, dtype="i4"))) * times
     with pytest.raises(FailedPreconditionError, match='Error reading "0"') as found:
         store.read().result()
@@ -173,12 +175,7 @@ def test_a_chunk_stored_several_times_is_refused(name, size, times):
 def test_bytes_after_a_compressor_of_zarr2_are_refused(name, size):
     """The same for the compressors of zarr v2; empty members and frames may follow."""
     compressor = numcodecs.get_codec({"id": name})
-    spec = {
-        "driver": "zarr",
-        "kvstore": "memory://",
-        "metadata": {"chunks": [size], "compressor": {"id": name}},
-    }
-    store = fsstore.open(spec, create=True, dtype="int32", shape=[size]).result()
+    store = one_chunk(name, size)
     data = np.arange(size, dtype="i4")
     encoded = bytes(compressor.encode(data))
     store.kvstore["0"] = encoded + b"junk"
