@@ -61,8 +61,10 @@ class TensorStore(Indexable):
         return self
 
     def _with(self, transform: IndexTransform, driver: ArrayDriver | None = None) -> TensorStore:
-        opened = OpenArray(driver or self._driver, transform)
-        return TensorStore._of(opened, readable=self._readable, writable=self._writable)
+        view = object.__new__(TensorStore)
+        view._driver, view._transform = driver or self._driver, transform
+        view._readable, view._writable = self._readable, self._writable
+        return view
 
     def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> TensorStore:
         return self._with(change(self._transform))

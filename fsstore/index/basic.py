@@ -24,9 +24,7 @@ __all__ = ["index_basic", "narrow", "slice_bounds"]
 
 Affine: TypeAlias = "tuple[int, int, int]"
 """Where an old dimension went: `(new dimension or -1, offset, stride)`."""
-Row: TypeAlias = "tuple[int, int, bool, bool, str]"
-_NEW_AXIS: Row = (0, 1, True, True, "")
-_POINT = IndexDomain._of((), (), (), (), ())
+Row: TypeAlias = "Bounds | tuple[int, int, bool, bool]"
 _FULL = slice(None)
 _INT64 = 2**63
 
@@ -52,62 +50,61 @@ def _missing(terms: tuple[Term, ...], rank: int) -> int:
     return missing
 
 
-def _sliced(row: Row, term: slice, domain: IndexDomain, dim: int) -> tuple[Row, int, int]:
-    """Return bounds and label, offset and stride of a slice; the common forms without a detour."""
-    start, stop = term.start, term.stop
-    if term.step is None:
-        if start is None and stop is None:
-            return row, 0, 1
-        low, high, implicit_low, implicit_high, label = row
-        first, last = low if start is None else start, high if stop is None else stop
-        contained = (low <= first or implicit_low) and (last <= high or implicit_high)
-        if contained and MIN_FINITE <= first <= last <= MAX_FINITE:
-            return (first, last, implicit_low and start is None, implicit_high and stop is None, label), 0, 1
-    bounds, offset, stride = slice_bounds(domain, dim, term)
-    return (*bounds, row[4]), offset, stride
-
-
-def _visited(terms: tuple[Term, ...], domain: IndexDomain) -> tuple[list[Row], list[Affine]]:
-    """Return the dimensions of the result and where the old ones went."""
-    rows = list(
-        zip(
-            domain._low,
-            domain._high,
-            domain._implicit_low,
-            domain._implicit_high,
-            domain._labels,
-            strict=True,
-        )
+def _sliced(domain: IndexDomain, dim: int, term: slice) -> tuple[Row, int, int]:
+    """Return what `slice_bounds` does; for slices forwards within finite bounds without its detours."""
+    low, high = domain._low[dim], domain._high[dim]
+    implicit_low, implicit_high = domain._implicit_low[dim], domain._implicit_high[dim]
+    start, stop, step = term.start, term.stop, 1 if term.step is None else term.step
+    first, last = low if start is None else start, high if stop is None else stop
+    contained = (low <= first or implicit_low) and (last <= high or implicit_high)
+    forwards = step == 1 or (1 < step < _INT64 and first >= 0)
+    if not (contained and forwards and MIN_FINITE <= first <= last <= MAX_FINITE):
+        return slice_bounds(domain, dim, term)
+    begin = first // step
+    row = (
+        begin,
+        begin - (first - last) // step,
+        implicit_low and start is None,
+        implicit_high and stop is None,
     )
-    missing = _missing(terms, len(rows))
-    new: list[Row] = []
+    return row, first - begin * step, step
+
+
+def _visited(terms: tuple[Term, ...], domain: IndexDomain) -> tuple[IndexDomain, list[Affine]]:
+    """Return the domain of the result and where the old dimensions went."""
+    low, high, labels = list(domain._low), list(domain._high), list(domain._labels)
+    implicit_low, implicit_high = list(domain._implicit_low), list(domain._implicit_high)
+    missing = _missing(terms, len(low))
     went: list[Affine] = []
+    to = 0
     for term in terms if Ellipsis in terms else (*terms, Ellipsis):
-        dim = len(went)
-        if type(term) is int:
+        if type(term) is slice:
+            row, offset, stride = _sliced(domain, len(went), term)
+            low[to], high[to], implicit_low[to], implicit_high[to] = row
+            went.append((to, offset, stride))
+            to += 1
+        elif type(term) is int:
+            del low[to], high[to], implicit_low[to], implicit_high[to], labels[to]
             went.append((-1, term, 0))
         elif term is None:
-            new.append(_NEW_AXIS)
-        elif term is Ellipsis:
-            went += [(to, 0, 1) for to in range(len(new), len(new) + missing)]
-            new += rows[dim : dim + missing]
+            low[to:to], high[to:to], labels[to:to] = (0,), (1,), ("",)
+            implicit_low[to:to] = implicit_high[to:to] = (True,)
+            to += 1
         else:
-            row, offset, stride = _sliced(rows[dim], term, domain, dim)  # type: ignore[arg-type]  # a slice is left
-            went.append((len(new), offset, stride))
-            new.append(row)
-    return new, went
+            went += [(dim, 0, 1) for dim in range(to, to + missing)]
+            to += missing
+    check_rank(to)
+    result = IndexDomain._of(
+        tuple(low), tuple(high), tuple(implicit_low), tuple(implicit_high), tuple(labels)
+    )
+    return result, went
 
 
 def index_basic(transform: IndexTransform, terms: tuple[Term, ...]) -> IndexTransform:
     """Return `transform` indexed by ints, slices of ints, None and at most one `...`."""
     domain = transform._domain
-    new, went = _visited(terms, domain)
-    if not new:
-        result, empty = _POINT, False
-    else:
-        check_rank(len(new))
-        result = IndexDomain._of(*zip(*new, strict=True))
-        empty = result.explicitly_empty
+    result, went = _visited(terms, domain)
+    empty = result.explicitly_empty
     if not empty:
         _check_indices(domain, went)
     maps = [

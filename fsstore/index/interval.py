@@ -138,20 +138,16 @@ def check_int64(value: int, what: str) -> int:
 
 def shift(low: int, high: int, offset: int) -> tuple[int, int]:
     """Return the interval moved by `offset`; infinite ends stay.  `StoreError` when a finite end would not."""
-    if low != -INF:
-        _check_sum(low, offset)
-        low += offset
-    if high != INF + 1:
-        _check_sum(high - 1, offset)
-        high += offset
-    return low, high
+    return low if low == -INF else _sum(low, offset), high if high == INF + 1 else _sum(high - 1, offset) + 1
 
 
-def _check_sum(bound: int, offset: int) -> None:
-    if not MIN_FINITE <= bound + offset <= MAX_FINITE:
+def _sum(bound: int, offset: int) -> int:
+    moved = bound + offset
+    if not MIN_FINITE <= moved <= MAX_FINITE:
         raise StoreError(
             f"{bound} + {offset} is outside valid range {interval_text(MIN_FINITE, MAX_FINITE + 1)}"
         )
+    return moved
 
 
 def inverse_affine(bounds: Bounds, offset: int, stride: int) -> Bounds:

@@ -37,6 +37,7 @@ __all__ = [
     "vector_argument",
 ]
 
+_INT64 = 2**63
 Vector: TypeAlias = "int | tuple[int | None, ...] | None"
 
 
@@ -65,7 +66,7 @@ def vector_argument(vector: Any) -> Vector:
         return _int64_or_none(vector)
     if isinstance(vector, str) or not isinstance(vector, Iterable):
         raise TypeError(f"expected integers, not {type(vector).__name__}")
-    return tuple(_int64_or_none(item) for item in vector)
+    return tuple([_int64_or_none(item) for item in vector])
 
 
 def implicit_argument(implicit: Any) -> tuple[bool | None, bool | None]:
@@ -111,51 +112,64 @@ def label(transform: IndexTransform, dims: Sequence[int], names: Sequence[str]) 
 
 def translate_by(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
     """Return `transform` with the coordinates of `dims` increased; every point keeps its output."""
-    offsets = _spread(vector, len(dims))
-    return _translated(transform, dict(zip(dims, (offset or 0 for offset in offsets), strict=True)))
+    offsets = [offset or 0 for offset in _spread(vector, len(dims))]
+    return _translated(transform, dims, offsets)
 
 
 def translate_backward_by(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
     """Return `transform` with the coordinates of `dims` decreased; every point keeps its output."""
-    offsets = _spread(vector, len(dims))
-    return _translated(transform, dict(zip(dims, (-(offset or 0) for offset in offsets), strict=True)))
+    offsets = [-(offset or 0) for offset in _spread(vector, len(dims))]
+    return _translated(transform, dims, offsets)
 
 
 def translate_to(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
     """Return `transform` with new origins of `dims`, which must have lower bounds."""
-    shifts = {}
-    for dim, origin in zip(dims, _spread(vector, len(dims)), strict=True):
-        if origin is None:
-            continue
-        bounds = transform.domain.bounds(dim)
-        if bounds.low == -INF:
-            raise StoreError(f"Interval {iv.interval_text(bounds.low, bounds.high)} is not bounded below")
-        if not MIN_FINITE <= origin <= MAX_FINITE:
-            limits = iv.interval_text(MIN_FINITE, MAX_FINITE + 1)
-            raise OutOfRangeError(f"Origin {origin} is outside valid range {limits}")
-        shifts[dim] = origin - bounds.low
-    return _translated(transform, shifts)
+    origins = _spread(vector, len(dims))
+    offsets = [
+        0 if origin is None else _to_origin(transform.domain, dim, origin)
+        for dim, origin in zip(dims, origins, strict=True)
+    ]
+    return _translated(transform, dims, offsets)
 
 
-def _translated(transform: IndexTransform, shifts: dict[int, int]) -> IndexTransform:
-    domain = transform.domain
-    low, high = list(domain.inclusive_min), list(domain.exclusive_max)
-    for dim, offset in shifts.items():
-        low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
-    moved = IndexDomain._of(
-        tuple(low), tuple(high), domain.implicit_lower_bounds, domain.implicit_upper_bounds, domain.labels
-    )
-    maps = []
-    for dim, output in enumerate(transform.maps):
-        offset = shifts.get(output.input_dimension, 0) if output.method == SINGLE else 0
+def _to_origin(domain: IndexDomain, dim: int, origin: int) -> int:
+    """Return what must be added for `dim` to begin at `origin`."""
+    low = domain._low[dim]
+    if low == -INF:
+        raise StoreError(f"Interval {iv.interval_text(low, domain._high[dim])} is not bounded below")
+    if not MIN_FINITE <= origin <= MAX_FINITE:
+        limits = iv.interval_text(MIN_FINITE, MAX_FINITE + 1)
+        raise OutOfRangeError(f"Origin {origin} is outside valid range {limits}")
+    return origin - low
+
+
+def _translated(transform: IndexTransform, dims: Sequence[int], offsets: Sequence[int]) -> IndexTransform:
+    """Return `transform` with the coordinates of `dims` increased by `offsets`."""
+    domain = transform._domain
+    low, high, shifts = list(domain._low), list(domain._high), [0] * len(domain._low)
+    for dim, offset in zip(dims, offsets, strict=True):
         if offset:
-            what = f"output offset for output dimension {dim}."
-            change = iv.check_int64(output.stride * offset, what)
-            moved_to = iv.check_int64(output.offset - change, what)
-            maps.append(output._replace(offset=moved_to))
-        else:
-            maps.append(output)
-    return _with_domain(transform, moved, maps)
+            low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
+            shifts[dim] = offset
+    moved = IndexDomain._of(
+        tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels
+    )
+    maps = [
+        _shifted(output, offset, dim)
+        if output.method == SINGLE and (offset := shifts[output.input_dimension])
+        else output
+        for dim, output in enumerate(transform._maps)
+    ]
+    return transform._of(moved, tuple(maps))
+
+
+def _shifted(output: OutputMap, offset: int, dim: int) -> OutputMap:
+    """Return `output` for a dimension whose coordinates were increased by `offset`."""
+    _, first, step, source, _, _ = output
+    change = step * offset
+    if not (-_INT64 <= change < _INT64 and -_INT64 <= first - change < _INT64):
+        raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
+    return single_map(source, first - change, step)
 
 
 def stride(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:

@@ -62,12 +62,12 @@ class OutputMap(NamedTuple):
 
 def constant_map(offset: int) -> OutputMap:
     """Return the map to `offset`."""
-    return OutputMap(CONSTANT, offset, 0, -1, None, ANY_INDEX)
+    return tuple.__new__(OutputMap, (CONSTANT, offset, 0, -1, None, ANY_INDEX))
 
 
 def single_map(dim: int, offset: int = 0, stride: int = 1) -> OutputMap:
     """Return the map to `offset + stride * x[dim]`."""
-    return OutputMap(SINGLE, offset, stride, dim, None, ANY_INDEX)
+    return tuple.__new__(OutputMap, (SINGLE, offset, stride, dim, None, ANY_INDEX))
 
 
 def array_map(

@@ -1,6 +1,7 @@
 """Transforms: construction, text, JSON, points, composition, and the bounds a base implies."""
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
@@ -20,6 +21,7 @@ from fsstore.index import (
     inf,
     propagate_bounds,
 )
+from fsstore.index.interval import Bounds, strided_slice
 
 T = IndexTransform(input_shape=[10, 20, 30], input_labels=["x", "y", "z"])
 RESIZABLE = IndexTransform(input_shape=[10], implicit_upper_bounds=[True])
@@ -315,3 +317,44 @@ def test_transforms_are_values():
     for value in (view, view.output, view.output[0]):
         with pytest.raises(TypeError):
             hash(value)
+
+
+def _general(bounds: Bounds, key: slice):
+    """What the rule for all slices says, or the text of its error."""
+    try:
+        return strided_slice(bounds, key.start, key.stop, key.step)
+    except StoreError as error:
+        return str(error)
+
+
+def _indexed(bounds: Bounds, key: slice):
+    """The same of a view."""
+    try:
+        view = identity(IndexDomain._of_bounds([bounds], [""]))[key]
+    except StoreError as error:
+        return str(error).replace("Computing interval slice for dimension 0: ", "")
+    return view.domain.bounds(0), view.maps[0].offset, view.maps[0].stride
+
+
+def test_common_slices_are_what_the_rule_for_all_slices_says():
+    """Bounds, implicit or not, finite or not; starts, stops and steps of both signs, given or left out."""
+    flags = list(itertools.product([False, True], repeat=2))
+    intervals = [(0, 7), (-5, 2), (3, 3), (-inf, 4), (2, inf + 1)]
+    ends = [None, -6, -5, 0, 2, 3, 5, 7, 8]
+    for (low, high), (first, last) in itertools.product(intervals, flags):
+        bounds = Bounds(low, high, first, last)
+        for start, stop, step in itertools.product(ends, ends, [None, 1, 2, 3, 8, -1, -2]):
+            key = slice(start, stop, step)
+            assert _indexed(bounds, key) == _general(bounds, key), (bounds, key)
+
+
+def test_a_move_beyond_the_indices_is_refused():
+    """The interval must stay within the indices there are; its offset must fit in 64 bits, also on the way there."""
+    for view, move in [(T, 2**62), (T, -(2**62)), (T[::-1], 2**62)]:
+        with pytest.raises(StoreError, match="outside valid range"):
+            view.translate_by[move, 0, 0]
+    steep = IndexTransform(input_shape=[3], output=[OutputIndexMap(0, 0, 2**62)])
+    assert steep.translate_by[-1].maps[0].offset == 2**62
+    for far in (3, 2**61):
+        with pytest.raises(StoreError, match=r"overflow computing output offset for output dimension 0\."):
+            steep.translate_by[far]
