@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import index
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from fsstore import _runtime
 from fsstore._pretty import pretty
@@ -24,6 +24,8 @@ from fsstore.spec_options import apply_options, with_mode, written_down
 from fsstore.write_source import source_array
 
 __all__ = ["Stored", "TensorStore"]
+
+T = TypeVar("T")
 
 
 class Stored(NamedTuple):
@@ -97,9 +99,8 @@ class TensorStore(Indexable):
         if order not in ("C", "F"):
             raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
         if batch is not None:
-            later: Future[Any] = batch.later(lambda: self._driver.read(self._transform, order))
-            return later
-        return self._driver.read(self._transform, order)
+            return self._track(lambda: batch.later(lambda: self._driver.read(self._transform, order)))
+        return self._track(lambda: self._driver.read(self._transform, order))
 
     def write(
         self, source: Any, *, batch: Any = None, can_reference_source_data_indefinitely: bool = False
@@ -115,31 +116,20 @@ class TensorStore(Indexable):
                 "Invalid batch: batch can only be specified when copying from a TensorStore source"
             )
         if isinstance(source, TensorStore):
-            return self._copy_from(source)
+            return WriteFutures(self._track(lambda: self._copy_from(source)))
         values = source_array(source, self._driver.dtype)
         del can_reference_source_data_indefinitely  # the source is never referenced after the commit
-        commit = self._track(lambda: self._driver.write(self._transform, values))
-        return WriteFutures(commit)
+        return WriteFutures(self._track(lambda: self._driver.write(self._transform, values)))
 
-    def _track(self, start: Callable[[], Future[None]]) -> Future[None]:
-        """Start a write as part of the transaction, which waits for it before it commits."""
-        transaction = self.transaction
-        if transaction is None:
-            return start()
-        transaction.ledger.begin()
-        try:
-            future = start()
-        except BaseException:
-            transaction.ledger.end()
-            raise
-        future.add_done_callback(lambda _: transaction.ledger.end())
-        return future
-
-    def _copy_from(self, source: TensorStore) -> WriteFutures:
+    def _copy_from(self, source: TensorStore) -> Future[None]:
         from fsstore.copying import copy_between
 
-        commit = copy_between(source, self)
-        return WriteFutures(commit)
+        return copy_between(source, self)
+
+    def _track(self, start: Callable[[], Future[T]]) -> Future[T]:
+        """Start an operation as part of the transaction, which waits for it before it commits."""
+        transaction = self._driver.transaction
+        return start() if transaction is None else transaction.ledger.track(start)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None, context: Any = None) -> Any:
         """Read the whole domain: `numpy.array(store)`."""
@@ -274,7 +264,7 @@ class TensorStore(Indexable):
         async def run() -> TensorStore:
             return self._with(await self._driver.resize(self._transform, Bounds(low, high), chosen))
 
-        return _runtime.start(run(), waits=self._waits())
+        return self._track(lambda: _runtime.start(run(), waits=self._waits()))
 
     def resolve(self, fix_resizable_bounds: bool = False, *, batch: Any = None) -> Future[TensorStore]:
         """Return the store with implicit bounds brought up to date, and made explicit if asked."""
@@ -282,10 +272,10 @@ class TensorStore(Indexable):
         async def run() -> TensorStore:
             return self._with(await self._driver.resolve(self._transform, fix=fix_resizable_bounds))
 
-        if batch is not None:
-            later: Future[TensorStore] = batch.later(lambda: _runtime.start(run(), waits=self._waits()))
-            return later
-        return _runtime.start(run(), waits=self._waits())
+        def begin() -> Future[TensorStore]:
+            return _runtime.start(run(), waits=self._waits())
+
+        return self._track(begin if batch is None else lambda: batch.later(begin))
 
     def storage_statistics(
         self, *, query_not_stored: bool = False, query_fully_stored: bool = False
@@ -298,7 +288,7 @@ class TensorStore(Indexable):
             )
             return Stored(*found)
 
-        return _runtime.start(run(), waits=self._waits())
+        return self._track(lambda: _runtime.start(run(), waits=self._waits()))
 
     def _waits(self) -> bool:
         driver: ArrayDriver = self._driver

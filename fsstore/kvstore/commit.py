@@ -52,8 +52,10 @@ async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
     for key, change in overlay.pending.items():
         if change.refused:
             raise _mismatch(driver, key)
-    begin_creating(driver)
     await _check_observed(driver, overlay.observed)
+    if not (overlay.pending or overlay.deleted):
+        return
+    begin_creating(driver)
     if driver.features.atomic_transactions and isinstance(driver, AtomicDriver):
         await _commit_as_one(driver, overlay)
         return

@@ -23,7 +23,7 @@ class _Ticket(Generic[R]):
 
     def __init__(self, request: R, *, waits: bool) -> None:
         self.request = request
-        self.chosen = False
+        self.chosen = self.gone = False
         self.error: BaseException | None = None
         self._event = None if waits else threading.Event()
         self._loop = asyncio.get_running_loop() if waits else None
@@ -87,6 +87,7 @@ class CommitQueue(Generic[R]):
             await ticket.wait()
         except BaseException:
             with self._lock:
+                ticket.gone = True
                 if ticket in self._waiting:
                     self._waiting.remove(ticket)
             if ticket.chosen:
@@ -104,11 +105,12 @@ class CommitQueue(Generic[R]):
                 one.error = copy.copy(error)
             raise
         except BaseException:
-            # the leader was cancelled, the others were not: they try again
-            for one in others:
-                self._again(one.request)
+            # the leader was cancelled: those of the others who were not try again
             with self._lock:
-                self._waiting[:0] = others
+                left = [one for one in others if not one.gone]
+                self._waiting[:0] = left
+            for one in left:
+                self._again(one.request)
             others = []
             raise
         finally:

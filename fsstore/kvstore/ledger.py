@@ -3,8 +3,8 @@
     open --commit--> waiting for operations begun inside --> writing --> done or failed
       \\--abort--> aborted
 
-Operations that are running when the commit is asked for belong to it: `begin` and `end` count them, and the last to
-end starts the writing.  Coroutines of stores that never wait are driven on a pool thread for computing, because
+Operations that were begun when the commit is asked for belong to it: `track` counts them, and the last to end starts
+the writing.  Coroutines of stores that never wait are driven on a pool thread for computing, because
 writing may block and functions compute; the pool for input and output is left to the stores.  What is written, and
 how, is `commit`'s business.
 """
@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Literal
+from contextvars import ContextVar
+from typing import Any, Literal, TypeVar
 
 from fsstore import _runtime
 from fsstore import future as futures
@@ -27,6 +28,9 @@ from fsstore.kvstore.overlay import Overlay
 __all__ = ["Ledger", "Phase"]
 
 Phase = Literal["open", "waiting", "writing", "aborted"]
+T = TypeVar("T")
+_starting: ContextVar[tuple[Ledger, ...]] = ContextVar("_starting", default=())
+"""The transactions of the operation that is being started here, and of the task that carries it out."""
 
 
 class Ledger:
@@ -63,22 +67,38 @@ class Ledger:
         self._writing: Any = None
         self._after: dict[Hashable, Callable[[bool], None]] = {}
 
-    def begin(self) -> None:
-        """Announce an operation; raise when the transaction is no longer open.  `end` must follow."""
+    def track(self, start: Callable[[], Future[T]]) -> Future[T]:
+        """Start an operation, for which the commit will wait; it fails when the transaction is no longer open.
+
+        What an operation starts, as a copy does reads, belongs to it also after the commit was asked for.
+        """
+        around = _starting.get()
         with self._lock:
-            self.require_open()
+            if self.phase != "open" and not (self.phase == "waiting" and self in around):
+                return futures.failed(self._closed())
             self._running += 1
+        token = _starting.set((*around, self))
+        try:
+            future = start()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            _starting.reset(token)
+        future.add_done_callback(lambda _: self._end())
+        future.force()  # small reads wait for others until somebody asks for one, and the commit would for ever
+        return future
+
+    def _end(self) -> None:
+        """Take leave of an operation; the last one lets a waiting commit go on."""
+        with self._lock:
+            self._running -= 1
+        self._write_when_quiet()
 
     def require_open(self) -> None:
         """Raise when the transaction is no longer open."""
         if self.phase != "open":
             raise self._closed()
-
-    def end(self) -> None:
-        """Take leave of an operation; the last one lets a waiting commit go on."""
-        with self._lock:
-            self._running -= 1
-        self._write_when_quiet()
 
     def overlay(self, driver: KvDriver) -> Overlay:
         """Return the pending changes of a store, or raise when the transaction no longer takes any."""
@@ -160,10 +180,11 @@ class Ledger:
             if self.phase != "waiting" or self._running:
                 return
             self.phase = "writing"
-        changed = [driver for driver, overlay in self._overlays.items() if not overlay.empty]
-        if not changed:
+        # a store that was only read is left alone: a database that does not exist would be made
+        self._overlays = {driver: overlay for driver, overlay in self._overlays.items() if not overlay.empty}
+        if not self._overlays:
             futures.resolve(self.future, None)
-        elif any(driver.features.waits for driver in changed):
+        elif any(driver.features.waits for driver in self._overlays):
             self._writing = _runtime.start(self._write())
         else:
             self._writing = _runtime.submit(_runtime.drive, self._write())

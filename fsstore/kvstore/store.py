@@ -180,7 +180,7 @@ class KvStore:
         bound = math.inf if staleness_bound is None else float(staleness_bound)
         request = tuple.__new__(Read, (self._key(key), start, stop, known, bound))
         if self._transaction is not None:
-            return self._track(lambda: begin_read(self._driver(), request, batch))
+            return self._transaction.ledger.track(lambda: begin_read(self._driver(), request, batch))
         driver = self._open.driver
         return begin_read(driver, request) if batch is None else batch.read(driver, request)
 
@@ -198,13 +198,13 @@ class KvStore:
             return put(self._transaction, driver, request)
         if value is not None and driver.features.slow_writes:
             return queued(driver, request)
-        return self._begin(write_one(driver, request))
+        return self._begin(lambda: write_one(driver, request))
 
     def delete_range(self, range: Range) -> Future[None]:  # noqa: A002  # TensorStore's name
         """Delete every key in a range, relative to the path."""
         if not isinstance(range, Range):
             raise TypeError(f"range must be a KvStore.KeyRange, not {type(range).__name__}")
-        return self._begin(self.prefix.delete_range(range), slow=True)
+        return self._begin(lambda: self.prefix.delete_range(range), slow=True)
 
     def list(  # TensorStore's name
         self,
@@ -214,7 +214,7 @@ class KvStore:
         """Return the keys of a range as `bytes`, relative to the path, without their first bytes."""
         if strip_prefix_length < 0:
             raise StoreError(f"strip_prefix_length must not be negative: {strip_prefix_length}")
-        return self._begin(_keys(self.prefix, range, strip_prefix_length))
+        return self._begin(lambda: _keys(self.prefix, range, strip_prefix_length))
 
     def experimental_copy_range_to(
         self,
@@ -233,7 +233,7 @@ class KvStore:
             return futures.failed(UnimplementedError("CopyRange not supported"))
         keys = (source_range or Range()).with_prefix(self.path)
         cut = len(key_bytes(self.path))
-        return target._begin(copying(self._open.driver, keys, cut, target.path), slow=True)
+        return target._begin(lambda: copying(self._open.driver, keys, cut, target.path), slow=True)
 
     def __getitem__(self, key: Key) -> bytes:
         """Return the value of a key; raise `KeyError` when it is missing."""
@@ -294,30 +294,14 @@ class KvStore:
             raise TypeError(f"a key is str or bytes, not {type(key).__name__}")
         return self._open.path + key_text(key)
 
-    def _begin(self, operation: Coroutine[Any, Any, T], *, slow: bool = False) -> Future[T]:
+    def _begin(self, operation: Callable[[], Coroutine[Any, Any, T]], *, slow: bool = False) -> Future[T]:
         """Run an operation: on the event loop, here, or on a pool thread if it is slow and blocks."""
         features = self._open.driver.features
-        if slow and features.slow_writes and self._transaction is None:
-            return _in_thread(operation)
-        try:
-            return self._track(lambda: _runtime.start(operation, waits=features.waits))
-        except BaseException:
-            operation.close()
-            raise
-
-    def _track(self, start: Callable[[], Future[T]]) -> Future[T]:
-        """Start an operation as part of the transaction, which waits for it before it commits."""
-        if self._transaction is None:
-            return start()
-        ledger = self._transaction.ledger
-        ledger.begin()
-        try:
-            future = start()
-        except BaseException:
-            ledger.end()
-            raise
-        future.add_done_callback(lambda _: ledger.end())
-        return future
+        if self._transaction is not None:
+            return self._transaction.ledger.track(lambda: _runtime.start(operation(), waits=features.waits))
+        if slow and features.slow_writes:
+            return _in_thread(operation())
+        return _runtime.start(operation(), waits=features.waits)
 
 
 async def _open_store(spec: KvSpec, context: Context, transaction: Transaction | None) -> KvStore:

@@ -121,6 +121,39 @@ def transactions(o):
     o.note("pickle", lambda: pickle.dumps(store.with_transaction(o.ts.Transaction())))
 
 
+def ends_of_transactions(o):
+    """What was begun before the commit or the abort belongs to the transaction; what is begun later fails."""
+    store, other = o.create(), o.create(o.spec("b/"))
+    store.write(VALUES).result()
+    columns = o.ts.concat([other[:5], other[5:]], axis=0)
+    for end in ("commit_async", "abort"):
+        transaction = o.ts.Transaction()
+        inside = store.with_transaction(transaction)
+        element, everything = inside[3].read(), inside.read()
+        if end == "commit_async":
+            begun = [other.with_transaction(transaction).write(inside)]
+            begun.append(columns.with_transaction(transaction)[:2].write([7, 8]))
+        o.note(f"{end}", lambda end=end, ended=transaction: getattr(ended, end)() and ended.future.result())
+        o.note(f"{end} element", element.result)
+        o.note(f"{end} everything", everything.result)
+        late = {
+            "read": inside.read,
+            "write": lambda to=inside: to.write(1),
+            "resize": lambda to=inside: to.resize(exclusive_max=[12]),
+            "resolve": inside.resolve,
+            "statistics": lambda to=inside: to.storage_statistics(query_not_stored=True),
+            "key": lambda to=inside.kvstore: to.read("x"),
+            "write of a key": lambda to=inside.kvstore: to.write("x", b""),
+            "keys": inside.kvstore.list,
+            "deletion": lambda to=inside.kvstore: to.delete_range(o.ts.KvStore.KeyRange()),
+        }
+        futures = {name: begin() for name, begin in late.items()}
+        for name, future in futures.items():
+            o.note(f"{end} {name}", future.result)
+    o.note("copied", lambda: other[2:].read().result())
+    o.note("begun", lambda: [each.result() for each in begun])
+
+
 def creation_in_transactions(o):
     """Arrays are created and replaced in transactions."""
     creation = o.ts.Transaction()
@@ -266,6 +299,7 @@ BEHAVIOURS = [
     handles,
     resizes,
     transactions,
+    ends_of_transactions,
     creation_in_transactions,
     assumptions,
     batches,

@@ -8,14 +8,16 @@ import itertools
 import pytest
 
 from fsstore import _runtime
+from fsstore import future as futures
 from fsstore._runtime import drive
-from fsstore.errors import AbortedError, StoreError, TransactionCancelledError
+from fsstore.errors import AbortedError, NotFoundError, StoreError, TransactionCancelledError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.overlay import Overlay
+from fsstore.kvstore.store import KvStore
 from fsstore.kvstore.transaction import Transaction
 from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.testing.doubles import Faulty, Recording, Slow
@@ -280,6 +282,23 @@ def test_atomic_is_refused_where_the_store_cannot(tmp_path):
     assert (value(base, "p"), value(base, "q")) == (b"2", None)
 
 
+def test_what_is_only_read_is_not_made(tmp_path):
+    """A commit leaves alone what was read inside: a database or a set of references that does not exist stays so."""
+    stores = [
+        KvStore.open(f"file://{tmp_path}/{url}:").result() for url in ("db/|ocdbt", "refs.json|reference")
+    ]
+    for repeatable in (False, True):
+        transaction = Transaction(repeatable_read=repeatable)
+        assert stores[0].with_transaction(transaction).read("k").result().state == "missing"
+        with pytest.raises(NotFoundError, match="There is no reference set"):
+            stores[1].with_transaction(transaction).read("k").result()
+        write(inside(local(tmp_path), transaction), Write("other", b"1"))
+        transaction.commit_sync()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    with pytest.raises(NotFoundError, match="There is no reference set"):
+        stores[1].read("k").result()
+
+
 def test_atomic_across_stores_is_refused():
     """Two stores cannot be written in one step."""
     one, two = KvPrefix(MemoryDriver()), KvPrefix(MemoryDriver())
@@ -334,14 +353,15 @@ def test_commit_waits_for_running_operations():
     """An operation begun before the commit was asked for belongs to it; a later one is refused."""
     base = KvPrefix(MemoryDriver())
     transaction = Transaction()
-    transaction.ledger.begin()
+    operation = futures.pending()
+    assert transaction.ledger.track(lambda: operation) is operation
     future = transaction.commit_async()
     assert transaction.commit_started
     assert not future.done()
     with pytest.raises(StoreError, match=r"Transaction not open \(commit already started\)"):
-        transaction.ledger.begin()
+        transaction.ledger.track(futures.pending).result(timeout=10)
     write(inside(base, transaction), Write("k", b"late"))
-    transaction.ledger.end()
+    futures.resolve(operation, None)
     future.result(timeout=10)
     assert value(base, "k") == b"late"
     with pytest.raises(StoreError, match=r"Transaction not open \(commit already started\)"):

@@ -55,6 +55,31 @@ def test_cancelled_writers_do_not_block_the_others():
     assert {f"k{number}" for number in range(12) if number not in (0, 3, 7)} | {"last"} <= set(keys)
 
 
+@pytest.mark.parametrize("cancelled", [(1, 2), (2, 1), (3, 1, 2)])
+def test_the_queue_goes_on_when_a_follower_and_then_its_leader_are_cancelled(cancelled):
+    """Nobody is given the lead who has left: then everybody else would wait for ever."""
+    committed = []
+
+    async def commit(requests):
+        await asyncio.sleep(0.01)
+        committed.extend(requests)
+
+    async def work():
+        queue = CommitQueue(commit, waits=True)
+        tasks = [asyncio.ensure_future(queue.submit(number)) for number in range(4)]
+        await tasks[0]  # and the next leads, with all others in its commit
+        await asyncio.sleep(0)
+        for number in cancelled:
+            tasks[number].cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait_for(queue.submit("last"), 10)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    done = call(work())
+    assert [isinstance(one, asyncio.CancelledError) for one in done] == [n in cancelled for n in range(4)]
+    assert committed == [0, *sorted({1, 2, 3} - set(cancelled)), "last"]
+
+
 def test_errors_reach_every_writer_of_a_commit():
     """A commit that fails fails all who were in it, and the queue goes on."""
     calls = []
