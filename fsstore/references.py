@@ -32,11 +32,11 @@ from fsstore.kvstore.live import is_live_set
 from fsstore.kvstore.reference.collection import References, Saving
 from fsstore.kvstore.reference.grid import Grid
 from fsstore.kvstore.reference.json_refs import from_mapping
-from fsstore.kvstore.reference.kind import policy_of, reference_driver
+from fsstore.kvstore.reference.kind import driver_in_memory, policy_of, targets_of
 from fsstore.kvstore.reference.live_set import live_state, live_targets
 from fsstore.kvstore.reference.load import Reading, load
 from fsstore.kvstore.reference.location import beside
-from fsstore.kvstore.reference.overlay import Overlay, State
+from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.report import Report, Touched
 from fsstore.kvstore.reference.scan import ScanError, Scanned, combine, scan_files
 from fsstore.kvstore.reference.targets import Targets, check_prefixes, open_with_spec
@@ -118,29 +118,20 @@ def store(
     """Return the key-value store of a set in memory: a mapping, `References`, or a live `ReferenceFileSystem`.
 
     Relative URLs start from where the set lies, those of a mapping from the working directory.  Writes change this
-    store only.
+    store only.  That of a mapping is pickled with the references it has by then, without credentials in `targets`.
     """
     from fsstore.kvstore.opened import OpenKv
     from fsstore.kvstore.spec import KvSpec
     from fsstore.kvstore.spec_parse import kv_kind
 
     refs = _runtime.call(_open(source, Reading(target)))
-    members = _members(targets=targets, rewrite=rewrite, allow=allow)
-    members["targets"] = {**live_targets(source), **members.get("targets", {})}
-    driver = reference_driver(
-        Overlay(refs.state, None, writable=True),
-        members,
-        base=refs.place,
-        described="reference set in memory",
-    )
+    granted = {**live_targets(source), **targets_of(targets or {})}
+    members = {"targets": granted, "rewrite": rewrite, "allow": allow}
+    driver = driver_in_memory(refs.state, members, refs.place)
     kind = kv_kind("memory")
     if kind is None:
         raise StoreError("the memory key-value store is not registered")
     return KvStore.of(OpenKv(driver, "", KvSpec.of(kind, "").replace(live=driver)))
-
-
-def _members(**given: Any) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def inspect(source: Any) -> Report:

@@ -182,5 +182,7 @@ async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGr
     described = place.prefix.describe()
     if not nodes and not found.damaged:
         raise NotFoundError(f"There are no arrays or groups in {described}")
+    if "" in nodes and nodes[""].kind == "array":
+        raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
     return OpenGroup(bound, nodes, found.damaged, described, place.driver.id == "reference", place)

@@ -221,11 +221,17 @@ class KvSpec:
             return "KvStore.Spec(...)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the parts; resources pickled together stay shared."""
-        if self.live is not None:
-            raise UnimplementedError("A key-value store over a live object cannot be pickled")
+        """Pickle the parts; resources pickled together stay shared.
+
+        Live objects may hold credentials and files: only drivers that say how they are pickled are.
+        """
+        if self.live is not None and type(self.live).__reduce__ is object.__reduce__:
+            raise UnimplementedError(
+                f"{self.live.describe_key(self._path)} cannot be pickled: it is a live object, and only stores"
+                " opened by URL or JSON go to other processes"
+            )
         parts = {name: getattr(self, name) for name in ("members", "resources", "base", "context")}
-        return _unpickle, (self.kind.id, self._path, parts)
+        return _unpickle, (self.kind.id, self._path, parts, self.live)
 
 
 def _default_reference(name: str) -> str:
@@ -233,10 +239,10 @@ def _default_reference(name: str) -> str:
     return name if kind is None else kind.name
 
 
-def _unpickle(name: str, path: str, parts: dict[str, Any]) -> KvSpec:
+def _unpickle(name: str, path: str, parts: dict[str, Any], live: KvDriver | None = None) -> KvSpec:
     from fsstore.kvstore.spec_parse import kv_kind
 
     kind = kv_kind(name)
     if kind is None:
         raise StoreError(f"{quote(name)} is not a registered KvStore driver")
-    return KvSpec.of(kind, path, **parts)
+    return KvSpec.of(kind, path, **parts).replace(live=live)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import pickle
 import warnings
 import zipfile
+from concurrent.futures import ProcessPoolExecutor
 
 import fsspec
 import numpy as np
@@ -129,14 +131,22 @@ def test_the_same_as_the_kerchunk_engine(tmp_path, scan_hdf5):
     xr.testing.assert_equal(found.load(), expected.load())
 
 
+def loaded(dataset):
+    """Return a dataset with its values, for another process to be asked for it."""
+    return dataset.load()
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_sets_as_dictionaries(tmp_path, scan_hdf5, version):
-    """What kerchunk and VirtualiZarr return is opened without being saved, whole, and chunk by chunk by dask."""
+    """What kerchunk and VirtualiZarr return is opened without being saved: whole, by dask, and in other processes."""
     document = scan_hdf5(netcdf(tmp_path / "a.nc"), inline_threshold=50)
     document = document if version else document["refs"]
     expected = xr.open_dataset(tmp_path / "a.nc", engine="netcdf4").load()
     xr.testing.assert_equal(xr.open_dataset(document, engine="fsstore").load(), expected)
-    xr.testing.assert_equal(xr.open_dataset(document, engine="fsstore", chunks={}).compute(), expected)
+    lazy = xr.open_dataset(document, engine="fsstore", chunks={})
+    xr.testing.assert_equal(lazy.compute(), expected)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+        xr.testing.assert_equal(other.submit(loaded, lazy).result(), expected)
     with pytest.raises(ValueError, match="driver"):
         xr.open_dataset({"driver": "nonsense", **document}, engine="fsstore")
 
@@ -281,6 +291,15 @@ def test_files_without_groups_are_named_for_what_they_are(tmp_path, door):
     (tmp_path / "a.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match=r'a\.json" is json: a single array'):
         door(f"file://{tmp_path}/a.json")
+
+
+@pytest.mark.parametrize("driver", ["zarr2", "zarr3"])
+def test_an_array_is_no_group(tmp_path, driver):
+    """A single array is not opened as a dataset of nothing."""
+    ts.open(f"file://{tmp_path}/a/|{driver}:", create=True, dtype="int8", shape=[2]).result()
+    for url in (f"file://{tmp_path}/a/", f"file://{tmp_path}/a/|{driver}:", f"file://{tmp_path}/|{driver}:a"):
+        with pytest.raises(ValueError, match=r'/a/" is an array and no group'):
+            xr.open_dataset(url, engine="fsstore")
 
 
 def test_variables_that_cannot_be_opened_can_be_left_out(tmp_path):

@@ -368,6 +368,26 @@ def test_credentials_are_not_shown():
     assert "hush" not in repr(driver.spec())
 
 
+def test_sets_in_memory_are_pickled():
+    """The store of a mapping is pickled as it is now, generators included, without credentials in `targets`."""
+    import pickle
+
+    from fsstore import references
+
+    gen = {"key": "x/{{i}}", "url": "{{u}}/{{i}}", "dimensions": {"i": {"stop": 3}}}
+    document = {"version": 1, "templates": {"u": "s3://b"}, "gen": [gen], "refs": {"a": "1", "b": "2"}}
+    store = references.store(document, targets={"s3://b/": {"secret": "hush", "anon": False}})
+    store["c"] = b"3"
+    del store["a"]
+    stored = pickle.dumps(store)
+    assert b"hush" not in stored
+    again = pickle.loads(stored)
+    assert again.list().result() == store.list().result() == [b"b", b"x/0", b"x/1", b"x/2", b"c"]
+    assert [again["b"], again["c"]] == [b"2", b"3"]
+    again["b"] = b"other"
+    assert store["b"] == b"2"
+
+
 def test_urls_of_the_kind():
     """`reference:` and `kerchunk:` name the adapter; a path is a prefix of keys."""
     assert KIND.schemes == ("reference", "kerchunk")

@@ -495,3 +495,17 @@ def test_python_mappings_may_hold_bytes():
         from_mapping({5: "x"})
     with pytest.raises(JsonError):
         from_mapping({"version": 7})
+
+
+@pytest.mark.parametrize("odd", [b"\xff", ("v", np.int64(7), 1), None, {"x": 1}])
+def test_long_mappings_are_taken_in_batches(odd):
+    """Thousands of references, one of which JSON could not say, are all there; so is a key that is no text."""
+    many = {f"x/{n}": [f"u{n % 7}", n, 1] if n % 5 else f"inline {n}" for n in range(10_000)}
+    plain = listed(from_mapping(many))
+    assert plain == listed(from_json(json.dumps(many).encode()))
+    mixed = listed(from_mapping({**many, "x/6000": odd}))
+    value = next(iter(listed(from_mapping({"a": odd})).values()), None)
+    assert mixed.pop("x/6000", None) == value
+    assert mixed == {key: value for key, value in plain.items() if key != "x/6000"}
+    with pytest.raises(JsonError, match="5"):
+        from_mapping({**many, 5: "x"})

@@ -228,3 +228,10 @@ def test_a_host_or_port_that_is_none_is_an_error_of_ours(url):
     """What the client library refuses is told with the URL."""
     with pytest.raises(UrlError, match="Cannot open"):
         KvStore.open(url).result()
+
+
+@pytest.mark.parametrize("live", [{"a": b"1"}, fsspec.filesystem("memory")])
+def test_live_objects_are_not_pickled(live):
+    """What may hold credentials, files or memory of this process stays here, and the error says what does not."""
+    with pytest.raises(UnimplementedError, match=r"cannot be pickled.*opened by URL or JSON"):
+        pickle.dumps(KvStore.open(live).result())

@@ -16,14 +16,14 @@ import numpy as np
 
 from fsstore import _runtime
 from fsstore._json import Json, quote
-from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.coalesce import Ints
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.excerpt import Excerpts
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.bound import FREE, check_length, limits_of, refuse_larger
 from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher
-from fsstore.kvstore.reference.kind import KIND
+from fsstore.kvstore.reference.kind import KIND, driver_in_memory
 from fsstore.kvstore.reference.overlay import Overlay, inline_generation
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE
@@ -52,15 +52,17 @@ class ReferenceDriver:
 
     def __eq__(self, other: object) -> bool:
         """Return whether `other` is a driver of the same stored set, opened in the same way."""
-        return self is other or (isinstance(other, ReferenceDriver) and self._identity() == other._identity())
+        return self is other or (isinstance(other, ReferenceDriver) and _identity(self) == _identity(other))
 
     def __hash__(self) -> int:
         """Return a hash that agrees with equality."""
         return hash(self.fetcher.described)
 
-    def _identity(self) -> tuple[Any, ...]:
-        owner = None if self.overlay.is_stored else id(self.overlay)
-        return owner, self.fetcher.described, self.fetcher.targets.base, self._members
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a set in memory as it is now; one that lies somewhere is opened again by its spec."""
+        if self.overlay.is_stored or self.fetcher.targets.base is not None:
+            raise UnimplementedError(f"{self.fetcher.described} cannot be pickled")
+        return driver_in_memory, (self.overlay.state, self._members)
 
     @property
     def features(self) -> Features:
@@ -187,6 +189,11 @@ class ReferenceDriver:
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+def _identity(driver: ReferenceDriver) -> tuple[Any, ...]:
+    owner = None if driver.overlay.is_stored else id(driver.overlay)
+    return owner, driver.fetcher.described, driver.fetcher.targets.base, driver.spec()
 
 
 def _entries(names: Sequence[str], resolved: Resolved) -> list[Entry]:

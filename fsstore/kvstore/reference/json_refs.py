@@ -11,6 +11,7 @@ reported, with its key and the byte where it stands, all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from fsstore.kvstore.reference.value import decode_value, plain_text
 __all__ = ["Pieces", "from_json", "from_mapping"]
 
 MAX_PROBLEMS = 100
+_BATCH = 4096
 FREE_TEXT, MOST_GROWTH = 2**26, 64
 """Characters that the URLs of a set may render to, and how many times what was written they may be beyond."""
 Pieces = Callable[[], Iterable[json_scan.Buffer]]
@@ -71,9 +73,19 @@ class _Refs:
     def enter(self, key: str) -> Sink | None:  # the contract of sinks
         return None
 
-    def value(self, key: str, value: Any) -> None:
-        """Take a member of a Python mapping."""
-        self._keep(key, "", lambda: decode_value(value))
+    def values(self, members: Mapping[Any, Any]) -> None:
+        """Take the members of a Python mapping, many at a time where there is nothing special about them."""
+        items = iter(members.items())
+        while some := list(islice(items, _BATCH)):
+            if not all(type(key) is str for key, _ in some) or not self.batch(dict(some)):
+                for key, value in some:
+                    self._value(key, value)
+
+    def _value(self, key: Any, value: Any) -> None:
+        if isinstance(key, str):
+            self._keep(key, "", lambda: decode_value(value))
+        else:
+            self.problems.append(f"Expected text as key, but received: {key!r}")
 
     def _keep(self, key: str, place: str, decode: Callable[[], Any]) -> None:
         try:
@@ -212,13 +224,9 @@ def from_mapping(
     found = mapping.get("refs", {}) if one or plain else mapping
     if not isinstance(found, Mapping):
         raise JsonError('Error parsing object member "refs": Expected object')
-    for key, value in found.items():
-        if key == "version" and value is None and found is mapping:
-            continue
-        if isinstance(key, str):
-            refs.value(key, value)
-        else:
-            refs.problems.append(f"Expected text as key, but received: {key!r}")
+    if found is mapping and "version" in mapping:  # it is null
+        found = {key: value for key, value in mapping.items() if key != "version"}
+    refs.values(found)
     if one or plain:
         return _version_1(refs, mapping.get("templates"), mapping.get("gen"), overrides)
     return _version_1(refs, None, None, overrides)

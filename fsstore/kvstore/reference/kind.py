@@ -31,7 +31,15 @@ from fsstore.kvstore.reference.writer import JsonDocument
 from fsstore.kvstore.secret import guard
 from fsstore.url import decode_path, encode_path, reject_query
 
-__all__ = ["KIND", "ReferenceKind", "beside", "open_reference", "reference_driver"]
+__all__ = [
+    "KIND",
+    "ReferenceKind",
+    "beside",
+    "driver_in_memory",
+    "open_reference",
+    "reference_driver",
+    "targets_of",
+]
 
 _LOCAL_DRIVERS = ("file", "memory")
 
@@ -40,7 +48,8 @@ def _strings(value: Any) -> dict[str, str]:
     return {name: string(text) for name, text in obj(value).items()}
 
 
-def _targets(value: Any) -> dict[str, Any]:
+def targets_of(value: Any) -> dict[str, Any]:
+    """Return the member `targets`, its credentials hidden from JSON, messages and pickles."""
     found = {prefix: _guarded(how) for prefix, how in obj(value).items()}
     for prefix, how in found.items():
         if how is None or isinstance(how, bool | int | float | list):
@@ -50,7 +59,6 @@ def _targets(value: Any) -> dict[str, Any]:
 
 
 def _guarded(how: Any) -> Any:
-    """Return one entry of `targets`, its credentials hidden from JSON, messages and pickles."""
     return guard(dict(how)) if isinstance(how, Mapping) else guard(how) if isinstance(how, str) else how
 
 
@@ -77,7 +85,7 @@ class ReferenceKind:
         """Take the members of the kind."""
         taken: dict[str, Any] = {
             "target": fields.take("target", optional(string)),
-            "targets": fields.take("targets", _targets),
+            "targets": fields.take("targets", targets_of),
             "rewrite": fields.take("rewrite", _strings),
             "templates": fields.take("templates", _strings),
             "allow": fields.take("allow", optional(_allow)),
@@ -178,6 +186,12 @@ async def open_reference(
         open_target=open_target,
         described=f"reference set {base.describe()}",
     )
+
+
+def driver_in_memory(state: State, members: Mapping[str, Any], base: KvPrefix | None = None) -> KvDriver:
+    """Return the key-value store over a set in memory; what is written changes this store only."""
+    overlay = Overlay(state, None, writable=True)
+    return reference_driver(overlay, members, base=base, described="reference set in memory")
 
 
 def reference_driver(

@@ -15,9 +15,10 @@ import numpy as np
 
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.gen import Gen
+from fsstore.kvstore.reference.gen import Gen, parse_gen
 from fsstore.kvstore.reference.gen_index import GenIndex
 from fsstore.kvstore.reference.table import ABSENT, Row, Rows, Table
+from fsstore.kvstore.reference.template import Templates
 from fsstore.kvstore.reference.value import Located
 
 __all__ = ["Page", "ReferenceSet", "Resolved", "TableSet"]
@@ -78,11 +79,15 @@ class TableSet:
     def __init__(
         self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None
     ) -> None:
-        self.table, self.gens, self.described = table, gens, described or {}
+        self.table, self.gens, self.described = table, gens, dict(described or {})
         self._index = GenIndex(gens)
         self._ids: dict[str, int] = {}
         self._text = 0
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the table, and the text of the generators."""
+        return _again, (self.table, self.described)
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`."""
@@ -204,3 +209,9 @@ def _check_listed(gens: Sequence[Gen]) -> None:
         raise ResourceExhaustedError(
             f"Cannot list the {count} keys of generators such as {gens[0].key.text!r}"
         )
+
+
+def _again(table: Table, described: Mapping[str, Any]) -> TableSet:
+    """Return a set whose generators are made of their text once more: they are compiled."""
+    named = Templates(described.get("templates", {}))
+    return TableSet(table, tuple(parse_gen(gen, named) for gen in described.get("gen", ())), described)
