@@ -24,7 +24,7 @@ from fsstore._json import Json, dumps, quote
 from fsstore.context import Context
 from fsstore.driver.auto import enter
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
-from fsstore.errors import NotFoundError, StoreError, UnimplementedError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
     NO_VALUE,
@@ -237,11 +237,7 @@ class ViewDriver:
 
     async def _read_through(self, job: _Job) -> ReadResult:
         assert job.shown.driver is not None
-        try:
-            value = await read_through(job.shown.presentation, job.shown.driver, job.position)
-        except NotFoundError:
-            return ReadResult("missing", b"", NO_VALUE, now())
-        return _cut(job.read, value)
+        return _cut(job.read, await read_through(job.shown.presentation, job.shown.driver, job.position))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Refuse: what is presented is read-only."""

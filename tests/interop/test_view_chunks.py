@@ -11,16 +11,21 @@ import zarr
 import fsstore as ts
 from fsstore import _runtime
 from fsstore.context import Context
-from fsstore.errors import StoreError
+from fsstore.errors import NotFoundError, StoreError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.view import open_view
-from fsstore.testing.doubles import Recording
+from fsstore.testing.doubles import Faulty, Recording
 
 SHAPE, CHUNKS = (5, 7), (2, 3)
 VALUES = np.arange(35).reshape(SHAPE)
 
+SHARDS = {
+    "chunk_shape": [1, 3],
+    "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+}
 SAME_V2 = {
     "raw": {"compressor": None},
     "zstd": {"compressor": {"id": "zstd", "level": 3}},
@@ -190,6 +195,18 @@ def test_a_damaged_chunk_is_an_error():
     _, view = _shown(driver, 3)
     with pytest.raises(StoreError, match='Error reading "0.1"'):
         _runtime.call(view.prefix.read("c/0/1"))
+
+
+def test_a_store_that_is_gone_is_an_error():
+    """A chunk that is read through its array is not called missing when the whole store is: it would be fill values."""
+    driver, _ = _stored_v3([{"name": "sharding_indexed", "configuration": SHARDS}])
+    gone = []
+    faulty = Faulty(driver, lambda _, key: NotFoundError(f"all of it, {key} too") if gone else None)
+    view = _runtime.call(open_view(live_kv(KvPrefix(faulty)), Context(), zarr_format=2))
+    assert _runtime.call(view.prefix.read("0.0")).state == "value"
+    gone.append(True)
+    with pytest.raises(NotFoundError, match="all of it"):
+        _runtime.call(view.prefix.read("0.0"))
 
 
 def test_views_of_stores_that_never_wait_never_wait():

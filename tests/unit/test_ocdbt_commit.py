@@ -7,9 +7,12 @@ import pytest
 from fsstore._runtime import call, drive
 from fsstore.cache_pool import CachePool
 from fsstore.errors import StoreError
+from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.ocdbt.kind import open_database
 from fsstore.kvstore.ocdbt.mutation import Request
@@ -284,3 +287,16 @@ def test_manifest_in_another_store(manifests):
     assert ("manifest.ocdbt" in data.storage.values) == (manifests != "apart")
     again = open_database(KvPrefix(data), manifests=place)
     assert bytes(drive(again.read_many([Read("a")]))[0].value) == b"1"
+
+
+@pytest.mark.parametrize("far", ["data", "manifest"])
+def test_files_here_and_the_rest_far_away(tmp_path, far):
+    """Where either store waits, everything is done on the event loop, also what is slow on local files."""
+    here, there = KvPrefix(LocalDriver(Protocol(sync=False)), f"{tmp_path}/"), KvPrefix(Slow(MemoryDriver()))
+    base, manifests = (there, here) if far == "data" else (here, there)
+    store = KvStore.of(live_kv(KvPrefix(open_database(base, manifests=manifests))))
+    store.write("a", b"1").result(timeout=60)
+    store["b"] = b"2"
+    assert (store["a"], store.list().result(timeout=60)) == (b"1", [b"a", b"b"])
+    store.delete_range(KvStore.KeyRange("b")).result(timeout=60)
+    assert store.list().result(timeout=60) == [b"a"]

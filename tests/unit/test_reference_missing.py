@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import fsspec
 import numpy as np
@@ -12,8 +13,13 @@ import zarr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.errors import FailedPreconditionError, NotFoundError
+from fsstore._runtime import drive
+from fsstore.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError
+from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.reference.kind import open_reference
 from fsstore.listing import list_arrays
+from fsstore.testing.doubles import Faulty
 
 _NEW = ("refs.json", "refs.json.zst", "refs.parq", "refs.parquet/")
 _NAMES = (*_NEW, "directory")
@@ -61,6 +67,30 @@ def _readers(url, context):
             ts.open(assumed, context=context, assume_metadata=True, open=True).result().read().result()
         ),
     }
+
+
+@pytest.mark.parametrize("writable", [True, False])
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ("refs.json", "refs.json"),
+        ("set", "set/.zmetadata"),
+        ("refs.parq", "refs.parq/.zmetadata"),
+        ("refs.parq/", "refs.parq/.zmetadata"),
+    ],
+)
+def test_a_set_that_cannot_be_read_is_not_missing(path, refused, writable):
+    """A refusal while the set is looked for is told as such, whichever of its possible forms it concerns."""
+
+    class Refusing(Faulty):
+        @property
+        def features(self):
+            return replace(super().features, writable=writable)
+
+    error = PermissionDeniedError("not for you")
+    base = KvPrefix(Refusing(MemoryDriver(), lambda _, key: error if key == refused else None), path)
+    with pytest.raises(PermissionDeniedError, match="not for you"):
+        drive(open_reference(base, {}))
 
 
 @pytest.mark.parametrize("name", _NAMES)

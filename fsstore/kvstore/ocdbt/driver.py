@@ -75,14 +75,15 @@ class OcdbtDriver:
         manifests = self.source.manifests.driver.features
         guarded = manifests.conditional_write or manifests.create_only or self._options.single_writer
         writable = base.writable and manifests.writable and self.choice is None and guarded
+        waits = base.waits or manifests.waits
         return Features(
-            waits=base.waits or manifests.waits,
+            waits=waits,
             writable=writable,
             create_only=writable,
             conditional_write=writable,
             atomic_transactions=writable,
             sorted_scan=True,
-            slow_writes=base.slow_writes or manifests.slow_writes,
+            slow_writes=not waits and (base.slow_writes or manifests.slow_writes),
         )
 
     @property

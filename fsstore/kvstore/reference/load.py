@@ -57,8 +57,8 @@ async def load(base: KvPrefix, reading: Reading) -> State:
     document = None if likely_directory else await _document(base)
     if document is None or document.state != "value":
         inside = await directory(base)
-        found = await _probe(inside, ".zmetadata")
-        if found is not None and found.state == "value":
+        found = await inside.read(".zmetadata")
+        if found.state == "value":
             try:
                 return State(ParquetSet(PartitionFiles(inside), found.value), {}, found.generation)
             except StoreError as error:
@@ -91,14 +91,18 @@ def _missing(base: KvPrefix, creates: str) -> str:
 async def _document(base: KvPrefix) -> ReadResult | None:
     """Read a document, or the first piece of a large one that `_rest` can read on.
 
-    Some stores answer a directory's path with an error, which then is no document.
+    Some stores answer a directory's path with an error: where a parquet set is, that is no document.
     """
     try:
         return await _first_piece(base) or await base.read()
-    except StoreError:
-        if await _probe(await directory(base), ".zmetadata") is not None:
-            return None
-        raise
+    except StoreError as error:
+        try:
+            inside = await (await directory(base)).read(".zmetadata")
+        except StoreError:
+            raise error from None
+        if inside.state == "missing":
+            raise
+        return None
 
 
 async def _first_piece(base: KvPrefix) -> ReadResult | None:
@@ -134,13 +138,6 @@ def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
                 found = _runtime.drive(base.read("", at))
 
     return read
-
-
-async def _probe(base: KvPrefix, key: str) -> ReadResult | None:
-    try:
-        return await base.read(key)
-    except StoreError:
-        return None
 
 
 def decompress(data: Any, limit: int | None = None) -> Pieces:
