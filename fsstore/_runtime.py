@@ -7,13 +7,13 @@ local files) are driven inline on whichever thread asks, because a thread hop co
 Blocking work is handed to pools: `offload` awaits it on the loop, `map_blocking` spreads it over worker threads.
 The pools are sized by context resources; "shared" means one a core for decoding, and a few dozen for input and output.
 Threads that see to whole requests ("request") are of a third kind, because they hand work to both.
+Where no more threads can be had, those there are do the work, and where there are none, who has work does it himself.
 A forked child starts with no threads: the state is reset and made anew on first use.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import threading
 import time
@@ -25,7 +25,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from fsstore import future as futures
-from fsstore.errors import FailedPreconditionError
+from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.future import Future
 
 __all__ = [
@@ -54,6 +54,31 @@ PoolKind = Literal["compute", "io", "request"]
 _IO_THREADS = 32
 
 
+class _Pool(ThreadPoolExecutor):
+    """Threads that do jobs.  A limit on threads, or the exit of the interpreter, keeps no job from being done."""
+
+    def _adjust_thread_count(self) -> None:
+        with suppress(RuntimeError):  # the job is queued, and one of the threads there are will take it
+            super()._adjust_thread_count()
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> ThreadFuture[T]:
+        """Begin a job; where there is no thread at all it is done here and now."""
+        try:
+            job = super().submit(function, *args, **options)
+        except RuntimeError:  # the interpreter exits
+            return _done(function, *args, **options)
+        return job if self._threads or not job.cancel() else _done(function, *args, **options)
+
+
+def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFuture[T]:
+    future: ThreadFuture[T] = ThreadFuture()
+    try:
+        future.set_result(function(*args, **options))
+    except Exception as error:  # noqa: BLE001  # the future carries it
+        future.set_exception(error)
+    return future
+
+
 class _State:
     """Everything that lives in threads; replaced as a whole after a fork."""
 
@@ -61,7 +86,7 @@ class _State:
         self.lock = threading.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread_id: int | None = None
-        self.pools: dict[tuple[PoolKind, int], ThreadPoolExecutor] = {}
+        self.pools: dict[tuple[PoolKind, int], _Pool] = {}
 
 
 _state = _State()
@@ -104,7 +129,11 @@ def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
         new.call_soon(started.set)
         new.run_forever()
 
-    threading.Thread(target=run, name="fsstore-loop", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="fsstore-loop", daemon=True).start()
+    except RuntimeError as error:
+        new.close()
+        raise ResourceExhaustedError(f"no thread can be had for the event loop: {error}") from error
     started.wait()
     return new
 
@@ -117,24 +146,15 @@ def on_loop_thread() -> bool:
 futures.refuse_blocking_when(on_loop_thread)
 
 
-def pool(kind: PoolKind, limit: int | None = None) -> ThreadPoolExecutor:
+def pool(kind: PoolKind, limit: int | None = None) -> _Pool:
     """Return the shared pool of a kind, or the one of `limit` threads."""
     size = limit or (core_count() if kind == "compute" else _IO_THREADS)
-    state = _state
-    found = state.pools.get((kind, size))
+    pools = _state.pools
+    found = pools.get((kind, size))
     if found is None:
-        with state.lock:
-            found = state.pools.get((kind, size))
-            if found is None:
-                found = ThreadPoolExecutor(
-                    size, thread_name_prefix=f"fsstore-{kind}", initializer=_mark, initargs=(kind,)
-                )
-                state.pools[kind, size] = found
+        mark = {"initializer": setattr, "initargs": (_worker, "kind", kind)}
+        found = pools.setdefault((kind, size), _Pool(size, thread_name_prefix=f"fsstore-{kind}", **mark))
     return found
-
-
-def _mark(kind: PoolKind) -> None:
-    _worker.kind = kind
 
 
 def on_worker(kind: PoolKind) -> bool:
@@ -172,7 +192,12 @@ def start(
         except Exception as error:  # noqa: BLE001  # the future carries it
             return futures.failed(error)
     future = futures.pending()
-    target = loop()
+    try:
+        target = loop()
+    except StoreError as error:
+        coroutine.close()
+        ended()
+        return futures.failed(error)
 
     async def run() -> None:
         try:
@@ -228,25 +253,8 @@ def call(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> T:
 def submit(
     function: Callable[..., T], *args: Any, kind: PoolKind = "compute", limit: int | None = None
 ) -> ThreadFuture[T]:
-    """Run `function(*args)` on a pool thread."""
+    """Run `function(*args)` on a pool thread, or here where no thread can be had."""
     return pool(kind, limit).submit(function, *args)
-
-
-def has_begun(function: Callable[[], Any], *, kind: PoolKind = "compute", limit: int | None = None) -> bool:
-    """Run `function()` on a pool thread; return False when no thread can be had any more, as at the interpreter's exit.
-
-    A pool that fails to start a thread has queued the job before, and may do it yet: then it is for who is first.
-    """
-    claims = itertools.count()
-
-    def run_once() -> None:
-        if not next(claims):
-            function()
-
-    with suppress(RuntimeError):
-        submit(run_once, kind=kind, limit=limit)
-        return True
-    return next(claims) > 0
 
 
 async def offload(
@@ -298,9 +306,7 @@ def map_in_order(
         while step():
             pass
 
-    others: list[ThreadFuture[None]] = []
-    with suppress(RuntimeError):  # at the exit of the interpreter no thread can be had, and this one does all
-        others.extend(submit(work, kind=kind, limit=limit) for _ in range(workers - 1))
+    others = [submit(work, kind=kind, limit=limit) for _ in range(workers - 1)]
     try:
         for number in range(count):
             while results[number] is _NOTHING and step():
@@ -362,12 +368,8 @@ def spread(
             ended()
             futures.fail(future, failure[0]) if failure else futures.resolve(future, None)
 
-    for number in range(workers):
-        if not has_begun(work, kind=kind):  # at the exit of the interpreter this thread does the rest
-            with lock:
-                running -= workers - number - 1
-            work()
-            break
+    for _ in range(workers):
+        submit(work, kind=kind)
     return future
 
 
@@ -382,9 +384,7 @@ async def pause(seconds: float) -> None:
 async def gather(coroutines: Iterable[Awaitable[T]]) -> list[T]:
     """Await all, in order when driven inline, together on an event loop; the first error cancels the others."""
     calls = list(coroutines)
-    if (
-        len(calls) == 1 or asyncio._get_running_loop() is None
-    ):  # see offload; one alone begins at once, not as a task
+    if len(calls) == 1 or must_not_wait():  # see offload; one alone begins at once, not as a task
         return [await call for call in calls]
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:

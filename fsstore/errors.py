@@ -19,7 +19,7 @@ invalid arguments print none.
      ├─ DeadlineExceededError          DEADLINE_EXCEEDED (TimeoutError)
      ├─ PermissionDeniedError          PERMISSION_DENIED (PermissionError)
      ├─ UnavailableError               UNAVAILABLE: worth trying again
-     ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a size limit refused the input
+     ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a limit of size or of threads
      └─ UnimplementedError             (NotImplementedError), no prefix
 
 Outer layers say where they were with `error.within("Error reading ...")`, which returns the same class
@@ -239,7 +239,7 @@ class UnavailableError(StoreError):
 
 
 class ResourceExhaustedError(StoreError):
-    """Input would need more memory or time than its declared sizes allow, and was refused before that."""
+    """Input would need more memory or time than its declared sizes allow, or the system has no thread left for it."""
 
     prefix = "RESOURCE_EXHAUSTED: "
 

@@ -96,8 +96,8 @@ class _Queue:
         """See that what waits is carried out: by a pool thread, and by the caller too if too much waits."""
         with _lock:
             is_first, self._has_job = not self._has_job, True
-        if is_first and not _runtime.has_begun(self._work, kind="request"):
-            self._work()  # at the exit of the interpreter
+        if is_first:
+            _runtime.submit(self._work, kind="request")
         if self._waiting_bytes > _WAITING_BYTES:
             self._work(is_job=False)
 

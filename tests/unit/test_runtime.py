@@ -165,22 +165,52 @@ def test_one_alone_is_awaited_at_once():
     assert order == ["work", "other"]
 
 
-def test_a_job_for_which_no_thread_could_be_started_is_done_once(monkeypatch):
-    """The pool has queued it all the same, and a thread that becomes free finds it there."""
-    limit, go_on, done = 29, threading.Event(), []
-    first = _runtime.submit(go_on.wait, 20, kind="io", limit=limit)
+def refused(_):
+    """Be the start of a thread where there may be no more."""
+    raise RuntimeError("can't start new thread")
 
-    def refused(_):
-        raise RuntimeError("can't start new thread")
 
-    def job():
-        done.append(1)
+def test_a_job_for_which_there_is_no_thread_is_done_here(monkeypatch):
+    """Who waits for it has its result or its error, whether he asked for one or for many."""
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    done = []
+    assert _runtime.submit(lambda: done.append(1) or 7, kind="io", limit=29).result(10) == 7
+    with pytest.raises(ZeroDivisionError):
+        _runtime.submit(lambda: 1 // 0, kind="io", limit=29).result(10)
+    assert _runtime.map_blocking(lambda n: n * n, range(50), kind="io", limit=29) == [
+        n * n for n in range(50)
+    ]
+    _runtime.spread(done.append, [2, 3], workers=4, kind="request").result(10)
+    assert sorted(done) == [1, 2, 3]
 
+
+def test_a_job_for_which_there_is_no_thread_is_not_done_again_later(monkeypatch):
+    """The executor has queued it all the same; a thread that can be started later leaves it."""
+    done = []
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
-        if not _runtime.has_begun(job, kind="io", limit=limit):
-            job()
+        _runtime.submit(done.append, 1, kind="io", limit=28)
+    _runtime.submit(done.append, 2, kind="io", limit=28).result(10)
+    assert done == [1, 2]
+
+
+def test_a_job_for_which_no_thread_can_be_added_is_done_by_those_there_are(monkeypatch):
+    """It waits for its turn."""
+    go_on, done = threading.Event(), []
+    first = _runtime.submit(go_on.wait, 20, kind="io", limit=27)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    second = _runtime.submit(lambda: done.append(threading.current_thread()), kind="io", limit=27)
+    assert not second.done()
     go_on.set()
     assert first.result(10)
-    _runtime.submit(bool, kind="io", limit=limit).result(10)
-    assert done == [1]
+    second.result(10)
+    assert done != [threading.current_thread()]
+
+
+def test_no_thread_for_the_loop_is_an_error(monkeypatch):
+    """The future fails; nothing is left open, and the next call tries again."""
+    monkeypatch.setattr(_runtime, "_state", _runtime._State())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(errors.ResourceExhaustedError, match="no thread can be had for the event loop"):
+            _runtime.start(_double(1)).result(10)
