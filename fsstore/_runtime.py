@@ -152,8 +152,10 @@ def pool(kind: PoolKind, limit: int | None = None) -> _Pool:
     pools = _state.pools
     found = pools.get((kind, size))
     if found is None:
-        mark = {"initializer": setattr, "initargs": (_worker, "kind", kind)}
-        found = pools.setdefault((kind, size), _Pool(size, thread_name_prefix=f"fsstore-{kind}", **mark))
+        name = f"fsstore-{kind}"
+        found = pools.setdefault(
+            (kind, size), _Pool(size, name, initializer=setattr, initargs=(_worker, "kind", kind))
+        )
     return found
 
 

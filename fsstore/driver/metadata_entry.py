@@ -208,11 +208,16 @@ class MetadataEntry:
             raise FailedPreconditionError(f"Metadata at {self.describe()} does not exist")
         return array
 
+    def is_same(self, one: ChunkedArray, other: ChunkedArray) -> bool:
+        """Return whether both are states of one array, whatever their shapes."""
+        before, after = _fixed(one), _fixed(other)
+        return before == after or dumps(before, allow_nan=True) == dumps(after, allow_nan=True)
+
     def check(self, opened: ChunkedArray, found: ChunkedArray) -> None:
         """Raise unless what was found is the array that was opened, whatever its shape is now."""
-        before, after = _fixed(opened), _fixed(found)
-        if before == after or dumps(before, allow_nan=True) == dumps(after, allow_nan=True):
+        if self.is_same(opened, found):
             return
+        before, after = _fixed(opened), _fixed(found)
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         changes = ", ".join(
             f"{quote(name)} was {dumps(before.get(name))} and is {dumps(after.get(name))}" for name in names

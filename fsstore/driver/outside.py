@@ -1,7 +1,11 @@
-"""Deleting the chunks that a smaller shape leaves outside an array.
+"""Deleting the chunks that a smaller shape has left outside an array, once the smaller shape is stored.
 
-Few are deleted by their names, whether they are stored or not.  Of many, those that are stored are found in a listing:
-an array may have more chunks than could ever be named, of which a handful are stored.
+Few are deleted by their names.  Of many, those that are stored are found in a listing: an array may have more chunks
+than could ever be named, of which a handful are stored.
+
+Meanwhile another process may make the array larger again and write.  So what is stored is looked at first, then the
+shape: if that still leaves a chunk outside, what was seen is from before, and it is deleted under the condition that it
+is still that.  Stores whose deletions take no condition are asked for the shape before each batch.
 """
 
 from __future__ import annotations
@@ -9,41 +13,80 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice, product
-from typing import Any
+from operator import ge
 
 from fsstore.chunk.model import ChunkModel
+from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.format.contract import ChunkedArray
-from fsstore.kvstore.contract import KvPrefix, Write
+from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, Write
 
 __all__ = ["delete_outside"]
 
 _BATCH = 1024
 _LISTED_FROM = 100_000
 
+_Numbers = Sequence[int]
 
-async def delete_outside(store: KvPrefix, array: ChunkedArray, shape: tuple[int, ...]) -> None:
-    """Delete the chunks that have an element of the array as it is and none of the new shape."""
-    model = array.model
-    counts = [_count(axis, extent) for axis, extent in zip(model.axes, array.shape, strict=True)]
-    kept = [
-        min(count, _count(axis, extent))
-        for count, axis, extent in zip(counts, model.axes, shape, strict=True)
-    ]
+
+async def delete_outside(entry: MetadataEntry, old: ChunkedArray, new: ChunkedArray) -> None:
+    """Delete the chunks of `old` that have no element of `new`, nor of the array as others have made it since."""
+    store, model = entry.store, old.model
+    counts = _counts(old)
+    kept = tuple(map(min, counts, _counts(new)))
+    async for chunks in _outside(store, model, counts, kept):
+        keys = [model.key(numbers) for numbers in chunks]
+        seen = await _stored(store, keys)
+        newest = await entry.read(fresh_after=math.inf)
+        if newest is None or not entry.is_same(old, newest):
+            return  # what lies there is not of this array any more
+        present = _counts(newest)
+        gone = [
+            Write(key, None, seen[key])
+            for key, numbers in zip(keys, chunks, strict=True)
+            if key in seen and any(map(ge, numbers, present))
+        ]
+        if gone:
+            await store.write_many(gone)
+
+
+def _counts(array: ChunkedArray) -> tuple[int, ...]:
+    """Return how many chunks an array has along each dimension."""
+    return tuple(
+        axis.chunk_of(extent - 1) + 1 if extent else 0
+        for axis, extent in zip(array.model.axes, array.shape, strict=True)
+    )
+
+
+async def _stored(store: KvPrefix, keys: Sequence[str]) -> dict[str, bytes]:
+    """Return the generations of what is stored; of all keys none where they are no conditions for deleting.
+
+    That is also so in a transaction, which would fail by them when a part of it is stored.
+    """
+    features = store.driver.features
+    if not (features.conditional_write and features.conditional_delete) or hasattr(store.driver, "modify"):
+        return dict.fromkeys(keys, UNKNOWN)
+    answers = await store.read_many([Read(key, 0, 0) for key in keys])
+    return {
+        key: answer.generation for key, answer in zip(keys, answers, strict=True) if answer.state != "missing"
+    }
+
+
+async def _outside(
+    store: KvPrefix, model: ChunkModel, counts: _Numbers, kept: _Numbers
+) -> AsyncIterator[Sequence[_Numbers]]:
+    """Yield the numbers of chunks of which fewer are kept, in batches."""
     number = math.prod(counts) - math.prod(kept)
     if number > _LISTED_FROM and store.driver.features.listable:
-        async for batch in _stored_outside(store, model, kept):
-            await store.write_many([Write(key, None) for key in batch])
+        async for entries in store.scan():
+            found = [model.numbers(entry.key) for entry in entries]
+            yield [numbers for numbers in found if numbers is not None and any(map(ge, numbers, kept))]
         return
-    keys = _keys_outside(model, counts, kept) if number else iter(())
-    while batch := list(islice(keys, _BATCH)):
-        await store.write_many([Write(key, None) for key in batch])
+    named = _named(counts, kept) if number else iter(())
+    while batch := list(islice(named, _BATCH)):
+        yield batch
 
 
-def _count(axis: Any, extent: int) -> int:
-    return axis.chunk_of(extent - 1) + 1 if extent else 0
-
-
-def _keys_outside(model: ChunkModel, counts: Sequence[int], kept: Sequence[int]) -> Iterator[str]:
+def _named(counts: _Numbers, kept: _Numbers) -> Iterator[_Numbers]:
     for dimension in range(len(counts)):
         ranges = [
             *map(range, kept[:dimension]),
@@ -51,16 +94,4 @@ def _keys_outside(model: ChunkModel, counts: Sequence[int], kept: Sequence[int])
             *map(range, counts[dimension + 1 :]),
         ]
         if all(ranges):
-            yield from (model.key(numbers) for numbers in product(*ranges))
-
-
-async def _stored_outside(
-    store: KvPrefix, model: ChunkModel, kept: Sequence[int]
-) -> AsyncIterator[list[str]]:
-    async for entries in store.scan():
-        yield [
-            entry.key
-            for entry in entries
-            if (numbers := model.numbers(entry.key)) is not None
-            and any(number >= count for number, count in zip(numbers, kept, strict=False))
-        ]
+            yield from product(*ranges)

@@ -1,7 +1,8 @@
 """Changing the shape of a chunked array, through a view of it.
 
-The metadata document is replaced under a condition, so that two resizes never mix; chunks that lie outside the new
-shape are deleted first, chunks partly outside stay as they are.
+The metadata document is replaced under a condition, so that two resizes never mix.  Chunks that lie outside the new
+shape are deleted then, and not before: a resize that fails has lost nothing.  One that is interrupted leaves chunks
+that are seen again if the array grows.  Chunks partly outside stay as they are.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class Resize:
             )
             self._check_direction(old.shape, new_shape)
             new = self._entry.format.resized(old, new_shape)
-            if not self._options.resize_metadata_only:
-                await delete_outside(self._entry.store, old, new_shape)
             stamp = await self._replace_document(new)
             if stamp is not None:
                 self._entry.stored(new, *stamp)
+                if not self._options.resize_metadata_only:
+                    await delete_outside(self._entry, old, new)
                 return new
             await _runtime.pause(0.001 * attempt)
         raise AbortedError(f"{self._entry.describe()} was changed by other writers at every attempt")

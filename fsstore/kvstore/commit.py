@@ -1,8 +1,8 @@
 """Writing the changes of a transaction to a store.
 
 A store that can write several keys as one gets everything in a single step (`AtomicDriver.write_atomic`); the others
-get ranges to delete, then values in one batch.  Keys changed by functions are read, computed and written under the
-condition that nobody wrote in between, again and again until that holds.
+get ranges to delete, then values, those under a condition first.  Keys changed by functions are read, computed and
+written under the condition that nobody wrote in between, again and again until that holds.
 
 Nothing is written when a condition is known to fail beforehand.  On stores without atomic writes a condition that
 fails later leaves the keys written by then.
@@ -66,8 +66,11 @@ async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
         for key, change in overlay.pending.items()
         if not change.stored and not change.functions
     ]
-    for start in range(0, len(values), _BATCH):
-        await _write_values(driver, values[start : start + _BATCH])
+    guarded = [write for write in values if write.if_equal != UNKNOWN]
+    plain = [write for write in values if write.if_equal == UNKNOWN]
+    for writes in (guarded, plain):
+        for start in range(0, len(writes), _BATCH):
+            await _write_values(driver, writes[start : start + _BATCH])
     computed = [key for key, change in overlay.pending.items() if change.stored or change.functions]
     for start in range(0, len(computed), _BATCH):
         await _write_computed(driver, overlay, computed[start : start + _BATCH])
