@@ -1,7 +1,7 @@
 """`jpeg`, `png`, `webp`, `bmp`, `avif`, `tiff`: an image file as a read-only array of rank 3: rows, columns, channels.
 
 The file is read and decoded when the array is opened.  Elements are `uint8`, as in TensorStore.  Decoding is done by
-imagecodecs, which the extra `images` installs.  The size in the header is checked before anything is decoded.
+imagecodecs, which the extra `images` installs.  Size and depth in the header are checked before anything is decoded.
 """
 
 from __future__ import annotations
@@ -182,8 +182,12 @@ def _check_page(data: bytes) -> None:
 
 
 def _check_size(kind: str, data: bytes, page: int) -> None:
-    """Refuse an image whose header promises more than is reasonable."""
+    """Refuse an image whose header promises more than is reasonable, or wider elements."""
     size = image_size(kind, data, page)
+    if size.bits > 8:
+        raise UnimplementedError(
+            f'"{kind}" driver only supports uint8 images, not samples of {size.bits} bits'
+        )
     if size.nbytes > _LARGEST:
         raise ResourceExhaustedError(
             f"the image has {size.width} x {size.height} pixels of {size.samples} samples, more than fit in 1 GiB"

@@ -1,4 +1,4 @@
-"""How large an image is by its headers, before anything is decoded.
+"""How large an image is, and how deep its samples are, by its headers, before anything is decoded.
 
 A few bytes may promise gigabytes.  Formats that cannot (WebP holds 16383 pixels a side) or whose decoder has a limit of
 its own (AVIF) have no reader here.
@@ -14,16 +14,17 @@ __all__ = ["ImageSize", "image_size", "tiff_pages"]
 
 _JPEG_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # markers without a segment
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_WIDTH, _HEIGHT, _SAMPLES = 256, 257, 277  # tags of TIFF
+_WIDTH, _HEIGHT, _BITS, _SAMPLES = 256, 257, 258, 277  # tags of TIFF
 _NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # types of TIFF
 
 
 class ImageSize(NamedTuple):
-    """What a header says; bytes are those of samples of eight bits."""
+    """What a header says; bytes are those of samples of eight bits, however many bits they have."""
 
     width: int = 0
     height: int = 0
     samples: int = 4
+    bits: int = 8
 
     @property
     def nbytes(self) -> int:
@@ -43,7 +44,8 @@ def image_size(kind: str, data: bytes, page: int = 0) -> ImageSize:
 
 
 def _png(data: bytes) -> ImageSize:
-    return ImageSize(*struct.unpack_from(">2I", data, 16))
+    width, height, bits = struct.unpack_from(">2IB", data, 16)
+    return ImageSize(width, height, bits=bits)
 
 
 def _bmp(data: bytes) -> ImageSize:
@@ -54,11 +56,11 @@ def _jpeg(data: bytes) -> ImageSize:
     """Return the size in the first frame header."""
     at = 2
     while True:
-        lead, marker, length, _, height, width, samples = struct.unpack_from(">BBHBHHB", data, at)
+        lead, marker, length, bits, height, width, samples = struct.unpack_from(">BBHBHHB", data, at)
         if lead != 0xFF or marker == 0xFF:  # what does not belong there, which decoders pass over, or padding
             at += 1
         elif marker in _JPEG_FRAMES:
-            return ImageSize(width, height, samples)
+            return ImageSize(width, height, samples, bits)
         else:
             at += 2 if marker in _JPEG_ALONE else 2 + length
 
@@ -72,16 +74,25 @@ def tiff_pages(data: bytes) -> Iterator[ImageSize]:
     seen: set[int] = set()
     while at and at not in seen and at < len(data):
         seen.add(at)
-        (number,) = struct.unpack_from(order + count, data, at)
+        (entries,) = struct.unpack_from(order + count, data, at)
         at += struct.calcsize(order + count)
-        end = at + number * struct.calcsize(order + entry)
-        found = {_WIDTH: 0, _HEIGHT: 0, _SAMPLES: 1}
-        for tag, kind, _, value in struct.iter_unpack(order + entry, data[at:end]):
-            form = _NUMBERS.get(kind)
-            if tag in found and form is not None and struct.calcsize(form) <= len(value):
-                found[tag] = max(found[tag], struct.unpack_from(order + form, value)[0])
+        end = at + entries * struct.calcsize(order + entry)
+        found = {_WIDTH: 0, _HEIGHT: 0, _SAMPLES: 1, _BITS: 1}
+        for tag, kind, length, value in struct.iter_unpack(order + entry, data[at:end]):
+            if tag in found and kind in _NUMBERS:
+                number = _first(data, order + _NUMBERS[kind], length, value, order + offset)
+                found[tag] = max(found[tag], number)
         yield ImageSize(*found.values())
         (at,) = struct.unpack_from(order + offset, data, end)
+
+
+def _first(data: bytes, form: str, length: int, value: bytes, offset: str) -> int:
+    """Return the first number of an entry, 0 where it lies beyond the data; several lie where the value says."""
+    size = struct.calcsize(form)
+    if max(length, 1) * size <= len(value):
+        return int(struct.unpack_from(form, value)[0])
+    (at,) = struct.unpack(offset, value)
+    return int(struct.unpack_from(form, data, at)[0]) if at + size <= len(data) else 0
 
 
 _READERS: Mapping[str, Callable[[bytes], ImageSize]] = {"bmp": _bmp, "jpeg": _jpeg, "png": _png}

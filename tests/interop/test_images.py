@@ -66,14 +66,32 @@ def test_damaged_images_are_refused(tmp_path, name):
             ts.open(f"file://{tmp_path}/image|{name}:").result()
 
 
-@pytest.mark.parametrize("name", ["png", "tiff"])
-def test_wider_elements_are_refused(tmp_path, name):
-    """Images of other types than uint8 are refused, as TensorStore does."""
-    data = imagecodecs.png_encode(GRAY.astype("u2")) if name == "png" else _tiff(GRAY.astype("u2"))
-    (tmp_path / "image").write_bytes(data)
+WIDER = {
+    "png": imagecodecs.png_encode(RGB.astype("u2")),
+    "gray.png": imagecodecs.png_encode(GRAY.astype("u2")),
+    "tiff": _tiff(RGB.astype("u2")),
+    "big.tiff": _tiff(RGBA.astype("u2"), bigtiff=True, byteorder=">"),
+    "gray.tiff": _tiff(GRAY.astype("f4")),
+}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_wider_elements_are_refused(tmp_path, name, monkeypatch):
+    """Images of other types than uint8 are refused, as TensorStore does; ours before it decodes anything."""
+    (tmp_path / "image").write_bytes(WIDER[name])
+    kind = name.rpartition(".")[2]
+    monkeypatch.setattr(imagecodecs, f"{kind}_decode", lambda *_: pytest.fail("was decoded"))
     for library in (ts, tensorstore):
         with pytest.raises(NotImplementedError, match="only supports uint8"):
             library.open(f"file://{tmp_path}/image").result()
+
+
+def test_jpeg_of_twelve_bits(tmp_path):
+    """Is refused by its header."""
+    pixels = np.zeros((8, 8), "u2")
+    (tmp_path / "image").write_bytes(imagecodecs.jpeg_encode(pixels, bitspersample=12))
+    with pytest.raises(NotImplementedError, match="only supports uint8 images, not samples of 12 bits"):
+        ts.open(f"file://{tmp_path}/image").result()
 
 
 def test_pages(tmp_path):
@@ -135,7 +153,7 @@ def test_sizes_of_jpeg():
     """The size of a JPEG file is found behind other segments, padding, and bytes that decoders pass over."""
     data = imagecodecs.jpeg8_encode(np.zeros((6, 9, 3), "u1"))
     for between in (b"", b"\xff\xff", b"\0\0", b"\xff\0", b"\xff\xd0"):
-        assert image_size("jpeg", data[:2] + between + data[2:]) == (9, 6, 3)
+        assert image_size("jpeg", data[:2] + between + data[2:]) == (9, 6, 3, 8)
     assert image_size("jpeg", data[:20]).nbytes == 0
 
 
