@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -25,7 +26,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, R
 from fsstore.kvstore.fault import translate
 from fsstore.kvstore.secret import without_user
 
-__all__ = ["Engine", "Turns", "check_condition", "each", "located", "offload_whole", "shared"]
+__all__ = ["Engine", "Turns", "check_condition", "each", "located", "offload_whole", "shared", "stoppable"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -117,7 +118,20 @@ async def offload_whole(function: Callable[..., T], *args: Any, limit: int | Non
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
+async def stoppable(begin: Callable[[threading.Event], Awaitable[T]]) -> T:
+    """Return `await begin(stopped)`, whose threads look at `stopped` before each item: it is set by a cancellation."""
+    stopped = threading.Event()
+    task = asyncio.ensure_future(begin(stopped))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stopped.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         raise
 
 

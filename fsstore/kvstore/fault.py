@@ -23,7 +23,7 @@ from fsstore.kvstore.secret import redact
 
 __all__ = ["from_status", "is_missing", "status_of", "translate"]
 
-_STATUS = re.compile(r"(?:status code: |status: )(\d{3})\b")
+_STATUS = re.compile(r"(?:status code: |status: )([345]\d{2})\b")
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _TRANSIENT_NAMES = frozenset(
     {
@@ -41,7 +41,8 @@ _DENIED_NAMES = frozenset(
 )  # fmt: skip
 _TRANSIENT_TEXT = re.compile(
     r"error sending request|body error|connection (?:closed|reset|refused)|timed? ?out|SlowDown"
-    r"|reduce your request rate|Unexpected.?Range|Requested \d+\.\.\d+, got|InternalError|incomplete",
+    r"|ServiceUnavailable|InternalError|incomplete"
+    r"|reduce your request rate|Unexpected.?Range|Requested \d+\.\.\d+, got",
     re.IGNORECASE,
 )
 

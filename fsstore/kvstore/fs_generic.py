@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )  # fmt: skip
-from fsstore.kvstore.engine import Turns, check_condition, each, located, offload_whole
+from fsstore.kvstore.engine import Turns, check_condition, each, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.retry import Attempts, Retry
@@ -158,16 +159,16 @@ class SyncEngine(_Filesystem):
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
-        return await _runtime.offload(self._all, reads)
+        return await stoppable(lambda stopped: _runtime.offload(self._all, stopped, reads))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes one after the other."""
         for write in writes:
             check_condition(write, self.features)
-        return await offload_whole(self._all, writes)
+        return await stoppable(lambda stopped: offload_whole(self._all, stopped, writes))
 
-    def _all(self, requests: Sequence[Read | Write]) -> list[Any]:
-        return [self._one(request) for request in requests]
+    def _all(self, stopped: threading.Event, requests: Sequence[Read | Write]) -> list[Any]:
+        return [self._one(request) for request in requests if not stopped.is_set()]
 
     def _one(self, request: Read | Write) -> Any:
         attempts = Attempts(self.retry)

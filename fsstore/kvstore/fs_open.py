@@ -14,6 +14,7 @@ from fsspec.registry import available_protocols
 
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.engine import Engine
+from fsstore.kvstore.fault import translate
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.fs_generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.fs_http import HttpEngine, Session
@@ -22,7 +23,7 @@ from fsstore.kvstore.referee import endpoint_of, questioned
 from fsstore.kvstore.retry import Retry
 from fsstore.kvstore.secret import redact
 
-__all__ = ["engine_for_url", "engine_of", "filesystem_class", "knows", "protocols_of"]
+__all__ = ["engine_for_url", "engine_of", "filesystem_class", "knows", "protocols_of", "unwrapped"]
 
 _EXTRAS = {
     "s3": ("s3fs", "fsstore[s3]"),
@@ -59,9 +60,16 @@ def protocols_of(filesystem: Any) -> tuple[str, ...]:
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
+def unwrapped(filesystem: Any, path: str) -> tuple[Any, str]:
+    """Return the filesystem and path below `dir`, which only puts a path before others."""
+    while "dir" in protocols_of(filesystem):
+        filesystem, path = filesystem.fs, f"{filesystem.path}/{path.lstrip('/')}"
+    return filesystem, path
+
+
 def _options(cls: Any, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
     out = {**options, "skip_instance_cache": True}
-    if not cls.async_impl:
+    if not cls.async_impl or "dir" in protocols_of(cls):  # that one must be what the filesystem below it is
         return out
     out |= {"asynchronous": True, "use_listings_cache": False}
     if "s3" in protocols_of(cls):
@@ -83,29 +91,28 @@ def engine_for_url(
     A trailing slash of the URL is kept.
     """
     policy = retry or Retry()
-    protocol = (
-        fsspec.core.split_protocol(url.partition("::")[0])[0] if "::" not in url else url.partition("::")[0]
-    )
-    protocol = (protocol or "file").partition(":")[0]
+    first, chained, _ = url.partition("::")
+    protocol = fsspec.core.split_protocol(first)[0] or (first if chained else "file")
     cls = filesystem_class(protocol)
     given = _options(cls, options, policy)
 
     def make() -> Any:
-        return fsspec.core.url_to_fs(url, **given)[0]
+        return fsspec.core.url_to_fs(url, **given)
 
     try:
-        # a letter more keeps what _strip_protocol would cut off: slashes at the end
-        root = fsspec.core.url_to_fs(url + "x", **given)[1] if "::" not in url else None
-        if root is None:
-            filesystem, root = fsspec.core.url_to_fs(url, **given)
-            root += "/" if url.endswith("/") and root and not root.endswith("/") else ""
-            return engine_of(filesystem, retry=policy, concurrency=concurrency), root
-        if not cls.async_impl:
-            return engine_of(make(), retry=policy, concurrency=concurrency), root[:-1]
-    except (TypeError, ValueError, ImportError, OSError) as error:
-        raise StoreError(f'Cannot open the filesystem "{protocol}": {redact(str(error))}') from error
-    engine = _async_engine(protocols_of(cls), Home(make), policy, concurrency)
-    return questioned(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root[:-1]
+        filesystem, root = make()
+    except Exception as error:  # whatever a library raises that logs in
+        raise translate(error).within(f'Cannot open the filesystem "{protocol}"') from error
+    if chained:
+        root = "" if url.startswith(("dir::", "dir://::")) else root  # fsspec says that of the link behind it
+        root += "/" if url.endswith("/") and root and not root.endswith("/") else ""
+        filesystem, root = unwrapped(filesystem, root)
+    else:  # a letter more keeps what would be cut off: slashes at the end
+        root = cls._strip_protocol(url + "x")[:-1]
+    if chained or not cls.async_impl:
+        return engine_of(filesystem, retry=policy, concurrency=concurrency), root
+    engine = _async_engine(protocols_of(cls), Home(lambda: make()[0]), policy, concurrency)
+    return questioned(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root
 
 
 def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int = 32) -> Engine:

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fsstore.errors import StoreError, UnavailableError
+from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
 from fsstore.kvstore.contract import (
     NO_VALUE,
     UNKNOWN,
@@ -28,7 +28,7 @@ from fsstore.kvstore.contract import (
     now,
 )
 from fsstore.kvstore.engine import Turns, check_condition, each, located
-from fsstore.kvstore.fault import is_missing, status_of, translate
+from fsstore.kvstore.fault import is_missing, status_of
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
 from fsstore.kvstore.retry import Attempts, Retry, persist
@@ -37,6 +37,12 @@ from fsstore.kvstore.value_limit import check_announced, limit_of
 __all__ = ["S3Engine"]
 
 _DELETE_BATCH = 1000
+_DELETE_ERRORS: dict[str, type[StoreError]] = {
+    "AccessDenied": PermissionDeniedError,
+    "InternalError": UnavailableError,
+    "ServiceUnavailable": UnavailableError,
+    "SlowDown": UnavailableError,
+}
 _NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
 
 
@@ -74,9 +80,8 @@ class S3Engine:
     async def _write(self, filesystem: Any, write: Write) -> Stamp:
         attempts = Attempts(self.retry)
         while True:
-            attempts.ambiguous |= not await _tries_once(filesystem)
             try:
-                return await _put(filesystem, write)
+                return await _put(filesystem, write, attempts)
             except UnavailableError as error:
                 pause = attempts.pause_after(error)
             except _ConflictError:
@@ -212,9 +217,10 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
         raise located(error, "reading", f"s3://{read.key}") from error
 
 
-async def _put(filesystem: Any, write: Write) -> Stamp:
+async def _put(filesystem: Any, write: Write, attempts: Attempts) -> Stamp:
     arguments = _arguments(write.key)
     try:
+        attempts.ambiguous |= not await _tries_once(filesystem)
         if write.value is None:
             await _client_call(filesystem, "delete_object", arguments)
             return Stamp(NO_VALUE, now())
@@ -235,9 +241,5 @@ async def _delete(filesystem: Any, bucket: str, keys: list[str]) -> None:
     doomed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
     answer = await _call(filesystem, "delete_objects", bucket, {"Bucket": bucket, "Delete": doomed})
     for failed in answer.get("Errors", []):
-        text = f"Error deleting s3://{bucket}/{failed.get('Key')}: {failed.get('Code')}"
-        raise (
-            UnavailableError(text)
-            if failed.get("Code") == "InternalError"
-            else translate(PermissionError(text))
-        )
+        kind = _DELETE_ERRORS.get(failed.get("Code"), FailedPreconditionError)
+        raise kind(f"Error deleting s3://{bucket}/{failed.get('Key')}: {failed.get('Code')}")

@@ -51,7 +51,7 @@ def _prefix_of(source: Any) -> KvPrefix:
     if "AbstractFileSystem" in names:
         return filesystem_prefix(source, "")
     if "FSMap" in names:
-        return filesystem_prefix(source.fs, str(source.root).rstrip("/") + "/")
+        return filesystem_prefix(source.fs, f"{source.root}/" if source.root else "")
     if hasattr(source, "fs") and hasattr(source, "path") and "UPath" in names:
         return filesystem_prefix(source.fs, str(source.path))
     if "FsspecStore" in names and is_live_set(source.fs):
@@ -66,8 +66,9 @@ def _prefix_of(source: Any) -> KvPrefix:
 def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
     """Return the store over a live filesystem, and `path` in it."""
     from fsstore.kvstore.fs import FsspecDriver
-    from fsstore.kvstore.fs_open import engine_of, protocols_of
+    from fsstore.kvstore.fs_open import engine_of, protocols_of, unwrapped
 
+    filesystem, path = unwrapped(filesystem, path)
     if is_live_set(filesystem) and (found := _set_of(filesystem)) is not None:
         return KvPrefix(found, path.lstrip("/"))
     if "http" in protocols_of(filesystem):

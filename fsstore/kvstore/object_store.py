@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )  # fmt: skip
-from fsstore.kvstore.engine import check_condition, located, offload_whole
+from fsstore.kvstore.engine import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.piece import Piece, entity_tag, fit
 from fsstore.kvstore.retry import Attempts, Retry
@@ -93,7 +94,7 @@ def bucket_engine(
 
 
 class ObstoreEngine:
-    """Strict verbs over an obstore store.  `make(retry_config)` builds the store; `scheme` starts shown paths."""
+    """Strict verbs over an obstore store.  `make(retry_config)` builds the store; `shown` stands before paths."""
 
     def __init__(
         self,
@@ -113,7 +114,12 @@ class ObstoreEngine:
             raise UrlError(f"Cannot open {quote(shown)}: {error}", shown) from error
 
     async def _spread(
-        self, function: Callable[[S], T], items: Sequence[S], *, offload: Any = _runtime.offload
+        self,
+        function: Callable[[S], T],
+        items: Sequence[S],
+        *,
+        stopped: threading.Event,
+        offload: Any = _runtime.offload,
     ) -> list[T]:
         """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.
 
@@ -122,18 +128,17 @@ class ObstoreEngine:
         """
         results: list[Any] = [None] * len(items)
         numbers = iter(range(len(items)))
-        failed: list[BaseException] = []
         answered: list[int] = []
         over = asyncio.Event()
 
         def work() -> None:
             for number in numbers:
-                if failed:
+                if stopped.is_set():
                     return
                 try:
                     results[number] = function(items[number])
-                except BaseException as error:
-                    failed.append(error)
+                except BaseException:
+                    stopped.set()
                     raise
                 answered.append(number)
 
@@ -155,7 +160,8 @@ class ObstoreEngine:
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
-        return await self._spread(self._read, [(read, limit_of(read)) for read in reads])
+        asked = [(read, limit_of(read)) for read in reads]
+        return await stoppable(lambda stopped: self._spread(self._read, asked, stopped=stopped))
 
     def _read(self, asked: tuple[Read, int | None]) -> ReadResult:
         read, limit = asked
@@ -235,26 +241,35 @@ class ObstoreEngine:
         for write in writes:
             check_condition(write, self.features)
         if len(writes) > 1 and all(write.value is None for write in writes):
-            await offload_whole(self._delete, [write.key for write in writes])
-            return [Stamp(NO_VALUE, now())] * len(writes)
-        return await self._spread(self._write, writes, offload=offload_whole)
+            if await offload_whole(self._delete_all, [write.key for write in writes]):
+                return [Stamp(NO_VALUE, now())] * len(writes)
+        return await stoppable(
+            lambda stopped: self._spread(self._write, writes, stopped=stopped, offload=offload_whole)
+        )
 
-    def _delete(self, paths: list[str]) -> None:
+    def _delete_all(self, paths: list[str]) -> bool:
+        return all(
+            self._delete(paths[start : start + _DELETE_BATCH])
+            for start in range(0, len(paths), _DELETE_BATCH)
+        )
+
+    def _delete(self, paths: list[str]) -> bool:
+        """Delete objects; return False if one is missing, where Google's cloud and Azure leave those that follow."""
         import obstore
 
         attempts = Attempts(self.retry)
-        for start in range(0, len(paths), _DELETE_BATCH):
-            while True:
-                try:
-                    obstore.delete(self._writer, paths[start : start + _DELETE_BATCH])
-                    break
-                except FileNotFoundError:
-                    break
-                except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                    known = located(error, "deleting", self.shown + paths[start])
-                if not isinstance(known, UnavailableError):
-                    raise known
-                time.sleep(attempts.pause_after(known))
+        while True:
+            try:
+                obstore.delete(self._writer, paths)
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                if is_missing(error):
+                    return False
+                known = located(error, "deleting", self.shown + paths[0])
+            else:
+                return True
+            if not isinstance(known, UnavailableError):
+                raise known
+            time.sleep(attempts.pause_after(known))
 
     def _write(self, write: Write) -> Stamp:
         if write.value is None:

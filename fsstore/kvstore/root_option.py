@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from fsstore._json import Fields, Json, obj, one_of
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.fault import translate
 from fsstore.kvstore.secret import guard, reveal
 
 __all__ = [
@@ -176,7 +177,10 @@ def _profile_provider(profile: str | None) -> Any:
         return None
     import botocore.session
 
-    found = botocore.session.Session(profile=profile).get_credentials()
+    try:
+        found = botocore.session.Session(profile=profile).get_credentials()
+    except Exception as error:  # there is no such profile, or the files are malformed
+        raise translate(error).within("Cannot find AWS credentials") from error
     if found is None:
         return None
 

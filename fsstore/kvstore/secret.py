@@ -16,14 +16,16 @@ from urllib.parse import parse_qsl
 __all__ = ["conceal", "guard", "is_secret", "redact", "redact_url", "reveal", "without_user"]
 
 _NAME = re.compile(
-    r"key|secret|token|passw|credential|sas|auth|signature|connection_?string|session|cookie|bearer",
+    r"key|secret|token|pass(?:w|phr)|cred|sas|auth|signature|connection_?string|session|cookie|bearer"
+    r"|^(?:tok|pass|pwd)$",
     re.IGNORECASE,
 )
 _HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage"})
 _USER = re.compile(r"(?<=//)[^/?#\s\"'|]+@")
 _QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s\"'<>|]*?)\?[^\s\"'<>|)]*")
 _ASSIGNED = re.compile(
-    r"((?:authorization|x-amz-security-token|x-amz-signature|sig|signature|password|secret\w*|token)\"?\s*[=:]\s*)"
+    r"((?:authorization|x-amz-security-token|x-amz-signature|sig|signature|pass(?:word|wd|phrase)|secret\w*|token"
+    r"|(?:account|access|api)[_-]?key)\"?\s*[=:]\s*)"
     r"(?:Bearer |Basic )?[^\s,;&\"']+",
     re.IGNORECASE,
 )
@@ -36,7 +38,7 @@ def is_secret(name: str) -> bool:
 
 
 def conceal(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` without credentials, nested mappings included; a mapping emptied by that is left out.
+    """Return `options` without credentials, nested mappings and pairs included; a mapping emptied by that is left out.
 
     >>> conceal({"anon": False, "secret": "x", "client_kwargs": {"password": "y"}})
     {'anon': False}
@@ -50,8 +52,21 @@ def conceal(options: Mapping[str, Any]) -> dict[str, Any]:
             if inner or not value:
                 shown[name] = inner
         else:
-            shown[name] = redact(value) if isinstance(value, str) and "://" in value else value
+            shown[name] = _shown(value)
     return shown
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return conceal(value)
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value if not _is_secret_pair(item)]
+    return redact(value) if isinstance(value, str) and "://" in value else value
+
+
+def _is_secret_pair(item: Any) -> bool:
+    """Return whether something is a name and a value, as headers are given too, of which the value is a credential."""
+    return isinstance(item, list | tuple) and len(item) == 2 and is_secret(item[0])
 
 
 def redact_url(url: str) -> str:

@@ -8,6 +8,7 @@ import json
 
 import fsspec
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
 from fsstore import _runtime
@@ -62,6 +63,19 @@ def mapper(tmp_path):
     return from_live(fsspec.get_mapper(f"memory://f{next(NUMBERS)}"))
 
 
+def nested_live(tmp_path):
+    """A live filesystem with a root in another one, which has no coroutines."""
+    (tmp_path / "below").mkdir(exist_ok=True)
+    filesystem = DirFileSystem(str(tmp_path / "below"), fsspec.filesystem("file"))
+    return KvPrefix(from_live(filesystem).driver, f"{next(NUMBERS)}/")
+
+
+def rootless_mapper(tmp_path):
+    """An `FSMap` of a whole filesystem that calls its root nothing."""
+    (tmp_path / str(number := next(NUMBERS))).mkdir()
+    return from_live(DirFileSystem(f"{tmp_path}/{number}", fsspec.filesystem("file")).get_mapper(""))
+
+
 def dictionary(tmp_path):
     """A dictionary."""
     return from_live({})
@@ -102,7 +116,10 @@ LOCAL_STORES = (
     memory,
     local,
     wrapped,
+    nested,
+    nested_live,
     mapper,
+    rootless_mapper,
     dictionary,
     zarr_memory,
     guarded_memory,
@@ -181,11 +198,9 @@ def test_s3_refuses_what_it_cannot_do(engine, drivers):
     assert bytes(_runtime.call(store.read("k")).value) == b"v"
 
 
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_google_cloud_through_obstore(check, object_server, tmp_path, monkeypatch):
-    """Google's cloud keeps the contract; its conditions name versions instead of tags."""
-    if check.__name__ == "keys_of_bytes":
-        return
+@pytest.fixture
+def google(object_server, tmp_path, monkeypatch):
+    """Give the driver of a bucket of Google's cloud, through obstore."""
     account = {
         "gcs_base_url": object_server.url,
         "disable_oauth": True,
@@ -195,8 +210,26 @@ def test_google_cloud_through_obstore(check, object_server, tmp_path, monkeypatc
     (tmp_path / "account.json").write_text(json.dumps({**account, "private_key_id": ""}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
     make, retry = gcs_store("bucket", {}, {}), Retry(max_retries=5, initial_delay_s=0.01)
-    engine = bucket_engine(make, "gs://bucket/", retry=retry, concurrency=None, plain=True)
-    check(lambda contents: filled(KvPrefix(GcsDriver(engine, ""), f"g{next(NUMBERS)}/"), contents))
+    return GcsDriver(bucket_engine(make, "gs://bucket/", retry=retry, concurrency=None, plain=True), "")
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_google_cloud_through_obstore(check, google):
+    """Google's cloud keeps the contract; its conditions name versions instead of tags."""
+    if check.__name__ == "keys_of_bytes":
+        return
+    check(lambda contents: filled(KvPrefix(google, f"g{next(NUMBERS)}/"), contents))
+
+
+def test_a_missing_key_does_not_save_those_deleted_with_it(google, object_server):
+    """Google's cloud and Azure say of a key that it is missing, and obstore then leaves the keys that follow."""
+    store, keys = KvPrefix(google, "many/"), [f"k{number:02}" for number in range(60)]
+    for key in keys[1:]:
+        object_server.put(f"bucket/many/{key}", b"v")
+    object_server.fail("many/k00", *[lambda handler, path, body: handler.reply(404)] * 9, method="DELETE")
+    stamps = _runtime.call(store.write_many([Write(key, None) for key in keys]))
+    assert {stamp.generation for stamp in stamps} == {NO_VALUE}
+    assert not object_server.objects
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ import pytest
 
 from fsstore import _runtime
 from fsstore.errors import (
+    FailedPreconditionError,
     OutOfRangeError,
     PermissionDeniedError,
     StoreError,
     UnavailableError,
 )
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.fs import FsspecDriver
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.retry import Retry
@@ -281,6 +282,34 @@ def test_writes_refused_by_the_server_are_errors(bucket_store, object_server):
         run(bucket_store.write("k", b"x", NO_VALUE))
 
 
+def not_deleted(code):
+    """Return the answer that S3 gives when it could not delete an object of several."""
+    failure = f"<Error><Key>a</Key><Code>{code}</Code><Message>no</Message></Error>"
+    return answer(200, f"<DeleteResult>{failure}</DeleteResult>".encode(), Content_Type="application/xml")
+
+
+@pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ServiceUnavailable"])
+def test_a_deletion_that_passing_trouble_stopped_is_tried_again(bucket_store, object_server, code):
+    """Deletions of many objects are answered as a whole, and each may have failed."""
+    object_server.put("d/a", b"v")
+    object_server.fail("/d", not_deleted(code), method="POST")
+    run(bucket_store.write_many([Write("a", None), Write("b", None)]))
+    assert not object_server.objects
+
+
+@pytest.mark.parametrize(
+    ("engine", "code", "kind"),
+    [("fsspec", "AccessDenied", PermissionDeniedError), ("fsspec", "Odd", FailedPreconditionError),
+     ("obstore", "AccessDenied", StoreError), ("obstore", "Odd", StoreError)],
+)  # fmt: skip
+def test_a_deletion_that_the_server_refuses_is_an_error(object_server, engine, code, kind):
+    """And is no refusal where it is none; obstore does not tell the code apart."""
+    object_server.put("d/a", b"v")
+    object_server.fail("/d", not_deleted(code), method="POST")
+    with pytest.raises(kind, match=code):
+        run(s3_store(object_server, engine).write_many([Write("a", None), Write("b", None)]))
+
+
 def test_the_first_error_stops_a_batch(store, object_server):
     """When one key of a batch fails for good, the batch fails, and soon."""
     for number in range(200):
@@ -319,6 +348,40 @@ def test_cancelling_a_batch_stops_its_requests(object_server, engine):
         return task.cancelled()
 
     assert run(cancelled())
+
+
+def test_threads_of_a_cancelled_batch_take_no_more_of_it(object_server):
+    """What a thread has begun it ends; the rest of the batch is dropped, of reads and of writes."""
+    started = threading.Event()
+
+    def hold(handler, path, body):
+        started.set()
+        object_server.released.wait(30)
+        handler.reply(200, b"v")
+
+    object_server.fail("/x", *[hold] * 200)
+    reads = http_store(object_server, "obstore").read_many([Read(f"x{n}") for n in range(100)])
+    writes = s3_store(object_server, "obstore").write_many([Write(f"x{n}", b"v") for n in range(100)])
+
+    async def cancelled(batch):
+        task = asyncio.ensure_future(batch)
+        while not started.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.sleep(0)  # it is told
+        object_server.released.set()
+        await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
+
+    for batch, method in ((reads, "GET"), (writes, "PUT")):
+        object_server.released.clear()
+        started.clear()
+        assert run(cancelled(batch))
+        run(
+            http_store(object_server, "obstore").read_many([Read(f"y{n}") for n in range(32)])
+        )  # all have ended
+        begun = [path for verb, path, _ in object_server.log if verb == method and "x" in path]
+        assert len(begun) <= 32
 
 
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])

@@ -62,6 +62,15 @@ def test_a_chain_ends_at_a_directory(tmp_path):
     assert store.read("k").result().value == b"v"
 
 
+@pytest.mark.parametrize(("url", "place"), [("dir::{}/", ""), ("dir://::{}", ""), ("dir://in/::{}/", "in/")])
+def test_a_directory_is_a_root(tmp_path, url, place):
+    """`dir` puts a path before others, over filesystems with coroutines and without."""
+    store = ts.KvStore.open(url.format(f"file://{tmp_path}")).result()
+    store["a/k"] = b"v"
+    assert (tmp_path / place / "a" / "k").read_bytes() == b"v"
+    assert store.list().result() == [b"a/k"]
+
+
 @pytest.mark.parametrize("scheme", ["abfs", "abfss", "az"])
 def test_azure_urls(scheme):
     """All schemes of Azure mean one driver, and the URL may name the account."""

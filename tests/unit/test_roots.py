@@ -2,9 +2,13 @@
 
 import json
 import pickle
+import sys
+from typing import ClassVar
+from urllib.parse import urlsplit
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from fsstore import _runtime
 from fsstore._json import Fields
@@ -129,8 +133,24 @@ def test_secrets_stay_in_memory():
     assert "s3cr3t" not in FSSPEC.from_url("sftp", "me:s3cr3t@host/d")[1]["url"]
 
 
+@pytest.mark.parametrize(
+    "name", ["passphrase", "passwd", "pwd", "tok", "creds", "pkey", "oauth", "sas_token"]
+)
+def test_options_of_filesystems_that_are_credentials(name):
+    """The names that fsspec's filesystems have for credentials are known."""
+    assert conceal({name: "s3cr3t", "port": 22}) == {"port": 22}
+
+
+def test_credentials_in_lists_are_concealed():
+    """Headers may be pairs in a list, and mappings may be in one."""
+    options = {"headers": [["Authorization", "s3cr3t"], ["A", "b"]], "many": [{"token": "s3cr3t", "a": 1}]}
+    assert conceal(options) == {"headers": [["A", "b"]], "many": [{"a": 1}]}
+    assert reveal(guard(options)) == options
+
+
 def test_what_is_harmless_is_not_guarded():
     """Values without credentials are left alone."""
+    assert conceal({"bypass": 1, "compass": [1, "a"]}) == {"bypass": 1, "compass": [1, "a"]}
     assert type(guard("http://h?x=y")) is str
     assert type(guard({"anon": True})) is dict
     assert conceal({"a": {}, "b": 1}) == {"a": {}, "b": 1}
@@ -143,6 +163,8 @@ def test_what_is_harmless_is_not_guarded():
         "see ftp://me:s3cr3t@host/x",
         "Authorization: Bearer s3cr3t",
         "password=s3cr3t, more",
+        "AccountName=me;AccountKey=s3cr3t;more",
+        "api_key: s3cr3t",
         "short\n\nDebug source: s3cr3t",
     ],
 )
@@ -158,6 +180,60 @@ def test_every_protocol_of_fsspec_is_a_scheme():
     assert fsspec_scheme("github") is FSSPEC
     for scheme in ("zip", "memory", "file", "zarr3", "auto", "nonsense", "s3"):
         assert fsspec_scheme(scheme) is None
+
+
+class Login(MemoryFileSystem):
+    """A filesystem that logs in at a host when it is made."""
+
+    protocol = "login"
+    cachable = False
+    hosts: ClassVar[list[str]] = []
+
+    def __init__(self, host, **options):
+        super().__init__(**options)
+        self.hosts.append(host)
+        if host == "closed":
+            raise EOFError("no password=s3cr3t")
+
+    @staticmethod
+    def _get_kwargs_from_urls(path):
+        return {"host": urlsplit(path).hostname}
+
+
+@pytest.fixture
+def login(monkeypatch):
+    """Give fsspec a protocol whose filesystems log in."""
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "login", Login)
+    monkeypatch.setattr(Login, "hosts", [])
+
+
+@pytest.mark.parametrize("url", ["login://server", "login://server/", "login://server/data"])
+def test_a_host_is_asked_once_and_by_its_name(login, url):
+    """A filesystem that logs in is made once, with what the URL says."""
+    _runtime.call(FSSPEC.open(KvOpening({"url": url})))
+    assert Login.hosts == ["server"]
+
+
+def test_a_login_that_fails_is_an_error_of_ours(login):
+    """Whatever a library raises when it logs in names the filesystem, and shows no password."""
+    with pytest.raises(
+        StoreError, match=r'Cannot open the filesystem "login": EOFError: no password=<omitted>'
+    ):
+        _runtime.call(FSSPEC.open(KvOpening({"url": "login://closed/"})))
+
+
+@pytest.mark.parametrize("engine", ["obstore", "fsspec"])
+def test_a_profile_that_is_none_is_an_error_of_ours(engine, monkeypatch, tmp_path):
+    """Of both clients, whether one reads or writes."""
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    resources = {"aws_credentials": {"type": "profile", "profile": "none"}}
+
+    async def write():
+        store = KvPrefix(await S3.open(KvOpening({"bucket": "bucket", "engine": engine}, resources)))
+        await store.write("k", b"v")
+
+    with pytest.raises(StoreError, match="The config profile .none. could not be found"):
+        _runtime.call(write())
 
 
 def test_a_missing_package_is_named(monkeypatch):
