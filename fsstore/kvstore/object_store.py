@@ -240,9 +240,9 @@ class ObstoreEngine:
         """Apply the writes; plain deletions go a thousand a request where the storage can."""
         for write in writes:
             check_condition(write, self.features)
-        if len(writes) > 1 and all(write.value is None for write in writes):
-            if await offload_whole(self._delete_all, [write.key for write in writes]):
-                return [Stamp(NO_VALUE, now())] * len(writes)
+        gone = [write.key for write in writes if write.value is None]
+        if 1 < len(gone) == len(writes) and await offload_whole(self._delete_all, gone):
+            return [Stamp(NO_VALUE, now())] * len(writes)
         return await stoppable(
             lambda stopped: self._spread(self._write, writes, stopped=stopped, offload=offload_whole)
         )
