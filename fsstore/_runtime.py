@@ -17,7 +17,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -383,11 +383,15 @@ async def pause(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-async def gather(coroutines: Iterable[Awaitable[T]]) -> list[T]:
+async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all, in order when driven inline, together on an event loop; the first error cancels the others."""
     calls = list(coroutines)
-    if len(calls) == 1 or must_not_wait():  # see offload; one alone begins at once, not as a task
-        return [await call for call in calls]
+    if len(calls) == 1 or must_not_wait():  # see offload; one alone begins at once
+        try:
+            return [await call for call in calls]
+        finally:  # after an error the others never begin
+            for call in calls:
+                call.close()
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))

@@ -408,6 +408,35 @@ def test_saving_refuses_what_is_there(tmp_path):
         assert list(references.open(tmp_path / name)) == [".zgroup"]
 
 
+@pytest.mark.parametrize("name", ["set.parq", "folder/"])
+def test_saving_to_a_directory_keeps_what_else_is_there(tmp_path, name):
+    """A parquet set replaces the set that lies in a directory, also an unfinished one, and no other file."""
+    from fsstore import references
+
+    metadata = json.dumps({"zarr_format": 2, "shape": [4], "chunks": [1], "dtype": "<i4"})
+    old = {"x/.zarray": metadata, "x/3": "3", "old/.zarray": metadata, "old/0": "0"}
+    folder = tmp_path / name
+    others = {
+        "notes.txt": b"1",
+        "x/refs.0.parq.txt": b"2",
+        "sub/.zmetadata": b"{}",
+        "sub/y/refs.0.parq": b"3",
+    }
+    for path, data in others.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    url = f"file://{folder}" + "/" * name.endswith("/")
+    references.open(old).save(url)
+    references.open({"x/.zarray": metadata, "x/0": "new"}).save(url, overwrite=True)
+    assert dict(references.open(url)) == {"x/.zarray": metadata.encode(), "x/0": b"new"}
+    (folder / ".zmetadata").unlink()
+    references.open({"x/.zarray": metadata}).save(url)
+    assert list(references.open(url)) == ["x/.zarray"]
+    left = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert left.pop(".zmetadata")
+    assert left == others
+
+
 def test_targets_are_opened_in_the_context_of_the_store(tmp_path):
     """A set on disk reads the memory of the context it was opened in, also after its bound spec is opened again."""
     import fsstore as ts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 
@@ -129,6 +130,18 @@ def test_gather_cancels_the_others():
     with pytest.raises(KeyError):
         _runtime.start(both()).result(timeout=10)
     assert cancelled.is_set()
+
+
+def test_gather_without_a_loop_drops_the_others():
+    """After an error the coroutines behind it are closed, and nobody is warned that they were not awaited."""
+
+    async def fails():
+        raise KeyError("first")
+
+    calls = [fails(), _double(1), _double(2)]
+    with pytest.raises(KeyError):
+        _runtime.drive(_runtime.gather(calls))
+    assert {inspect.getcoroutinestate(call) for call in calls} == {inspect.CORO_CLOSED}
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -5,6 +5,7 @@ What is kept knows the generation of its file, so it can be replaced under the c
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,9 +17,10 @@ from fsstore.kvstore.contract import KvPrefix, Read
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.parquet_read import Partition, read_partition
 
-__all__ = ["Loaded", "PartitionFiles", "Where", "file_name"]
+__all__ = ["Loaded", "PartitionFiles", "Where", "file_name", "where_of"]
 
 _BUDGET = 64 * 2**20
+_NAME = re.compile(r"(?:(.*)/)?refs\.(0|[1-9][0-9]{0,17})\.parq", re.DOTALL)
 
 Where: TypeAlias = tuple[str, int]
 """The path of an array, and the number of a file."""
@@ -35,6 +37,12 @@ def file_name(where: Where) -> str:
     """Return the name of a file below the directory of the set."""
     path, record = where
     return f"{path}/refs.{record}.parq" if path else f"refs.{record}.parq"
+
+
+def where_of(name: str) -> Where | None:
+    """Return which file of a set has a name, None if it is no such name: the inverse of `file_name`."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (match[1] or "", int(match[2]))
 
 
 class PartitionFiles:
@@ -92,12 +100,9 @@ class PartitionFiles:
     async def listed(self, path: str) -> list[int]:
         """Return the numbers of the files of an array."""
         prefix = f"{path}/refs." if path else "refs."
-        found = set()
+        found = []
         async for batch in self.base.scan(KeyRange.prefix(prefix)):
-            for entry in batch:
-                number = entry.key[len(prefix) :].removesuffix(".parq")
-                if number.isascii() and number.isdigit() and len(number) < 19:
-                    found.add(int(number))
+            found += [where[1] for entry in batch if (where := where_of(entry.key)) and where[0] == path]
         return sorted(found)
 
     def _url_ids(self, urls: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.grid import Grid, grid_of
 from fsstore.kvstore.reference.keys import split
 from fsstore.kvstore.reference.overlay import State
-from fsstore.kvstore.reference.parquet_files import file_name
+from fsstore.kvstore.reference.parquet_files import file_name, where_of
 from fsstore.kvstore.reference.parquet_metadata import (
     MAX_RECORD_SIZE,
     format_metadata,
     is_document,
     is_object,
+    parse_metadata,
 )
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE, Rows
@@ -139,7 +141,7 @@ class _Plan:
 
 
 async def save_parquet(state: State, base: KvPrefix, *, record_size: int = 100_000) -> None:
-    """Write a set below `base`, a directory; what is there is replaced."""
+    """Write a set below `base`, a directory; the set that is there is replaced, and what else is there stays."""
     if not 1 <= record_size <= MAX_RECORD_SIZE:
         raise StoreError(
             f"A file of a parquet set holds 1 to {MAX_RECORD_SIZE} references, not {record_size!r}"
@@ -152,8 +154,7 @@ async def save_parquet(state: State, base: KvPrefix, *, record_size: int = 100_0
         raise JsonError(
             f"{len(plan.misfits)} keys are no chunk of an array of the set, so parquet cannot hold them: {shown}"
         )
-    await base.write(".zmetadata", None)
-    await base.delete_range(KeyRange())
+    await _remove(base, plan.arrays)
     writes: list[Write] = []
     for path, array in plan.arrays.items():
         for record, rows in array.files(record_size):
@@ -165,6 +166,20 @@ async def save_parquet(state: State, base: KvPrefix, *, record_size: int = 100_0
     if writes:
         await base.write_many(writes)
     await base.write(".zmetadata", format_metadata(plan.metadata, record_size))
+
+
+async def _remove(base: KvPrefix, arrays: Collection[str]) -> None:
+    """Remove the set that is in a directory, and whatever files one that was not finished left of some arrays."""
+    old = await base.read(".zmetadata")
+    if old.state == "value":
+        await base.write(".zmetadata", None)
+        with suppress(StoreError):  # it was no set, or a damaged one, of which nothing is known
+            arrays = {*arrays, *parse_metadata(old.value)[1]}
+    async for batch in base.scan():
+        files = ((entry.key, where_of(entry.key)) for entry in batch)
+        gone = [Write(name, None) for name, where in files if where is not None and where[0] in arrays]
+        if gone:
+            await base.write_many(gone)
 
 
 async def _metadata(state: State) -> dict[str, bytes]:
