@@ -24,6 +24,7 @@ from fsstore.kvstore.secret import redact
 __all__ = ["from_status", "is_missing", "status_of", "translate"]
 
 _STATUS = re.compile(r"(?:status code: |status: )([345]\d{2})\b")
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|(?:bucket|container) does not exist")
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _TRANSIENT_NAMES = frozenset(
     {
@@ -53,8 +54,8 @@ def status_of(error: BaseException) -> int | None:
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status if isinstance(status, int) else None
-    for name in ("status", "status_code", "code"):
-        status = getattr(error, name, None)
+    named = [getattr(error, name, None) for name in ("status", "status_code", "code")]
+    for status in (*named, getattr(response, "status_code", None)):
         if isinstance(status, int) and 300 <= status < 600:
             return status
     found = _STATUS.search(str(error)) if type(error).__module__.startswith("obstore") else None
@@ -67,8 +68,7 @@ def is_missing(error: BaseException) -> bool:
     if isinstance(response, dict):
         return response.get("Error", {}).get("Code") in {"NoSuchKey", "404", "NotFound"}
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
-        text = str(error)
-        return "NoSuchBucket" not in text and "bucket does not exist" not in text
+        return not _NO_BUCKET.search(f"{error} {error.__cause__}")
     return status_of(error) in {404, 410}
 
 

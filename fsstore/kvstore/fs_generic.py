@@ -1,27 +1,27 @@
-"""Any other fsspec filesystem, through the verbs all of them have: `info`, `cat_file`, `pipe_file`, `rm_file`, `find`.
+"""Any other fsspec filesystem, through the verbs all of them have: `info`, `cat_file`, `pipe_file`, `rm_file`, `ls`.
 
 These verbs promise little, so little is believed.  Lengths are checked; a short range read is explained by asking for
-the size.  Where `info` carries something that changes with every write (`TRAITS`), it is asked first and makes the
-generation: a value read after it can only be newer, which costs a second reading and never gives a stale one.  No
-condition is honoured except creation in fsspec's memory filesystem, whose dictionary inserts atomically.
+the size; a directory that is missing on the way makes a listing begin again.  Where `info` carries something that
+changes with every write (`TRAITS`), it is asked first and makes the generation: a value read after it can only be
+newer, which costs a second reading and never gives a stale one.  No condition is honoured except creation in fsspec's
+memory filesystem, whose dictionary inserts atomically.
 
-What to ask and what the answers mean is a generator of steps (`reading`, `writing`) that does no I/O.  Synchronous
-filesystems run the steps of a whole batch on one pool thread, asynchronous ones on their event loop.
+What to ask and what the answers mean is a generator of steps (`reading`, `writing`, `listing`) that does no I/O.
+Synchronous filesystems run the steps of a whole batch on one pool thread, asynchronous ones on their event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import threading
-import time
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from posixpath import dirname
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from fsstore import _runtime
-from fsstore.errors import UnavailableError
+from fsstore.errors import StoreError, UnavailableError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
     NO_VALUE,
@@ -37,7 +37,7 @@ from fsstore.kvstore.contract import (
 from fsstore.kvstore.engine import Turns, check_condition, each, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing
 from fsstore.kvstore.fs import Home
-from fsstore.kvstore.retry import Attempts, Retry
+from fsstore.kvstore.retry import Retry, persist, persist_blocking
 
 __all__ = ["TRAITS", "AsyncEngine", "SyncEngine", "reading", "writing"]
 
@@ -112,19 +112,78 @@ def writing(write: Write, traits: tuple[str, ...], protocol: str) -> Steps[Stamp
     return Stamp(generation_of((yield "info", write.key), traits), now())
 
 
+def listing(directory: str, *, finds: bool) -> Steps[dict[str, Any]]:
+    """Decide how to list what is below a directory: nothing if it is missing itself, or none.
+
+    `finds` says that the filesystem has a `find` of its own: fsspec's leaves out directories that it cannot list.
+    """
+    try:
+        found: dict[str, Any] = (yield "find", directory) if finds else (yield from _walk(directory))
+    except Exception as error:
+        if not is_missing(error):
+            raise
+        failure = error
+    else:
+        return found
+    try:
+        info = yield "info", directory
+    except Exception as error:
+        if is_missing(error):
+            return {}
+        raise
+    if info.get("type") != "directory":
+        return {}
+    raise UnavailableError("the directory changed while it was listed") from failure
+
+
+def _walk(directory: str) -> Steps[dict[str, Any]]:
+    found, pending = {}, [directory]
+    while pending:
+        path = pending.pop()
+        for info in (yield "ls", path):
+            if info["type"] != "directory":
+                found[info["name"]] = info
+            elif info["name"].rstrip("/") != path.rstrip("/"):
+                pending.append(info["name"].rstrip("/"))
+    return found
+
+
 def _put(path: str, value: bytes, *, local: bool) -> Steps[None]:
-    target = f"{path}_{os.urandom(8).hex()}{_UNFINISHED}" if local else path
+    if not local:
+        yield from _store(path, path, value)
+        return
+    target = f"{path}_{os.urandom(8).hex()}{_UNFINISHED}"
+    try:
+        yield from _store(path, target, value)
+        Path(target).replace(path)
+    except BaseException:
+        Path(target).unlink(missing_ok=True)
+        raise
+
+
+def _store(path: str, target: str, value: bytes) -> Steps[None]:
     try:
         yield "pipe_file", target, value
     except FileNotFoundError:
         yield "makedirs", path.rpartition("/")[0], True
         yield "pipe_file", target, value
-    if local:
-        Path(target).replace(path)
+
+
+class _Listing(NamedTuple):
+    """A request for what is below a directory."""
+
+    key: str
+
+
+Request: TypeAlias = Read | Write | _Listing
+_DOING = {Read: "reading", Write: "writing", _Listing: "listing"}
 
 
 class _Filesystem:
     """What both engines share: facts about the filesystem that need no I/O."""
+
+    _mark: ClassVar[str] = ""
+    """What stands before the names of verbs."""
 
     def __init__(self, protocol: str, retry: Retry | None) -> None:
         self.protocol, self.retry = protocol, retry or Retry()
@@ -132,7 +191,7 @@ class _Filesystem:
         self.shown = f"{protocol}://"
         self.features = Features(waits=True, create_only=protocol == "memory")
 
-    def _page(self, found: dict[str, Any]) -> list[Entry]:
+    def _page(self, found: Mapping[str, Any]) -> list[Entry]:
         hide = self.protocol == "file"
         return [
             Entry(str(path), info.get("size"))
@@ -140,14 +199,22 @@ class _Filesystem:
             if info.get("type") != "directory" and not (hide and str(path).endswith(_UNFINISHED))
         ]
 
-    def _steps(self, request: Read | Write) -> Steps[Any]:
+    def _steps(self, filesystem: Any, request: Request) -> Steps[Any]:
         if isinstance(request, Read):
             return reading(request, self.traits)
-        return writing(request, self.traits, self.protocol)
+        if isinstance(request, Write):
+            return writing(request, self.traits, self.protocol)
+        find = getattr(type(filesystem), self._mark + "find")
+        return listing(request.key, finds=find.__module__ not in ("fsspec.spec", "fsspec.asyn"))
+
+    def _failure(self, request: Request, error: Exception) -> StoreError:
+        return located(error, _DOING[type(request)], self.shown + request.key)
 
 
-def _verb(request: Read | Write) -> str:
-    return "reading" if isinstance(request, Read) else "writing"
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "find": {"withdirs": False, "detail": True},
+    "ls": {"detail": True},
+}
 
 
 class SyncEngine(_Filesystem):
@@ -167,19 +234,17 @@ class SyncEngine(_Filesystem):
             check_condition(write, self.features)
         return await stoppable(lambda stopped: offload_whole(self._all, stopped, writes))
 
-    def _all(self, stopped: threading.Event, requests: Sequence[Read | Write]) -> list[Any]:
+    def _all(self, stopped: threading.Event, requests: Sequence[Request]) -> list[Any]:
         return [self._one(request) for request in requests if not stopped.is_set()]
 
-    def _one(self, request: Read | Write) -> Any:
-        attempts = Attempts(self.retry)
-        while True:
+    def _one(self, request: Request) -> Any:
+        def once() -> Any:
             try:
-                return self._run(self._steps(request))
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                known = located(error, _verb(request), self.shown + request.key)
-            if not isinstance(known, UnavailableError):
-                raise known
-            time.sleep(attempts.pause_after(known))
+                return self._run(self._steps(self.filesystem, request))
+            except Exception as error:  # the boundary: every foreign error is translated here
+                raise self._failure(request, error) from error
+
+        return persist_blocking(self.retry, once)
 
     def _run(self, steps: Steps[T]) -> T:
         try:
@@ -196,28 +261,13 @@ class SyncEngine(_Filesystem):
             return outcome
 
     def _do(self, verb: str, path: str, *arguments: Any) -> Any:
-        if self.protocol == "memory" and verb in ("info", "insert"):
-            return (
-                _memory_info(self.filesystem, path)
-                if verb == "info"
-                else _insert(self.filesystem, path, *arguments)
-            )
-        return getattr(self.filesystem, verb)(path, *arguments)
+        if self.protocol == "memory" and verb in _MEMORY:
+            return _MEMORY[verb](self.filesystem, path, *arguments)
+        return _call(self.filesystem, self._mark, verb, path, *arguments)
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield everything below the directory of `prefix`, in one page."""
-        yield await _runtime.offload(self._find, prefix.rpartition("/")[0])
-
-    def _find(self, directory: str) -> list[Entry]:
-        try:
-            if self.protocol == "memory":
-                return [Entry(path, file.size) for path, file in list(self.filesystem.store.items())]
-            self.filesystem.invalidate_cache()
-            return self._page(self.filesystem.find(directory, withdirs=False, detail=True))
-        except FileNotFoundError:
-            return []
-        except Exception as error:
-            raise located(error, "listing", self.shown + directory) from error
+        yield self._page(await _runtime.offload(self._one, _Listing(dirname(prefix))))
 
 
 def _memory_info(filesystem: Any, path: str) -> dict[str, Any]:
@@ -236,8 +286,17 @@ def _insert(filesystem: Any, path: str, value: bytes) -> bool:
     return filesystem.store.setdefault(path, mine) is mine
 
 
+def _memory_files(filesystem: Any, _directory: str) -> dict[str, Any]:
+    return {path: {"size": file.size} for path, file in list(filesystem.store.items())}
+
+
+_MEMORY: Mapping[str, Callable[..., Any]] = {"info": _memory_info, "insert": _insert, "find": _memory_files}
+
+
 class AsyncEngine(_Filesystem):
     """Strict verbs over an asynchronous filesystem, on its loop."""
+
+    _mark = "_"
 
     def __init__(
         self, home: Home, protocol: str, *, retry: Retry | None = None, concurrency: int = 32
@@ -255,37 +314,25 @@ class AsyncEngine(_Filesystem):
             check_condition(write, self.features)
         return await self._all(writes)
 
-    async def _all(self, requests: Sequence[Read | Write]) -> list[Any]:
+    async def _all(self, requests: Sequence[Request]) -> list[Any]:
         async def visit(filesystem: Any) -> list[Any]:
-            return await each(lambda request: self._one(filesystem, request), requests, self.turns)
+            return await each(
+                lambda request: persist(self.retry, lambda: self._one(filesystem, request)),
+                requests,
+                self.turns,
+            )
 
         return await self.home.visit(visit)
 
-    async def _one(self, filesystem: Any, request: Read | Write) -> Any:
-        attempts = Attempts(self.retry)
-        while True:
-            try:
-                return await _drive(filesystem, self._steps(request))
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                known = located(error, _verb(request), self.shown + request.key)
-            if not isinstance(known, UnavailableError):
-                raise known
-            await asyncio.sleep(attempts.pause_after(known))
+    async def _one(self, filesystem: Any, request: Request) -> Any:
+        try:
+            return await _drive(filesystem, self._steps(filesystem, request))
+        except Exception as error:  # the boundary: every foreign error is translated here
+            raise self._failure(request, error) from error
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield everything below the directory of `prefix`, in one page."""
-        directory = prefix.rpartition("/")[0]
-
-        async def find(filesystem: Any) -> Any:
-            filesystem.invalidate_cache()
-            return await filesystem._find(directory, withdirs=False, detail=True)  # fsspec's coroutine
-
-        try:
-            found = await self.home.visit(find)
-        except FileNotFoundError:
-            found = {}
-        except Exception as error:
-            raise located(error, "listing", self.shown + directory) from error
+        [found] = await self._all([_Listing(dirname(prefix))])
         yield self._page(found)
 
 
@@ -293,9 +340,8 @@ async def _drive(filesystem: Any, steps: Steps[T]) -> T:
     try:
         step = next(steps)
         while True:
-            verb, *arguments = step
             try:
-                answer = await getattr(filesystem, "_" + verb)(*arguments)
+                answer = await _call(filesystem, AsyncEngine._mark, *step)
             except Exception as error:  # noqa: BLE001  # the steps decide what it means
                 step = steps.throw(error)
             else:

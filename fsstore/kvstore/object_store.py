@@ -35,7 +35,7 @@ from fsstore.kvstore.contract import (
 from fsstore.kvstore.engine import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.piece import Piece, entity_tag, fit
-from fsstore.kvstore.retry import Attempts, Retry
+from fsstore.kvstore.retry import Attempts, Retry, persist_blocking
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
 __all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
@@ -257,19 +257,16 @@ class ObstoreEngine:
         """Delete objects; return False if one is missing, where Google's cloud and Azure leave those that follow."""
         import obstore
 
-        attempts = Attempts(self.retry)
-        while True:
+        def delete() -> bool:
             try:
                 obstore.delete(self._writer, paths)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            except Exception as error:  # the boundary: every foreign error is translated here
                 if is_missing(error):
                     return False
-                known = located(error, "deleting", self.shown + paths[0])
-            else:
-                return True
-            if not isinstance(known, UnavailableError):
-                raise known
-            time.sleep(attempts.pause_after(known))
+                raise located(error, "deleting", self.shown + paths[0]) from error
+            return True
+
+        return persist_blocking(self.retry, delete)
 
     def _write(self, write: Write) -> Stamp:
         if write.value is None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from fsstore.context_resources import REQUEST_RETRIES, duration
 from fsstore.errors import UnavailableError
 
-__all__ = ["Attempts", "Retry", "persist", "retry_from"]
+__all__ = ["Attempts", "Retry", "persist", "persist_blocking", "retry_from"]
 
 T = TypeVar("T")
 
@@ -91,3 +91,14 @@ async def persist(policy: Retry, call: Callable[[], Awaitable[T]]) -> T:
             return await call()
         except UnavailableError as error:
             failed = error
+
+
+def persist_blocking(policy: Retry, call: Callable[[], T]) -> T:
+    """Return what `persist` does, on a thread that may wait."""
+    attempts = Attempts(policy)
+    while True:
+        try:
+            return call()
+        except UnavailableError as error:
+            pause = attempts.pause_after(error)
+        time.sleep(pause)

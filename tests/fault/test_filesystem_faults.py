@@ -1,0 +1,178 @@
+"""Filesystems of fsspec that fail: what they could not do is never taken for what is not there."""
+
+import asyncio
+import errno
+from types import SimpleNamespace
+from typing import ClassVar
+
+import fsspec
+import pytest
+from fsspec.asyn import AsyncFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from fsstore import _runtime
+from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
+from fsstore.kvstore.contract import KvPrefix, Read
+from fsstore.kvstore.fault import is_missing, status_of, translate
+from fsstore.kvstore.fs import FsspecDriver, Home
+from fsstore.kvstore.fs_generic import AsyncEngine, SyncEngine
+from fsstore.kvstore.live import from_live
+from fsstore.kvstore.retry import Retry
+
+FAST = Retry(max_retries=3, initial_delay_s=0.001, max_delay_s=0.002)
+TREE = {"": ["a", "d"], "d": ["d/b", "d/e"], "d/e": ["d/e/c"]}
+
+
+class Tree(AbstractFileSystem):
+    """Files in directories, which can be listed unless an error is scripted for one."""
+
+    protocol = "tree"
+    cachable = False
+
+    def __init__(self, **errors):
+        super().__init__()
+        self.errors = errors
+
+    def ls(self, path, detail=True, **kwargs):
+        """List a directory, or raise the next of its errors."""
+        if self.errors.get(path):
+            raise self.errors[path].pop(0)
+        if path not in TREE:
+            raise FileNotFoundError(path)
+        return [self.info(name) for name in TREE[path]]
+
+    def info(self, path, **kwargs):
+        """Tell a directory from a file."""
+        if path in TREE:
+            return {"name": path, "size": 0, "type": "directory"}
+        if any(path in names for names in TREE.values()):
+            return {"name": path, "size": 1, "type": "file"}
+        raise FileNotFoundError(path)
+
+
+class AsyncTree(AsyncFileSystem):
+    """The same with coroutines."""
+
+    protocol = "tree"
+    cachable = False
+
+    def __init__(self, **errors):
+        super().__init__(asynchronous=True)
+        self.tree = Tree(**errors)
+
+    async def _ls(self, path, detail=True, **kwargs):
+        return self.tree.ls(path)
+
+    async def _info(self, path, **kwargs):
+        return self.tree.info(path)
+
+
+@pytest.fixture(params=["plain", "with coroutines"])
+def listed(request):
+    """Give a function that lists a tree with scripted errors, through each engine."""
+
+    async def keys(errors):
+        if request.param == "plain":
+            engine = SyncEngine(Tree(**errors), "tree", retry=FAST)
+        else:
+            engine = AsyncEngine(Home(None, AsyncTree(**errors)), "tree", retry=FAST)
+        return sorted(
+            [entry.key async for batch in KvPrefix(FsspecDriver(engine, "")).scan() for entry in batch]
+        )
+
+    return lambda errors: _runtime.call(keys(errors))
+
+
+def test_a_directory_that_may_not_be_listed_is_an_error(listed):
+    """fsspec leaves it out of what it finds, so that half a store would pass for all of it."""
+    with pytest.raises(PermissionDeniedError, match='Error listing "tree://"'):
+        listed({"d": [PermissionError(errno.EACCES, "no")]})
+
+
+def test_listing_is_tried_again(listed):
+    """A failure that may pass is not the last word, wherever in the tree."""
+    assert listed({"": [ConnectionResetError()], "d/e": [TimeoutError()]}) == ["a", "d/b", "d/e/c"]
+    with pytest.raises(UnavailableError):
+        listed({"d": [ConnectionResetError()] * 9})
+
+
+def test_what_changes_while_it_is_listed_is_listed_again(listed):
+    """A directory or file that goes away on the way does not take what is beside it along."""
+    assert listed({"d": [FileNotFoundError()]}) == ["a", "d/b", "d/e/c"]
+
+
+def test_a_directory_that_is_missing_holds_nothing(listed, monkeypatch):
+    """And is no error."""
+    monkeypatch.delitem(TREE, "")
+    assert listed({}) == []
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path):
+    """The file in which a value was to be written goes with it."""
+    (tmp_path / "k").mkdir()
+    store = from_live(fsspec.filesystem("file"))
+    with pytest.raises(StoreError):
+        _runtime.call(store.write(f"{tmp_path}/k".lstrip("/"), b"v"))
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]
+
+
+class Slow(Tree):
+    """Files whose reading can be held up."""
+
+    begun: ClassVar[list[str]] = []
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        """Wait to be told."""
+        self.begun.append(path)
+        self.gate.result(30)
+        return b"v"
+
+
+def test_a_cancelled_batch_is_dropped_by_its_thread():
+    """The read under way is ended, and the others are not begun."""
+    filesystem = Slow()
+    filesystem.gate = _runtime.futures.pending()
+    engine = SyncEngine(filesystem, "slow")
+
+    async def cancelled():
+        task = asyncio.ensure_future(engine.read_many([Read(f"k{n}") for n in range(9)]))
+        while not filesystem.begun:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    _runtime.call(cancelled())
+    _runtime.futures.resolve(filesystem.gate, None)
+    for _ in range(64):  # every thread of the pool has been asked since
+        _runtime.submit(bool, kind="io").result()
+    assert filesystem.begun == ["k0"]
+
+
+class HTTPError(OSError):
+    """An error of `requests`: its response says what happened."""
+
+    def __init__(self, status):
+        super().__init__(f"{status} for url: https://host/a?token=s3cr3t")
+        self.response = SimpleNamespace(status_code=status)
+
+
+def test_the_response_of_an_error_says_what_it_is():
+    """Filesystems over `requests` and `httpx` raise errors that carry the response."""
+    assert status_of(HTTPError(503)) == 503
+    assert isinstance(translate(HTTPError(503)), UnavailableError)
+    assert isinstance(translate(HTTPError(403)), PermissionDeniedError)
+    assert is_missing(HTTPError(404))
+    assert not is_missing(HTTPError(403))
+    assert "s3cr3t" not in str(translate(HTTPError(400)))
+    assert isinstance(translate(HTTPError(400)), FailedPreconditionError)
+
+
+@pytest.mark.parametrize("text", ["<Code>NoSuchBucket</Code>", "The specified container does not exist.",
+                                  "ErrorCode:ContainerNotFound", "The specified bucket does not exist."])  # fmt: skip
+def test_without_its_container_a_key_is_not_missing(text):
+    """Clients raise the same for a missing container, in their words or in those of their cause."""
+    assert not is_missing(FileNotFoundError(text))
+    error = FileNotFoundError(errno.ENOENT, "No such file", "container/key")
+    assert is_missing(error)
+    error.__cause__ = RuntimeError(text)
+    assert not is_missing(error)
