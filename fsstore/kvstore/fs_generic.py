@@ -211,10 +211,16 @@ class _Filesystem:
         return located(error, _DOING[type(request)], self.shown + request.key)
 
 
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+_LISTING: Mapping[str, Mapping[str, Any]] = {
     "find": {"withdirs": False, "detail": True},
     "ls": {"detail": True},
 }
+
+
+def _call(filesystem: Any, mark: str, verb: str, *arguments: Any) -> Any:
+    if verb in _LISTING:
+        filesystem.invalidate_cache()
+    return getattr(filesystem, mark + verb)(*arguments, **_LISTING.get(verb, {}))
 
 
 class SyncEngine(_Filesystem):
