@@ -152,10 +152,8 @@ def pool(kind: PoolKind, limit: int | None = None) -> _Pool:
     pools = _state.pools
     found = pools.get((kind, size))
     if found is None:
-        name = f"fsstore-{kind}"
-        found = pools.setdefault(
-            (kind, size), _Pool(size, name, initializer=setattr, initargs=(_worker, "kind", kind))
-        )
+        made = _Pool(size, f"fsstore-{kind}", initializer=setattr, initargs=(_worker, "kind", kind))
+        found = pools.setdefault((kind, size), made)
     return found
 
 
