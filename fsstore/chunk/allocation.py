@@ -44,7 +44,9 @@ def new_array(shape: tuple[int, ...], native: np.dtype[Any], order: str = "C") -
 
 
 def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
-    """Return a view of `values` with a shape: new dimensions first, dimensions of size one repeated."""
+    """Return `values` in a shape: new dimensions first, dimensions of size one repeated."""
+    if values.shape == shape:  # NumPy takes 3 µs to find that out
+        return values
     if values.ndim > len(shape):
         raise StoreError(f"Expected array of rank {len(shape)}, but received array of rank {values.ndim}")
     try:

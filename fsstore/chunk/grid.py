@@ -184,8 +184,13 @@ class SliceSegments(Sequence[Segment]):
         return Segment(chunk, selected, slice(count - end, count - begin), False, length)
 
 
-def slice_segments(axis: Axis, first: int, step: int, count: int) -> SliceSegments:
+def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Segment]:
     """Return the segments of the positions `first + step * i` for `i` in `[0, count)`, in order of chunks."""
+    if step == 1 and count:  # nearly always, and often within one chunk
+        chunk = axis.chunk_of(first)
+        begin, size = first - axis.start(chunk), axis.size(chunk)
+        if begin + count <= size:
+            return [Segment(chunk, slice(begin, begin + count), slice(0, count), count == size, count)]
     low, high = first, first + step * (count - 1)
     if step < 0:
         low, high = high, low

@@ -202,7 +202,7 @@ def write_small(request: WriteRequest, outline: Plan) -> Future[None]:
     changes = Changes(replace(request, values=request.values.copy()), outline)
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
-        queue = _queues.setdefault(driver, _Queue(driver))
+        queue = _queues.get(driver) or _queues.setdefault(driver, _Queue(driver))
         queue.add(path, future, by_key)
     queue.work_on()
     return future

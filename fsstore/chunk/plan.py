@@ -156,11 +156,12 @@ def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]
     `maps` has one entry an output dimension, `shape` is the shape of the result, `axes` are the chunk boundaries.
     """
     groups = _connected(maps, shape)
-    components = tuple(_component(group, maps, shape, axes) for group in groups)
-    separable = not any(isinstance(component.segments, tuple) for component in components)
+    components = tuple([_component(group, maps, shape, axes) for group in groups])
+    separable = tuple not in [type(component.segments) for component in components]
     used = [axis for component in components for axis in component.inputs]
     unused = [axis for axis in range(len(shape)) if axis not in used]
-    basic = separable and not any(isinstance(m, Indexed) and _depends(m, shape) for m in maps)
+    listed = [_depends(output_map, shape) for output_map in maps if isinstance(output_map, Indexed)]
+    basic = separable and not any(listed)
     return Plan(shape, components, (*unused, *used), len(unused), separable, basic)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import sub
 
 from fsstore.chunk.grid import IntArray
 from fsstore.chunk.plan import Affine, Constant, Indexed, OutputMap
@@ -20,9 +21,9 @@ def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[in
     `bounds` is the identity over the array, with explicit bounds.
     """
     extent = bounds.domain.exclusive_max  # arrays begin at zero
-    maps = maps_within(transform, extent)
-    if maps is not None:
-        return transform.domain.shape, maps
+    found = maps_within(transform, extent)
+    if found is not None:
+        return found
     bounded = compose(transform, bounds)
     return bounded.domain.shape, plan_maps(bounded, extent)
 
@@ -49,30 +50,34 @@ def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap
     return maps
 
 
-def maps_within(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap] | None:
-    """Return the maps of a transform if it says by itself where in the array all positions lie, else None.
+def maps_within(
+    transform: IndexTransform, shape: Sequence[int]
+) -> tuple[tuple[int, ...], list[OutputMap]] | None:
+    """Return what `located` does of a transform whose positions are affine and lie within the array, else None.
 
-    Most do: their bounds are explicit and their positions affine.  Composing them with the bounds of the array would
-    change nothing, and takes as long as a small read from memory.
+    Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  A bound
+    that is implicit is where the array ends.
     """
     domain = transform.domain
-    if True in domain.implicit_lower_bounds or True in domain.implicit_upper_bounds:
+    if True in domain.implicit_lower_bounds:
         return None
-    low, high = domain.inclusive_min, domain.exclusive_max
+    low, high, open_ended = domain.inclusive_min, [*domain.exclusive_max], [*domain.implicit_upper_bounds]
     maps: list[OutputMap] = []
     for (method, offset, stride, source, _, _), extent in zip(transform.maps, shape, strict=True):
         first = last = offset
         if method == SINGLE:
-            first += stride * low[source]
-            last += stride * (high[source] - 1)
+            if open_ended[source] and stride == 1:
+                high[source], open_ended[source] = extent - offset, False
             if low[source] >= high[source]:
                 return None
+            first += stride * low[source]
+            last += stride * (high[source] - 1)
             maps.append(Affine(first, stride, source))
         else:
             maps.append(Constant(offset))
         if method == ARRAY or not (0 <= first < extent and 0 <= last < extent):
             return None
-    return maps
+    return None if True in open_ended else (tuple(map(sub, high, low)), maps)
 
 
 def _check(positions: IntArray, dimension: int, extent: int) -> None:
