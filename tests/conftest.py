@@ -31,12 +31,16 @@ def s3_credentials(monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
+_META = re.compile("x-(?:amz|goog|ms)-meta-", re.IGNORECASE)
+
+
 class ObjectServer:
     """Objects by URL path, a log of requests `(method, path, range)`, the bytes of bodies taken from it, and scripted faults."""
 
     def __init__(self):
         self.objects = {}
         self.versions = {}
+        self.metadata = {}
         self.numbers = itertools.count(3)
         self.log = []
         self.faults = []
@@ -52,6 +56,13 @@ class ObjectServer:
     def put(self, path, data):
         """Store an object."""
         self.objects["/" + path.lstrip("/")] = bytes(data)
+
+    def keep(self, path, data, headers):
+        """Store an object that a request brought, with its metadata; return its version."""
+        self.objects[path] = data
+        self.metadata[path] = {name: value for name, value in headers.items() if _META.match(name)}
+        self.versions[path] = next(self.numbers)
+        return self.versions[path]
 
     def fail(self, text, *answers, method=None):
         """Answer the next `len(answers)` requests whose path contains `text` with `answers`."""
@@ -78,6 +89,7 @@ class ObjectServer:
         self.released = threading.Event()
         self.objects.clear()
         self.versions.clear()
+        self.metadata.clear()
         self.log.clear()
         self.faults.clear()
         self.headers_seen.clear()
@@ -181,8 +193,7 @@ def _handler(server):
                 clash = clash or (version is not None and int(version) != server.version_of(path))
                 clash = clash and server.heeds_conditions
                 if not clash:
-                    server.objects[path] = body
-                    server.versions[path] = new = next(server.numbers)
+                    new = server.keep(path, body, self.headers)
             if clash:
                 self.reply(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             else:
@@ -194,6 +205,7 @@ def _handler(server):
                 self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>", send_body=self.command != "HEAD")
                 return
             headers = {"Last_Modified": formatdate(1.7e9, usegmt=True), "Date": formatdate(usegmt=True)}
+            headers |= server.metadata.get(path, {})
             if server.etags:
                 headers |= {"ETag": etag_of(data), "x_goog_generation": str(server.version_of(path))}
                 if self.headers.get("If-None-Match") == headers["ETag"]:

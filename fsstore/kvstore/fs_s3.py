@@ -3,7 +3,7 @@
 s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read
 under a condition, and repeat failed writes by themselves, which makes a lost reply look like a conflict.
 So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and a
-conflict after a lost reply is settled by reading the key again.
+conflict after a lost reply is settled by looking whose the object is.
 
 Conditional deletes are refused: S3 has no such request that every server honours.
 """
@@ -31,7 +31,7 @@ from fsstore.kvstore.engine import Turns, check_condition, each, located
 from fsstore.kvstore.fault import is_missing, status_of
 from fsstore.kvstore.fs import Home
 from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
-from fsstore.kvstore.retry import Attempts, Retry, persist
+from fsstore.kvstore.retry import MARK, Attempts, Retry, new_mark, persist
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
 __all__ = ["S3Engine"]
@@ -78,22 +78,17 @@ class S3Engine:
         return await self.home.visit(write_all)
 
     async def _write(self, filesystem: Any, write: Write) -> Stamp:
-        attempts = Attempts(self.retry)
+        attempts, mark = Attempts(self.retry), new_mark()
         while True:
             try:
-                return await _put(filesystem, write, attempts)
+                return await _put(filesystem, write, attempts=attempts, mark=mark)
             except UnavailableError as error:
                 pause = attempts.pause_after(error)
             except _ConflictError:
-                return await self._settle(filesystem, write) if attempts.ambiguous else Stamp(UNKNOWN, now())
+                if attempts.ambiguous:
+                    return await persist(self.retry, lambda: _settle(filesystem, write, mark))
+                return Stamp(UNKNOWN, now())
             await asyncio.sleep(pause)
-
-    async def _settle(self, filesystem: Any, write: Write) -> Stamp:
-        """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
-        found = await persist(self.retry, lambda: _read(filesystem, Read(write.key)))
-        if write.value is not None and found.state == "value" and bytes(found.value) == bytes(write.value):
-            return Stamp(found.generation, found.time)
-        return Stamp(UNKNOWN, now())
 
     async def _delete_many(self, paths: list[str]) -> list[Stamp]:
         groups: dict[str, list[str]] = {}
@@ -209,15 +204,35 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
     """Return the answer to a range that starts at or behind the end, which S3 refuses without naming the
     size."""
     try:
-        head = await _client_call(filesystem, "head_object", _arguments(read.key))
+        head = await _head(filesystem, read.key)
+        if head is None:
+            return ReadResult("missing", b"", NO_VALUE, now())
         return fit(Piece(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read)
     except Exception as error:  # the boundary: every foreign error is translated here
-        if is_missing(error):
-            return ReadResult("missing", b"", NO_VALUE, now())
         raise located(error, "reading", f"s3://{read.key}") from error
 
 
-async def _put(filesystem: Any, write: Write, attempts: Attempts) -> Stamp:
+async def _settle(filesystem: Any, write: Write, mark: str) -> Stamp:
+    """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
+    try:
+        head = await _head(filesystem, write.key)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        raise located(error, "reading", f"s3://{write.key}") from error
+    ours = head is not None and head.get("Metadata", {}).get(MARK) == mark
+    return Stamp(head["ETag"].encode("latin-1") if ours else UNKNOWN, now())
+
+
+async def _head(filesystem: Any, path: str) -> Any:
+    """Return what is known of an object without its value, or None if it is missing."""
+    try:
+        return await _client_call(filesystem, "head_object", _arguments(path))
+    except Exception as error:  # judged here, or passed on
+        if is_missing(error):
+            return None
+        raise
+
+
+async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) -> Stamp:
     arguments = _arguments(write.key)
     try:
         attempts.ambiguous |= not await _tries_once(filesystem)
@@ -228,6 +243,8 @@ async def _put(filesystem: Any, write: Write, attempts: Attempts) -> Stamp:
             arguments["IfNoneMatch"] = "*"
         elif write.if_equal != UNKNOWN:
             arguments["IfMatch"] = entity_tag(write.if_equal) or _NO_TAG
+        if write.if_equal != UNKNOWN:
+            arguments["Metadata"] = {MARK: mark}
         answer = await _client_call(filesystem, "put_object", {**arguments, "Body": bytes(write.value)})
         return Stamp(answer["ETag"].encode("latin-1"), now())
     except Exception as error:  # the boundary: every foreign error is translated here

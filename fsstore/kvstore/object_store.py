@@ -35,7 +35,7 @@ from fsstore.kvstore.contract import (
 from fsstore.kvstore.engine import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.piece import Piece, entity_tag, fit
-from fsstore.kvstore.retry import Attempts, Retry, persist_blocking
+from fsstore.kvstore.retry import MARK, Attempts, Retry, new_mark, persist_blocking
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
 __all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
@@ -45,6 +45,7 @@ T = TypeVar("T")
 
 _FEW = 4
 _NEAR_S = 0.002
+_SLOWEST = 32 * 1024  # bytes a second of one of several requests, below which a line is taken for dead
 _DELETE_BATCH = 1000
 _LIST_PAGE = 1000
 _NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
@@ -65,12 +66,16 @@ def retry_config(policy: Retry) -> dict[str, Any]:
 
 
 def client_options(
-    policy: Retry, *, allow_http: bool, headers: dict[str, str] | None = None
+    policy: Retry, timeout_s: float, *, allow_http: bool, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return options of obstore's HTTP client."""
+    """Return options of obstore's HTTP client.
+
+    Its time limit is for a whole request.  A value that is not received by then is asked for from there on, but one
+    that is not sent is lost: see `ObstoreEngine`.
+    """
     options: dict[str, Any] = {
         "allow_http": allow_http,
-        "timeout": timedelta(seconds=max(policy.idle_s, 1.0)),
+        "timeout": timedelta(seconds=timeout_s),
         "connect_timeout": timedelta(seconds=min(policy.idle_s, 30.0)),
     }
     return {**options, "default_headers": headers} if headers else options
@@ -80,10 +85,14 @@ def bucket_engine(
     make: Callable[[dict[str, Any]], Any], shown: str, *, retry: Retry, concurrency: int | None, plain: bool
 ) -> ObstoreEngine:
     """Return the engine of a bucket.  `make` builds the store from client and retry options; `plain` allows HTTP."""
-    client = client_options(retry, allow_http=plain)
+
+    def store(config: dict[str, Any], timeout_s: float) -> Any:
+        client = client_options(retry, timeout_s, allow_http=plain)
+        return make({"client_options": client, "retry_config": config})
+
     try:
         return ObstoreEngine(
-            lambda config: make({"client_options": client, "retry_config": config}),
+            store,
             shown=shown,
             features=Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False),
             retry=retry,
@@ -94,11 +103,14 @@ def bucket_engine(
 
 
 class ObstoreEngine:
-    """Strict verbs over an obstore store.  `make(retry_config)` builds the store; `shown` stands before paths."""
+    """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
+
+    Large values are written through stores of their own, whose requests may take as long as a slow line needs.
+    """
 
     def __init__(
         self,
-        make: Callable[[dict[str, Any]], Any],
+        make: Callable[[dict[str, Any], float], Any],
         *,
         shown: str,
         features: Features,
@@ -107,11 +119,21 @@ class ObstoreEngine:
     ) -> None:
         self.retry, self.shown, self.concurrency = retry or Retry(), shown, concurrency
         self.features = features
+        self._idle_s = max(self.retry.idle_s, 1.0)
+        self._make, self._writers = make, dict[int, Any]()
         try:
-            self._reader = make(retry_config(self.retry))
-            self._writer = make({**retry_config(self.retry), "max_retries": 0}) if features.writable else None
+            self._reader = make(retry_config(self.retry), self._idle_s)
         except ValueError as error:  # a host or port that is none
             raise UrlError(f"Cannot open {quote(shown)}: {error}", shown) from error
+
+    def _writer(self, size: int) -> Any:
+        """Return the store for values of a size."""
+        patience = int(size / (self._idle_s * _SLOWEST)).bit_length()
+        found = self._writers.get(patience)
+        if found is None:
+            once = {**retry_config(self.retry), "max_retries": 0}
+            found = self._writers[patience] = self._make(once, self._idle_s * 2**patience)
+        return found
 
     async def _spread(
         self,
@@ -213,15 +235,10 @@ class ObstoreEngine:
 
     def _end(self, read: Read, limit: int | None) -> ReadResult:
         """Return the last bytes of an object from a server that must be told where they begin (Azure's)."""
-        import obstore
-
-        try:
-            meta = obstore.head(self._reader, read.key)
-        except Exception as error:  # judged here, or passed on
-            if is_missing(error):
-                return ReadResult("missing", b"", NO_VALUE, now())
-            raise
-        size, generation = meta["size"], _generation(meta)
+        head = self._head(read.key)
+        if head is None:
+            return ReadResult("missing", b"", NO_VALUE, now())
+        size, generation = head.meta["size"], _generation(head.meta)
         if not 0 < -read.start <= size:
             return fit(Piece(b"", 0, size, generation), read)
         found = self._read_once(read._replace(start=size + read.start, stop=size), limit)
@@ -231,10 +248,21 @@ class ObstoreEngine:
 
     def _beyond(self, read: Read) -> ReadResult:
         """Return the answer to a range at or behind the end, which the server refused."""
+        head = self._head(read.key)
+        if head is None:
+            return ReadResult("missing", b"", NO_VALUE, now())
+        return fit(Piece(b"", 0, head.meta["size"], _generation(head.meta)), read)
+
+    def _head(self, path: str) -> Any:
+        """Return what is known of an object without its value, or None if it is missing."""
         import obstore
 
-        meta = obstore.head(self._reader, read.key)
-        return fit(Piece(b"", 0, meta["size"], _generation(meta)), read)
+        try:
+            return obstore.get(self._reader, path, options={"head": True})
+        except Exception as error:  # judged here, or passed on
+            if is_missing(error):
+                return None
+            raise
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes; plain deletions go a thousand a request where the storage can."""
@@ -259,7 +287,7 @@ class ObstoreEngine:
 
         def delete() -> bool:
             try:
-                obstore.delete(self._writer, paths)
+                obstore.delete(self._writer(0), paths)
             except Exception as error:  # the boundary: every foreign error is translated here
                 if is_missing(error):
                     return False
@@ -272,38 +300,43 @@ class ObstoreEngine:
         if write.value is None:
             self._delete([write.key])
             return Stamp(NO_VALUE, now())
-        attempts = Attempts(self.retry)
+        attempts, mark = Attempts(self.retry), new_mark()
         while True:
             try:
-                return self._put(write)
+                return self._put(write, mark)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 if write.if_equal != UNKNOWN and _is_conflict(error):
-                    return self._settle(write) if attempts.ambiguous else Stamp(UNKNOWN, now())
+                    return self._settle(write, mark) if attempts.ambiguous else Stamp(UNKNOWN, now())
                 known = located(error, "writing", self.shown + write.key)
             if not isinstance(known, UnavailableError):
                 raise known
             time.sleep(attempts.pause_after(known))
 
-    def _put(self, write: Write) -> Stamp:
+    def _put(self, write: Write, mark: str) -> Stamp:
         import obstore
 
-        mode: Any = "overwrite"
-        if write.if_equal == NO_VALUE:
-            mode = "create"
-        elif write.if_equal != UNKNOWN:
-            mode = _version(write.if_equal)
         value = write.value if isinstance(write.value, bytes) else bytes(write.value or b"")
-        result = obstore.put(self._writer, write.key, value, mode=mode, use_multipart=False)
+        given: dict[str, Any] = {"mode": "overwrite"}
+        if write.if_equal != UNKNOWN:
+            mode = "create" if write.if_equal == NO_VALUE else _version(write.if_equal)
+            given = {"mode": mode, "attributes": {MARK: mark}}
+        result = obstore.put(self._writer(len(value)), write.key, value, use_multipart=False, **given)
         # after a condition that held, an unknown generation would read as one that did not
         unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
         return Stamp(_generation(result) or unknown, now())
 
-    def _settle(self, write: Write) -> Stamp:
+    def _settle(self, write: Write, mark: str) -> Stamp:
         """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
-        found = self._read((Read(write.key), None))
-        if write.value is not None and found.state == "value" and bytes(found.value) == bytes(write.value):
-            return Stamp(found.generation, found.time)
-        return Stamp(UNKNOWN, now())
+
+        def settle() -> Stamp:
+            try:
+                head = self._head(write.key)
+            except Exception as error:  # the boundary: every foreign error is translated here
+                raise located(error, "reading", self.shown + write.key) from error
+            ours = head is not None and head.attributes.get(MARK) == mark
+            return Stamp(_generation(head.meta) if ours else UNKNOWN, now())
+
+        return persist_blocking(self.retry, settle)
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""

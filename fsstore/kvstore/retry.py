@@ -2,12 +2,14 @@
 
 Only `UnavailableError` is tried again.  A conditional write is special: when its reply is lost, the retry
 finds the condition broken by the write itself.  `Attempts` remembers that a reply may have been lost, so
-that the caller reads the key again before it reports a conflict.
+that the caller looks at the object before it reports a conflict: its metadata hold the `MARK` of the write that made
+it.  The value would not tell, for another writer may have written the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -17,9 +19,10 @@ from typing import Any, TypeVar
 from fsstore.context_resources import REQUEST_RETRIES, duration
 from fsstore.errors import UnavailableError
 
-__all__ = ["Attempts", "Retry", "persist", "persist_blocking", "retry_from"]
+__all__ = ["MARK", "Attempts", "Retry", "new_mark", "persist", "persist_blocking", "retry_from"]
 
 T = TypeVar("T")
+MARK = "fsstorewrite"  # Azure takes names of letters and digits only
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ def retry_from(resources: Mapping[str, Any], name: str) -> Retry:
         initial_delay_s=duration(full["initial_delay"]),
         max_delay_s=duration(full["max_delay"]),
     )
+
+
+def new_mark() -> str:
+    """Return a mark that no other write has."""
+    return os.urandom(8).hex()
 
 
 class Attempts:

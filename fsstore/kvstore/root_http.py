@@ -183,10 +183,13 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
 
     place = base.removesuffix("/")  # obstore puts a slash of its own before the key
 
+    def store(config: dict[str, Any], timeout_s: float) -> Any:
+        options = client_options(retry, timeout_s, allow_http=True, headers=headers)
+        return HTTPStore(place, client_options=options, retry_config=config)
+
     def make() -> ObstoreEngine:
-        options = client_options(retry, allow_http=True, headers=headers)
         return ObstoreEngine(
-            lambda config: HTTPStore(place, client_options=options, retry_config=config),
+            store,
             shown=place + "/",
             features=Features(waits=True, writable=False, listable=False),
             retry=retry,

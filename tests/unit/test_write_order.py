@@ -341,7 +341,7 @@ def test_threads_beside_one_that_failed_are_waited_for(monkeypatch):
         assert go_on.wait(20)
 
     monkeypatch.setattr(ObstoreEngine, "_write", write)
-    engine = ObstoreEngine(lambda _: None, shown="near://", features=Features(waits=True))
+    engine = ObstoreEngine(lambda *_: None, shown="near://", features=Features(waits=True))
     writes = [Write("good", b""), Write("bad", b"")]
     future = _runtime.start(engine.write_many(writes), ended=ended.set)
     assert not ended.wait(0.2)
