@@ -11,7 +11,7 @@ is still that.  Stores whose deletions take no condition are asked for the shape
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice, product
 from operator import ge
 
@@ -30,23 +30,31 @@ _Numbers = Sequence[int]
 
 async def delete_outside(entry: MetadataEntry, old: ChunkedArray, new: ChunkedArray) -> None:
     """Delete the chunks of `old` that have no element of `new`, nor of the array as others have made it since."""
-    store, model = entry.store, old.model
     counts = _counts(old)
     kept = tuple(map(min, counts, _counts(new)))
-    async for chunks in _outside(store, model, counts, kept):
-        keys = [model.key(numbers) for numbers in chunks]
-        seen = await _stored(store, keys)
-        newest = await entry.read(fresh_after=math.inf)
-        if newest is None or not entry.is_same(old, newest):
-            return  # what lies there is not of this array any more
-        present = _counts(newest)
-        gone = [
-            Write(key, None, seen[key])
-            for key, numbers in zip(keys, chunks, strict=True)
-            if key in seen and any(map(ge, numbers, present))
-        ]
-        if gone:
-            await store.write_many(gone)
+    async for chunks in _outside(entry.store, old.model, counts, kept):
+        left = chunks
+        while left:
+            left = await _delete(entry, old, left)
+
+
+async def _delete(entry: MetadataEntry, old: ChunkedArray, chunks: Sequence[_Numbers]) -> list[_Numbers]:
+    """Delete chunks unless the array has them again; return those that somebody has written just now."""
+    keys = {old.model.key(numbers): numbers for numbers in chunks}
+    seen = await _stored(entry.store, keys)
+    newest = await entry.read(fresh_after=math.inf)
+    if newest is None or not entry.is_same(old, newest):
+        return []  # what lies there is not of this array any more
+    present = _counts(newest)
+    gone = [
+        Write(key, None, generation) for key, generation in seen.items() if any(map(ge, keys[key], present))
+    ]
+    stamps = await entry.store.write_many(gone) if gone else []
+    return [
+        keys[write.key]
+        for write, stamp in zip(gone, stamps, strict=True)
+        if write.if_equal != UNKNOWN and stamp.generation == UNKNOWN
+    ]
 
 
 def _counts(array: ChunkedArray) -> tuple[int, ...]:
@@ -57,7 +65,7 @@ def _counts(array: ChunkedArray) -> tuple[int, ...]:
     )
 
 
-async def _stored(store: KvPrefix, keys: Sequence[str]) -> dict[str, bytes]:
+async def _stored(store: KvPrefix, keys: Iterable[str]) -> dict[str, bytes]:
     """Return the generations of what is stored; of all keys none where they are no conditions for deleting.
 
     That is also so in a transaction, which would fail by them when a part of it is stored.

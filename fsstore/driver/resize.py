@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fsstore import _runtime
+from fsstore.chunk.write import finish
 from fsstore.driver.contract import Bounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.outside import delete_outside
@@ -57,6 +58,7 @@ class Resize:
             if stamp is not None:
                 self._entry.stored(new, *stamp)
                 if not self._options.resize_metadata_only:
+                    await finish(self._entry.store)  # what was begun in the larger shape
                     await delete_outside(self._entry, old, new)
                 return new
             await _runtime.pause(0.001 * attempt)
