@@ -23,7 +23,9 @@ from fsstore.kvstore.referee import endpoint_of, questioned
 from fsstore.kvstore.retry import Retry
 from fsstore.kvstore.secret import redact
 
-__all__ = ["engine_for_url", "engine_of", "filesystem_class", "knows", "protocols_of", "unwrapped"]
+__all__ = [
+    "engine_for_url", "engine_of", "filesystem_class", "home_of", "is_bound", "knows", "protocols_of", "unwrapped",
+]  # fmt: skip
 
 _EXTRAS = {
     "s3": ("s3fs", "fsstore[s3]"),
@@ -35,6 +37,7 @@ _EXTRAS = {
     "abfs": ("adlfs", "adlfs"),
     "az": ("adlfs", "adlfs"),
 }
+_BOUND = frozenset(("http", "s3", "gs", "abfs"))
 
 
 def knows(protocol: str) -> bool:
@@ -65,6 +68,20 @@ def unwrapped(filesystem: Any, path: str) -> tuple[Any, str]:
     while "dir" in protocols_of(filesystem):
         filesystem, path = filesystem.fs, f"{filesystem.path}/{path.lstrip('/')}"
     return filesystem, path
+
+
+def is_bound(filesystem: Any) -> bool:
+    """Return whether the client of a live filesystem belongs to the event loop that used it first, maybe not ours."""
+    return bool(filesystem.asynchronous) and not _BOUND.isdisjoint(protocols_of(filesystem))
+
+
+def home_of(filesystem: Any) -> Home:
+    """Return the home of a live filesystem, or of its like on our loop where its client belongs to another."""
+    if not is_bound(filesystem):
+        return Home(None, filesystem)
+    options = {**filesystem.storage_options, "skip_instance_cache": True}
+    options.pop("loop", None)
+    return Home(lambda: type(filesystem)(*filesystem.storage_args, **options))
 
 
 def _options(cls: Any, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
@@ -119,7 +136,7 @@ def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int =
     """Return an engine for a live filesystem, which stays on its own loop."""
     protocols = protocols_of(filesystem)
     if getattr(filesystem, "async_impl", False):
-        engine = _async_engine(protocols, Home(None, filesystem), retry or Retry(), concurrency)
+        engine = _async_engine(protocols, home_of(filesystem), retry or Retry(), concurrency)
         if isinstance(engine, S3Engine):
             return questioned(engine, endpoint_of({}, vars(filesystem)))
         return engine

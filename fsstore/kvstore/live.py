@@ -56,6 +56,8 @@ def _prefix_of(source: Any) -> KvPrefix:
         return filesystem_prefix(source.fs, str(source.path))
     if "FsspecStore" in names and is_live_set(source.fs):
         return filesystem_prefix(source.fs, str(source.path).strip("/") + "/")
+    if "FsspecStore" in names and (far := _far_prefix(source)) is not None:
+        return far
     if any(cls.__module__.startswith("zarr.") and cls.__name__ == "Store" for cls in type(source).__mro__):
         return KvPrefix(ZarrStoreDriver(source))
     if isinstance(source, MutableMapping):
@@ -81,6 +83,20 @@ def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
     return KvPrefix(FsspecDriver(engine_of(filesystem), root), path.removeprefix(root))
 
 
+def _far_prefix(store: Any) -> KvPrefix | None:
+    """Return the store over a filesystem like that of a store of zarr-python, if that one is bound to an event loop."""
+    from fsstore.kvstore.fs import FsspecDriver
+    from fsstore.kvstore.fs_open import is_bound
+    from fsstore.kvstore.referee import ReadOnlyEngine
+
+    if not is_bound(store.fs):
+        return None
+    found = filesystem_prefix(store.fs, str(store.path).rstrip("/") + "/")
+    if store.read_only and isinstance(found.driver, FsspecDriver):
+        found.driver.engine = ReadOnlyEngine(found.driver.engine)
+    return found
+
+
 def is_live_set(filesystem: Any) -> bool:
     """Return whether a filesystem is fsspec's `ReferenceFileSystem`."""
     return hasattr(filesystem, "fss") and getattr(filesystem, "references", None) is not None
@@ -93,15 +109,15 @@ def _set_of(filesystem: Any) -> KvDriver | None:
 
 
 def _web_prefix(filesystem: Any, url: str) -> KvPrefix:
-    from fsstore.kvstore.fs import Home
     from fsstore.kvstore.fs_http import HttpEngine, Session
+    from fsstore.kvstore.fs_open import home_of
     from fsstore.kvstore.root_http import HttpDriver
 
     parts = urlsplit(url)
     if not parts.netloc:
         raise StoreError("an HTTP filesystem alone is no store: give it with a URL, as UPath or mapper")
     query = f"?{parts.query}" if parts.query else ""
-    engine = HttpEngine(Session(Home(None, filesystem)), query=query)
+    engine = HttpEngine(Session(home_of(filesystem)), query=query)
     return KvPrefix(HttpDriver(engine, f"{parts.scheme}://{parts.netloc}"), unquote(parts.path))
 
 
@@ -215,10 +231,7 @@ class ZarrStoreDriver:
         from zarr.core.buffer import default_buffer_prototype
 
         if read.start == read.stop == 0:
-            try:
-                return ReadResult("value", b"", UNKNOWN, now(), await self.store.getsize(read.key))
-            except FileNotFoundError:
-                return ReadResult("missing", b"", NO_VALUE, now())
+            return await self._look(read.key)
         bounded = read.stop is not None and read.start < read.stop
         wish = RangeByteRequest(read.start, read.stop) if bounded and read.start >= 0 else None
         found = await self.store.get(read.key, default_buffer_prototype(), wish)
@@ -232,6 +245,21 @@ class ZarrStoreDriver:
             resolve_range(wish.start, wish.end, await self.store.getsize(read.key))
             raise StoreError(f"the store sent {len(value)} bytes for bytes [{wish.start}, {wish.end})")
         return ReadResult("value", value, UNKNOWN, now())
+
+    async def _look(self, key: str) -> ReadResult:
+        """Return the size of a value.  Directories have one too, and are told apart by a byte that they do not have."""
+        from zarr.abc.store import RangeByteRequest
+        from zarr.core.buffer import default_buffer_prototype
+
+        try:
+            size = await self.store.getsize(key)
+        except (FileNotFoundError, NotADirectoryError):
+            return ReadResult("missing", b"", NO_VALUE, now())
+        wish = RangeByteRequest(0, 1) if size else None
+        found = await self.store.get(key, default_buffer_prototype(), wish)
+        if found is None:
+            return ReadResult("missing", b"", NO_VALUE, now())
+        return ReadResult("value", b"", UNKNOWN, now(), size)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes."""

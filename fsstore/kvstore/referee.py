@@ -23,7 +23,7 @@ from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract import UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine import Engine
 
-__all__ = ["QuestionedEngine", "UnconditionalEngine", "endpoint_of", "judged", "questioned"]
+__all__ = ["QuestionedEngine", "ReadOnlyEngine", "UnconditionalEngine", "endpoint_of", "judged", "questioned"]
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -79,6 +79,15 @@ class _Wrapper:
     def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the entries of all paths that start with `prefix`."""
         return self.inner.pages(prefix)
+
+
+class ReadOnlyEngine(_Wrapper):
+    """A storage of which its owner says that it is for reading."""
+
+    @property
+    def features(self) -> Features:
+        """What is left without writing."""
+        return replace(self.inner.features, writable=False)
 
 
 class UnconditionalEngine(_Wrapper):

@@ -8,12 +8,13 @@ import json
 
 import fsspec
 import pytest
+import zarr
 from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
 from fsstore import _runtime
 from fsstore.errors import NotFoundError, StoreError, UnimplementedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Write
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.fs_http import HttpEngine
 from fsstore.kvstore.http_client import HttpClient
 from fsstore.kvstore.kind import KvOpening
@@ -88,6 +89,13 @@ def zarr_memory(tmp_path):
     return from_live(MemoryStore())
 
 
+def zarr_local(tmp_path):
+    """A store of zarr-python over local files."""
+    from zarr.storage import LocalStore
+
+    return from_live(LocalStore(tmp_path / str(next(NUMBERS))))
+
+
 def guarded_memory(tmp_path):
     """A protocol of fsspec by URL, whose user promises to be the only writer."""
     return KvPrefix(opened(FSSPEC, {"url": f"memory://g{next(NUMBERS)}/", "single_writer": True}))
@@ -122,6 +130,7 @@ LOCAL_STORES = (
     rootless_mapper,
     dictionary,
     zarr_memory,
+    zarr_local,
     guarded_memory,
     guarded_local,
     guarded_dictionary,
@@ -133,6 +142,7 @@ NOT_EXPRESSIBLE = {
     "keys_of_bytes": (
         "s3",
         "zarr_memory",
+        "zarr_local",
         "guarded_zarr_memory",
     ),  # keys of S3 are UTF-8; zarr-python's stores are not made for others
 }
@@ -504,3 +514,54 @@ def test_a_live_object_with_a_single_writer():
     assert array.read().result().tolist() == [0, 7, 7, 0]
     with pytest.raises(StoreError, match="single_writer"):
         fsstore.KvStore.open("memory://", single_writer=True).result()
+
+
+def test_a_directory_of_a_zarr_store_is_no_value(tmp_path):
+    """Nor is what would be below a value, however it is asked for."""
+    store = zarr_local(tmp_path)
+    _runtime.call(store.write("d/k", b"v"))
+    for key in ("d", "d/k/below", "d/no"):
+        for read in (Read(key), Read(key, 0, 0), Read(key, 0, 1)):
+            assert _runtime.call(store.read_many([read]))[0].state == "missing"
+    [found] = _runtime.call(store.read_many([Read("d/k", 0, 0)]))
+    assert (found.state, found.size) == ("value", 1)
+
+
+@pytest.mark.parametrize("first", ["zarr-python", "fsstore"])
+@pytest.mark.parametrize("place", ["http", "s3"])
+def test_a_far_store_of_zarr_python_serves_both(first, place, object_server):
+    """Its client belongs to the loop that uses it first; each has his own."""
+    from zarr.storage import FsspecStore
+
+    document = {"zarr_format": 3, "node_type": "array", "shape": [2], "data_type": "uint8", "fill_value": 0}
+    document |= {
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
+        "codecs": [{"name": "bytes"}],
+    }
+    document |= {"chunk_key_encoding": {"name": "default"}}
+    object_server.put("d/a/zarr.json", json.dumps(document).encode())
+    object_server.put("d/a/c/0", b"\x01\x02")
+    if place == "http":
+        alone = {"skip_instance_cache": True}
+        source = FsspecStore.from_url(f"{object_server.url}/d/a", storage_options=alone)
+    else:
+        options = {
+            "skip_instance_cache": True,
+            "endpoint_url": object_server.url,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        source = FsspecStore.from_url("s3://d/a", storage_options=options, read_only=True)
+
+    def by_zarr():
+        return zarr.open_array(source, mode="r")[:].tolist()
+
+    def by_fsstore():
+        return fsstore.open({"driver": "zarr3"}, kvstore=source).result().read().result().tolist()
+
+    turns = [by_zarr, by_fsstore] * 2
+    assert [turn() for turn in turns[first == "fsstore" :]] == [[1, 2]] * (4 - (first == "fsstore"))
+    with pytest.raises(UnimplementedError, match="does not support writing"):
+        _runtime.call(from_live(source).write("k", b"v"))
+    zarr.core.sync.sync(
+        source.fs._session.close() if place == "http" else source.fs._s3creator.__aexit__(None, None, None)
+    )
