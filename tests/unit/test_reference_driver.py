@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -397,8 +399,6 @@ def test_urls_of_the_kind():
 
 def test_saving_refuses_what_is_there(tmp_path):
     """`save` overwrites only when told to."""
-    from fsstore import references
-
     refs = references.open({".zgroup": "{}"})
     for name in ("r.json", "r.parq"):
         refs.save(tmp_path / name)
@@ -411,8 +411,6 @@ def test_saving_refuses_what_is_there(tmp_path):
 @pytest.mark.parametrize("name", ["set.parq", "folder/"])
 def test_saving_to_a_directory_keeps_what_else_is_there(tmp_path, name):
     """A parquet set replaces the set that lies in a directory, also an unfinished one, and no other file."""
-    from fsstore import references
-
     metadata = json.dumps({"zarr_format": 2, "shape": [4], "chunks": [1], "dtype": "<i4"})
     old = {"x/.zarray": metadata, "x/3": "3", "old/.zarray": metadata, "old/0": "0"}
     folder = tmp_path / name
@@ -435,6 +433,34 @@ def test_saving_to_a_directory_keeps_what_else_is_there(tmp_path, name):
     left = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert left.pop(".zmetadata")
     assert left == others
+
+
+def test_a_set_in_memory_is_written_without_a_copy_for_each_write():
+    """Its changes grow in place, are listed and pickled while they do, and are those of one store."""
+    refs = references.open({"x/0": "old"})
+    store, other = references.store(refs), references.store(refs)
+    state = store._open.driver.overlay.state
+    listed, done = [], threading.Event()
+
+    def look():
+        while not done.is_set():
+            keys = store.list().result()
+            listed.append(len(keys) - len(set(keys)))
+            pickle.dumps(store._open.driver)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for number in range(2000):
+            store[f"x/{number}"] = b"new"
+    finally:
+        done.set()
+        looking.join()
+    assert store._open.driver.overlay.state is state
+    assert set(listed) == {0}
+    assert (len(store.list().result()), store["x/0"]) == (2000, b"new")
+    assert (dict(refs), other["x/0"], other.list().result()) == ({"x/0": b"old"}, b"old", [b"x/0"])
+    assert pickle.loads(pickle.dumps(store._open.driver)).overlay.state.changes == state.changes
 
 
 def test_targets_are_opened_in_the_context_of_the_store(tmp_path):

@@ -8,7 +8,8 @@ files, under the condition that nobody else changed them, before it is answered 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -16,7 +17,8 @@ import numpy as np
 
 from fsstore import _runtime
 from fsstore._json import Json, quote
-from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.coalesce import Ints
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.excerpt import Excerpts
@@ -62,7 +64,8 @@ class ReferenceDriver:
         """Pickle a set in memory as it is now; one that lies somewhere is opened again by its spec."""
         if self.overlay.is_stored or self.fetcher.targets.base is not None:
             raise UnimplementedError(f"{self.fetcher.described} cannot be pickled")
-        return driver_in_memory, (self.overlay.state, self._members)
+        state = self.overlay.state
+        return driver_in_memory, (replace(state, changes=dict(state.changes)), self._members)
 
     @property
     def features(self) -> Features:
@@ -100,7 +103,7 @@ class ReferenceDriver:
         stamp = inline_generation(value)
         if read.if_not_equal == stamp:
             return ReadResult("unspecified", b"", stamp, time)
-        start, stop = _within(read, len(value), self.describe_key)
+        start, stop = _range(read, len(value), self.describe_key)
         return ReadResult("value", value[start:stop], stamp, time, len(value))
 
     async def _read_targets(
@@ -220,19 +223,10 @@ def within(place: str) -> Iterator[None]:
         raise error.within(place) from error
 
 
-def _within(read: Read, size: int, describe: Any) -> tuple[int, int]:
-    """Return the range of a value of `size` bytes that is asked for."""
-    start = size + read.start if read.start < 0 else read.start
-    stop = size if read.stop is None else read.stop
-    if not 0 <= start <= stop <= size:
-        raise OutOfRangeError(
-            f"Requested byte range {_shown(read)} is not valid for value of size {size}: {describe(read.key)}"
-        )
-    return start, stop
-
-
-def _shown(read: Read) -> str:
-    return f"[{read.start}, {'end' if read.stop is None else read.stop})"
+def _range(read: Read, size: int, describe: Callable[[str], str]) -> tuple[int, int]:
+    """Return the range that a read wants of a value of `size` bytes."""
+    with within(f"Error reading {describe(read.key)}"):
+        return resolve_range(read.start, read.stop, size)
 
 
 def _asks(keys: Sequence[str], resolved: Resolved, wanted: Ints) -> Asks:
@@ -244,7 +238,7 @@ def _asks(keys: Sequence[str], resolved: Resolved, wanted: Ints) -> Asks:
     return Asks(keys, rows.url, rows.offset, stop, rows.length == WHOLE, rows.offset, rows.length)
 
 
-def _narrowed(asks: Asks, reads: Sequence[Read], describe: Any) -> Asks:
+def _narrowed(asks: Asks, reads: Sequence[Read], describe: Callable[[str], str]) -> Asks:
     """Return what to ask for the parts of values that `reads` want."""
     start, stop = asks.start.copy(), asks.stop
     for number, read in enumerate(reads):
@@ -253,6 +247,6 @@ def _narrowed(asks: Asks, reads: Sequence[Read], describe: Any) -> Asks:
         if stop[number] == REST:
             start[number], stop[number] = read.start, REST if read.stop is None else read.stop
         else:
-            first, last = _within(read, int(stop[number] - start[number]), describe)
+            first, last = _range(read, int(stop[number] - start[number]), describe)
             start[number], stop[number] = start[number] + first, start[number] + last
     return asks._replace(start=start)
