@@ -1,20 +1,27 @@
-"""`json`: a JSON document, or a part of one, as a store of rank 0 whose element is the value."""
+"""`json`: a JSON document, or a part of one, as a store of rank 0 whose element is the value.
+
+All handles of a document in one context share what was read or written last, whatever part they show, and look at it
+again as `recheck_cached_data` says.  Inside a transaction every read looks.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fsstore import _runtime
 from fsstore._json import Fields, Json, dumps, loads, string
+from fsstore.cache_pool import CachePool
 from fsstore.chunk.allocation import new_array
 from fsstore.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.json_pointer import check_pointer, find, replace
+from fsstore.driver.metadata_entry import place_of
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.dtypes import dtype_of
 from fsstore.errors import (
@@ -28,10 +35,10 @@ from fsstore.errors import (
 )
 from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, Read, begin_creating
 from fsstore.kvstore.opened import OpenKv
 from fsstore.layout import ChunkLayout
-from fsstore.recheck import recheck
+from fsstore.recheck import fresh_after, recheck
 from fsstore.schema import Schema
 from fsstore.url import decode_path, encode_path
 
@@ -98,6 +105,32 @@ class JsonKind(PlainKind):
 KIND = JsonKind()
 
 
+class _Known(NamedTuple):
+    """A stored document, its generation, and a time at which it was that."""
+
+    data: Buffer = b""
+    generation: bytes = UNKNOWN
+    time: float = -math.inf
+
+
+class _Document:
+    """What is known of a stored document."""
+
+    __slots__ = ("__weakref__", "known")
+
+    def __init__(self) -> None:
+        self.known = _Known()
+
+    def keep(self, known: _Known) -> None:
+        """Remember what was stored at a time, unless something later is known."""
+        if known.time >= self.known.time:
+            self.known = known
+
+    def forget(self) -> None:
+        """Know nothing."""
+        self.known = _Known()
+
+
 class JsonDriver(ArrayDriver):
     """A document and a pointer into it."""
 
@@ -111,6 +144,12 @@ class JsonDriver(ArrayDriver):
         self._members = dict(members)
         self._pointer: str = members.get("json_pointer", "")
         self._resources = resources
+        bound = members.get("recheck_cached_data", "open")
+        self._fresh_after = math.inf if kvstore.ledger else fresh_after(bound, time.time())
+        pool = resources.get("cache_pool")
+        self._pool: CachePool = (pool and pool.value) or CachePool()
+        self._place = "json", place_of(kvstore)
+        self._document = _Document() if kvstore.ledger else self._pool.share(self._place, _Document())
 
     def domain(self) -> IndexDomain:
         """Return the domain of rank 0."""
@@ -140,14 +179,24 @@ class JsonDriver(ArrayDriver):
                 f"Error reading {self._store.describe()}: {error.message}"
             ) from None
 
+    async def _stored(self) -> Buffer:
+        """Return the document, read again unless it is known well enough."""
+        known = self._document.known
+        if known.generation != UNKNOWN and known.time >= self._fresh_after:
+            return known.data
+        (answer,) = await self._store.read_many([Read("", if_not_equal=known.generation)])
+        if answer.state == "missing":
+            self._document.forget()
+            raise NotFoundError(f"Error reading {self._store.describe()}")
+        data = known.data if answer.state == "unspecified" else answer.value
+        self._document.keep(_Known(data, answer.generation, answer.time))
+        return data
+
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read the value, broadcast to the view."""
 
         async def run() -> Array:
-            answer = await self._store.read()
-            if answer.state == "missing":
-                raise NotFoundError(f"Error reading {self._store.describe()}")
-            document = self._parse(answer.value)
+            document = self._parse(await self._stored())
             try:
                 value = find(document, self._pointer)
             except StoreError as error:
@@ -164,11 +213,22 @@ class JsonDriver(ArrayDriver):
         if values.shape and transform.input_rank:
             raise StoreError(f"Expected array of rank 0, but received array of rank {values.ndim}")
         part = _plain(values.tolist())  # an array is a list
+        if self.kvstore.ledger is not None:
+            pool, place = self._pool, self._place
+            self.kvstore.ledger.after_commit((pool, place), lambda _: _forget(pool, place))
         return _runtime.start(self._replace(part), waits=self._waits)
+
+    async def _write(self, data: bytes, condition: bytes = UNKNOWN) -> bool:
+        """Store the document; return False if another writer was faster."""
+        stamp = await self._store.write("", data, condition)
+        if condition != UNKNOWN and stamp.generation == UNKNOWN:
+            return False
+        self._document.keep(_Known(data, stamp.generation, stamp.time))
+        return True
 
     async def _replace(self, part: Any) -> None:
         if not self._pointer:
-            await self._store.write("", dumps(part).encode())
+            await self._write(dumps(part).encode())
             return
         if not self._store.driver.features.conditional_write:
             raise UnimplementedError(
@@ -183,7 +243,7 @@ class JsonDriver(ArrayDriver):
             except StoreError as error:
                 raise error.within(f"Error writing {self._store.describe()}") from None
             condition = NO_VALUE if answer.state == "missing" else answer.generation
-            if (await self._store.write("", changed, condition)).generation != UNKNOWN:
+            if await self._write(changed, condition):
                 return
             await _runtime.pause(min(0.1, 0.001 * attempt))
         raise AbortedError(f"{self._store.describe()} was changed by other writers at every attempt")
@@ -193,6 +253,12 @@ class JsonDriver(ArrayDriver):
         bound = JsonDriver(self.kvstore.within(transaction), self._members, self._resources)
         bound.transaction = transaction
         return bound
+
+
+def _forget(pool: CachePool, place: tuple[str, str]) -> None:
+    document = pool.shared(place)
+    if document is not None:
+        document.forget()
 
 
 def _plain(value: Any) -> Any:

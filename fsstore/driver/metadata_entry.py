@@ -26,13 +26,13 @@ from fsstore.format.contract import ChunkedArray, Format, decode_stored
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.opened import OpenKv
 
-__all__ = ["MetadataEntry"]
+__all__ = ["MetadataEntry", "place_of"]
 
 _CHANGING = frozenset(("shape", "dimensions", "attributes"))  # the shape by either name, that of N5 too
 _NONE: Mapping[str, ReadResult] = {}
 
 
-def _store_identity(kvstore: OpenKv) -> str:
+def place_of(kvstore: OpenKv) -> str:
     """Return a text that is equal for key-value stores that hold the same data."""
     parts = []
     for spec in kvstore.spec.walk():
@@ -94,7 +94,7 @@ class MetadataEntry:
     ) -> MetadataEntry:
         """Return the entry that the handles of a cache pool share; those in a transaction share their own."""
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
-        identity = (array_format.id, chosen, _store_identity(kvstore))
+        identity = (array_format.id, chosen, place_of(kvstore))
         made = cls(array_format, kvstore.prefix, options, identity)
         return made._share(kvstore, pool)
 

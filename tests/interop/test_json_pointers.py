@@ -121,3 +121,53 @@ def test_null_is_no_object(module, tmp_path):
     with pytest.raises(ValueError, match="cannot be applied to null"):
         module.open(spec).result().write(7).result()
     assert (tmp_path / "j").read_text() == "null"
+
+
+def _seen(library, folder, limit, bound):
+    """Return what handles of one context see of a document that others replace and remove."""
+
+    def put(value):
+        (folder / "new").write_text(json.dumps({"a": value}))
+        (folder / "new").rename(folder / "j")
+
+    context = library.Context({"cache_pool": {"total_bytes_limit": limit}})
+    spec = {"driver": "json", "kvstore": f"file://{folder}/j", "recheck_cached_data": bound}
+
+    def opened(pointer):
+        return library.open({**spec, "json_pointer": pointer}, context=context).result()
+
+    folder.mkdir(parents=True)
+    put(1)
+    one = opened("/a")
+    seen = [one.read().result().item()]
+    put(2)
+    seen.append(one.read().result().item())
+    other = opened("/a")
+    seen += [other.read().result().item(), one.read().result().item()]
+    put(3)
+    whole = opened("")
+    seen += [whole.read().result().item(), one.read().result().item()]
+    one.write(9).result()
+    seen += [one.read().result().item(), other.read().result().item(), (folder / "j").read_text()]
+    put(4)
+    with library.Transaction() as transaction:
+        bound_one = one.with_transaction(transaction)
+        bound_one.write([5]).result()
+        seen.append(bound_one.read().result().item())
+    seen += [one.read().result().item(), whole.read().result().item()]
+    (folder / "j").unlink()
+    for each in (one, opened("/a")):
+        try:
+            seen.append(each.read().result().item())
+        except ValueError as error:
+            seen.append(str(error).partition(":")[0])
+    return seen
+
+
+@pytest.mark.parametrize("limit", [0, 1_000_000])
+@pytest.mark.parametrize("bound", ["open", True, False, 0, 4e9])
+def test_when_a_document_is_looked_at_again(tmp_path, limit, bound):
+    """As TensorStore does: handles of a context share what they know, and `recheck_cached_data` says how long."""
+    assert _seen(fsstore, tmp_path / "ours", limit, bound) == _seen(
+        tensorstore, tmp_path / "theirs", limit, bound
+    )
