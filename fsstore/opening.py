@@ -86,10 +86,18 @@ def _waits(spec: Spec) -> bool:
 
 
 async def open_spec(spec: Spec, *, transaction: Any = None, writable: bool = True) -> OpenArray:
-    """Open a bound spec."""
-    base = None
-    if spec.base_spec is not None:
-        base = await open_spec(constrained_base(spec), transaction=transaction, writable=writable)
+    """Open a bound spec; an error names the drivers from the outermost one to that which failed."""
+    if spec.base_spec is None:
+        return await _open_over(None, spec, transaction=transaction, writable=writable)
+    below = constrained_base(spec)
+    try:
+        base = await open_spec(below, transaction=transaction, writable=writable)
+        return await _open_over(base, spec, transaction=transaction, writable=writable)
+    except StoreError as error:
+        raise error.within(f"Error opening {quote(spec.kind.id)} driver") from error
+
+
+async def _open_over(base: OpenArray | None, spec: Spec, *, transaction: Any, writable: bool) -> OpenArray:
     kvstore: OpenKv | None = None
     if spec._kvstore is not None:
         kvstore = await open_bound(spec._kvstore)

@@ -64,9 +64,9 @@ class CastKind(PlainKind):
         """Wrap the open base."""
         target = self.constrain(opening.members, opening.schema).dtype
         if target is None:
-            raise StoreError('Error opening "cast" driver: dtype must be specified')
+            raise StoreError("dtype must be specified")
         if opening.base is None:
-            raise StoreError('Error opening "cast" driver: "base" must be specified')
+            raise StoreError('"base" must be specified')
         return opening.view_of(CastDriver(opening.base.driver, target), opening.base.transform)
 
 

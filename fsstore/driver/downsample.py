@@ -93,14 +93,13 @@ class DownsampleKind(PlainKind):
     async def open(self, opening: Opening) -> OpenArray:
         """Return the view of the open base."""
         if opening.base is None:
-            raise StoreError('Error opening "downsample" driver: "base" must be specified')
+            raise StoreError('"base" must be specified')
         members = opening.members
         driver = DownsampleDriver(opening.base, members["downsample_factors"], members["downsample_method"])
         try:
             merge_domains(opening.schema.domain, driver.domain())
         except StoreError as error:
-            where = 'Error opening "downsample" driver: downsampled domain does not match domain in schema'
-            raise error.within(where) from None
+            raise error.within("downsampled domain does not match domain in schema") from None
         return opening.view_of(driver)
 
 

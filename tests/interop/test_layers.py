@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -381,3 +382,18 @@ def test_a_fill_value_that_is_none_of_the_base_is_refused(driver: str, fill: Any
         }
         with pytest.raises(ValueError, match="fill_value"):
             library.open(spec, create=True, context=library.Context()).result()
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_an_error_of_opening_names_the_chain(missing):
+    """From the outermost driver to the one that failed, as in TensorStore."""
+    below = {"driver": "zarr3", "kvstore": "memory://nothing/"}
+    if not missing:
+        below = {"driver": "array", "array": [1, 2], "dtype": "int32"}
+    cast = {"driver": "cast", "base": below, "dtype": "int8" if missing else "char"}
+    spec = {"driver": "downsample", "base": cast, "downsample_factors": [2], "downsample_method": "stride"}
+    place = 'Error opening "downsample" driver: Error opening "cast" driver: '
+    reason = 'Error opening "zarr3" driver: Metadata' if missing else "Cannot convert int32 <-> char"
+    for library in (fsstore, tensorstore):
+        with pytest.raises(ValueError, match=re.escape(place + reason)):
+            library.open(spec).result()
