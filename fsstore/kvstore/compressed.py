@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from fsstore import _runtime
 from fsstore._json import Fields, Json, integer, optional
@@ -20,23 +20,14 @@ from fsstore.cache_pool import CachePool
 from fsstore.compression import Method, beginning, expand, usual_limit
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.contract import (
-    UNKNOWN,
-    Entry,
-    Features,
-    KvPrefix,
-    Read,
-    ReadResult,
-    Stamp,
-    Write,
-)
+from fsstore.kvstore.contract import UNKNOWN, Entry, Features, KvPrefix, Read, ReadOnly, ReadResult
 from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.kind import KvOpening
-from fsstore.url import decode_path, encode_path, reject_query
-
-Wanted: TypeAlias = Mapping[str, list[Read]]
+from fsstore.kvstore.kind import AdapterKind, KvOpening
+from fsstore.url import encode_path
 
 __all__ = ["BZ2", "GZIP", "XZ", "ZSTD", "CompressedDriver", "CompressedKind"]
+
+Wanted: TypeAlias = Mapping[str, list[Read]]
 
 _OWN_BYTES = 64 << 20
 _HEAD = 1 << 18
@@ -45,7 +36,7 @@ _BLOCK = (1 << 17) + 64
 """How much more of the base is asked for: a block of zstd, without whose end nothing of it can be decompressed."""
 
 
-class CompressedDriver:
+class CompressedDriver(ReadOnly):
     """The values at `base`, decompressed."""
 
     id: ClassVar[str] = "compressed"
@@ -141,14 +132,6 @@ class CompressedDriver:
     def _located(self, error: StoreError, key: str) -> StoreError:
         return error.within(f"Error reading {self.describe_key(key)}")
 
-    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Refuse: what is compressed is read-only."""
-        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
-
-    async def delete_range(self, keys: KeyRange) -> None:
-        """Refuse: what is compressed is read-only."""
-        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
-
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys of the base in the range; sizes are not known before values are decompressed."""
         async for batch in self.base.scan(keys):
@@ -175,14 +158,13 @@ def _request(key: str, group: Sequence[Read], kept: ReadResult | None) -> Read:
 
 
 @dataclass(frozen=True)
-class CompressedKind:
+class CompressedKind(AdapterKind):
     """`{"driver": "gzip", "base": ..., "path": ...}`, or `base|gzip:path`.
 
     size_limit   bytes that a value may decompress to; by default 256 MiB or a thousand times what is stored
     """
 
     id: Method
-    role: Literal["adapter"] = "adapter"
     resources: tuple[str, ...] = ("cache_pool",)
     single_file: bool = True
     """Whether the empty path can be a file."""
@@ -198,19 +180,6 @@ class CompressedKind:
         """Take the limit."""
         limit = fields.take("size_limit", optional(integer(0)))
         return {} if limit is None else {"size_limit": limit}
-
-    def check_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def base_path(self, path: str) -> str:
-        """Return the path as it is: that of a file, or what the keys of files begin with."""
-        return path
-
-    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
-        """Return the path, which continues that of the base."""
-        reject_query(rest)
-        return decode_path(rest), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
         """Return the URL component; a limit has no URL."""

@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from fsstore._json import Json
+from fsstore.errors import UnimplementedError
 from fsstore.kvstore.key_range import KeyRange
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "LateValue",
     "LateWrite",
     "Read",
+    "ReadOnly",
     "ReadResult",
     "Stamp",
     "State",
@@ -197,6 +199,20 @@ class KvDriver(Protocol):
     def features(self) -> Features:
         """What the driver can do."""
         ...
+
+
+class ReadOnly:
+    """A driver that refuses to be written."""
+
+    __slots__ = ()
+
+    async def write_many(self: KvDriver, writes: Sequence[Write]) -> list[Stamp]:
+        """Refuse."""
+        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
+
+    async def delete_range(self: KvDriver, keys: KeyRange) -> None:
+        """Refuse."""
+        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
 
 
 class KvPrefix(NamedTuple):

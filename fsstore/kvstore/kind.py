@@ -13,8 +13,9 @@ from typing import Any, Literal, Protocol
 from fsstore._json import Fields, Json
 from fsstore.context import Context
 from fsstore.kvstore.contract import KvDriver, KvPrefix
+from fsstore.url import decode_path, reject_query
 
-__all__ = ["KvKind", "KvOpening", "RootKind"]
+__all__ = ["AdapterKind", "KvKind", "KvOpening", "RootKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +102,23 @@ class RootKind:
     def base_path(self, path: str) -> str:
         """Return the path: a root has no base."""
         return path
+
+
+class AdapterKind:
+    """What most kinds have in common that follow a store in a URL, which says nothing but a path: any will do."""
+
+    __slots__ = ()
+    role: Literal["adapter"] = "adapter"
+
+    def check_path(self, path: str) -> str:
+        """Return the path: any string begins a key."""
+        return path
+
+    def base_path(self, path: str) -> str:
+        """Return the path of the base as it is: that of a file, or what the keys of files begin with."""
+        return path
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
+        """Return the path of a URL component."""
+        reject_query(rest)
+        return decode_path(rest), {}

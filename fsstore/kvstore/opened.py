@@ -64,23 +64,21 @@ async def open_bound(spec: KvSpec) -> OpenKv:
     """Open a spec whose resources are bound."""
     if spec.live is not None:
         return OpenKv(spec.live, spec.path, spec)
-    base = None if spec.base is None else await open_bound(spec.base)
-    values = {
-        name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)
-    }
-    prefix = None if base is None else base.prefix
-    opening = KvOpening(spec.members, values, prefix, spec.path, spec.bound_context)
-    driver = await spec.kind.open(opening)
-    return OpenKv(driver, spec.path, spec, base)
+    return await _open_over(None if spec.base is None else await open_bound(spec.base), spec)
 
 
 async def open_adapter(kind: KvKind, base: OpenKv, context: Context) -> OpenKv:
     """Open an adapter without members over a store that is open already."""
     path = kind.base_path(base.path)
     base = base._replace(path=path, spec=base.spec.replace(_path=path))
-    spec = KvSpec.of(kind, "", base=base.spec).bound(context)
+    return await _open_over(base, KvSpec.of(kind, "", base=base.spec).bound(context))
+
+
+async def _open_over(base: OpenKv | None, spec: KvSpec) -> OpenKv:
+    """Open a spec whose resources are bound, over its base."""
     values = {
         name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)
     }
-    driver = await kind.open(KvOpening(spec.members, values, base.prefix, "", spec.bound_context))
-    return OpenKv(driver, "", spec, base)
+    prefix = None if base is None else base.prefix
+    opening = KvOpening(spec.members, values, prefix, spec.path, spec.bound_context)
+    return OpenKv(await spec.kind.open(opening), spec.path, spec, base)

@@ -197,13 +197,14 @@ def _meant(component: Component) -> str:
     return f"Did you mean {quote(near[0])}?" if near else ""
 
 
-def _driver_name(value: Any) -> str:
+def _kind_of(value: Any) -> KvKind:
     name = string(value)
-    if kv_kind(name) is None:
-        if registry.drivers.get(name) is not None:
-            raise JsonError(f"{quote(name)} is a TensorStore driver, not a KvStore driver")
-        raise JsonError(f"{quote(name)} is not a registered KvStore driver")
-    return name
+    kind = kv_kind(name)
+    if kind is not None:
+        return kind
+    if registry.drivers.get(name) is not None:
+        raise JsonError(f"{quote(name)} is a TensorStore driver, not a KvStore driver")
+    raise JsonError(f"{quote(name)} is not a registered KvStore driver")
 
 
 def _base_spec(value: Any) -> KvSpec:
@@ -217,11 +218,8 @@ def _base_spec(value: Any) -> KvSpec:
 
 def _from_json(json: Mapping[str, Any]) -> KvSpec:
     head = Fields({name: value for name, value in json.items() if name == "driver"})
-    name = head.require("driver", _driver_name)
+    kind: KvKind = head.require("driver", _kind_of)
     head.finish()
-    kind = kv_kind(name)
-    if kind is None:
-        raise JsonError(f"{quote(name)} is not a registered KvStore driver")
     fields = Fields({name: value for name, value in json.items() if name != "driver"})
     path = fields.take("path", string, default="")
     context = fields.take("context", ContextSpec)

@@ -26,17 +26,7 @@ from fsstore.driver.auto import enter
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.contract import (
-    NO_VALUE,
-    UNKNOWN,
-    Entry,
-    Features,
-    Read,
-    ReadResult,
-    Stamp,
-    Write,
-    now,
-)
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadOnly, ReadResult, now
 from fsstore.kvstore.hierarchy import Node, hierarchy
 from fsstore.kvstore.key_range import KeyRange, key_bytes
 from fsstore.kvstore.opened import OpenKv
@@ -122,7 +112,7 @@ def _is_sharded(node: Node) -> bool:
 
 
 @dataclass(slots=True)
-class ViewDriver:
+class ViewDriver(ReadOnly):
     """The keys of a zarr store made of arrays in `base`; read-only."""
 
     base: OpenKv
@@ -238,14 +228,6 @@ class ViewDriver:
     async def _read_through(self, job: _Job) -> ReadResult:
         assert job.shown.driver is not None
         return _cut(job.read, await read_through(job.shown.presentation, job.shown.driver, job.position))
-
-    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Refuse: what is presented is read-only."""
-        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
-
-    async def delete_range(self, keys: KeyRange) -> None:
-        """Refuse: what is presented is read-only."""
-        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range in byte order; those of chunks are counted off, not looked up."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from fsstore import _runtime
 from fsstore._json import Fields, Json, one_of, quote
-from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
     NO_VALUE,
@@ -30,17 +30,16 @@ from fsstore.kvstore.contract import (
     Features,
     KvPrefix,
     Read,
+    ReadOnly,
     ReadResult,
-    Stamp,
-    Write,
     now,
 )  # fmt: skip
 from fsstore.kvstore.key_range import KeyRange, key_bytes
-from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.kind import AdapterKind, KvOpening
 from fsstore.kvstore.zip_directory import Member
 from fsstore.kvstore.zip_member import STORED, check_readable, data_start, unpack
 from fsstore.kvstore.zip_source import TRIES, Archive, ChangedError, ZipSource
-from fsstore.url import decode_path, encode_path, reject_query
+from fsstore.url import encode_path
 
 __all__ = ["KIND", "ZipDriver", "ZipKind"]
 
@@ -65,7 +64,7 @@ class _Job:
     data: Buffer = b""
 
 
-class ZipDriver:
+class ZipDriver(ReadOnly):
     """The members of the archive at `base`."""
 
     id: ClassVar[str] = "zip"
@@ -203,14 +202,6 @@ class ZipDriver:
             raise self._located(error, member.name) from error
         return job.data
 
-    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
-        """Refuse: archives are read-only."""
-        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
-
-    async def delete_range(self, keys: KeyRange) -> None:  # the contract names it
-        """Refuse: archives are read-only."""
-        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
-
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the members in the range in byte order, with their sizes."""
         archive = await self.source.load(self.source.archive)
@@ -231,12 +222,11 @@ class ZipDriver:
 
 
 @dataclass(frozen=True)
-class ZipKind:
+class ZipKind(AdapterKind):
     """`{"driver": "zip", "base": ..., "path": ...}`, or `base|zip:path`."""
 
     id: str = "zip"
     schemes: tuple[str, ...] = ("zip",)
-    role: Literal["adapter"] = "adapter"
     resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
     defaults: ClassVar[Mapping[str, Json]] = {"compression": "deflate"}
 
@@ -244,19 +234,6 @@ class ZipKind:
         """Take `compression`, which only writers use."""
         method = fields.take("compression", one_of("deflate", "store", "xz", "zstd"), default="deflate")
         return {} if method == "deflate" else {"compression": method}
-
-    def check_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def base_path(self, path: str) -> str:
-        """Return the path as it is: it names the archive."""
-        return path
-
-    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # the contract's
-        """Return the path inside the archive."""
-        reject_query(rest)
-        return decode_path(rest), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # the contract names it
         """Return the URL component."""

@@ -17,14 +17,18 @@ from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.fs_http import HttpEngine
 from fsstore.kvstore.http_client import HttpClient
+from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.live import from_live
+from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.object_store import bucket_engine
 from fsstore.kvstore.referee import QuestionedEngine
 from fsstore.kvstore.retry import Retry
 from fsstore.kvstore.root_http import HttpDriver
 from fsstore.kvstore.root_option import gcs_store
 from fsstore.kvstore.roots import FSSPEC, HTTP, S3, GcsDriver
+from fsstore.kvstore.single_writer import SingleWriterDriver
+from fsstore.testing.doubles import Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
 RETRIES = {"s3_request_retries": {"initial_delay": "10ms", "max_retries": 5}}
@@ -487,6 +491,32 @@ def test_drivers_of_one_place_share_their_claims(tmp_path):
 
     _runtime.call(both())
     assert bytes(_runtime.call(stores[0].read("n")).value) == b"80"
+
+
+def test_a_range_is_deleted_when_conditions_are_not_being_checked():
+    """What is deleted while somebody writes it under a condition stays deleted: the deletion comes after the write."""
+    checked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def pause(operation):
+        if operation == "write" and not checked.is_set():
+            checked.set()
+            await go_on.wait()
+        await asyncio.sleep(0)
+
+    async def work():
+        memory = MemoryDriver()
+        [stamp] = await memory.write_many([Write("a", b"1")])
+        driver = SingleWriterDriver(Slow(memory, pause))
+        writing = asyncio.ensure_future(driver.write_many([Write("a", b"2", stamp.generation)]))
+        await checked.wait()
+        deleting = asyncio.ensure_future(driver.delete_range(KeyRange()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(writing, deleting)
+        return (await driver.read_many([Read("a")]))[0].state
+
+    assert asyncio.run(work()) == "missing"
 
 
 def test_parts_of_chunks_are_written_where_a_single_writer_is_promised():

@@ -7,13 +7,13 @@ generation and of a time.  A path that begins with `@` is written `%40`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from fsstore._json import Fields, Json
 from fsstore.context import Context
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import KvDriver, KvPrefix
-from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.kind import AdapterKind, KvOpening
 from fsstore.kvstore.ocdbt.cache import NodeCache, Pool
 from fsstore.kvstore.ocdbt.options import (
     choice_of,
@@ -46,12 +46,11 @@ def open_database(
     return OcdbtDriver(source, options_from(given), choice=choice_of(given.get("version")), members=given)
 
 
-class OcdbtKind:
+class OcdbtKind(AdapterKind):
     """The kind of `{"driver": "ocdbt"}` and `ocdbt:`."""
 
     id: str = "ocdbt"
     schemes: tuple[str, ...] = ("ocdbt",)
-    role: Literal["adapter"] = "adapter"
     resources: tuple[str, ...] = ("cache_pool", "coordinator", "data_copy_concurrency")
     defaults: ClassVar[Mapping[str, Json]] = {
         "assume_config": False,
@@ -64,10 +63,6 @@ class OcdbtKind:
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the members of the store."""
         return take_members(fields)
-
-    def check_path(self, path: str) -> str:
-        """Return the path: any string begins a key."""
-        return path
 
     def base_path(self, path: str) -> str:
         """Return the path of the database directory, with a slash at the end."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fsstore._json import Fields, Json, array_of, expected, obj, optional, string
 from fsstore.errors import JsonError, StoreError
 from fsstore.kvstore.coalesce import Limits, limits_from
 from fsstore.kvstore.contract import KvDriver, KvPrefix
-from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.kind import AdapterKind, KvOpening
 from fsstore.kvstore.reference.fetch import Fetcher
 from fsstore.kvstore.reference.load import Reading, load
 from fsstore.kvstore.reference.location import beside
@@ -29,7 +29,7 @@ from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.targets import OpenTarget, Targets, check_prefixes, open_in, open_with_spec
 from fsstore.kvstore.reference.writer import JsonDocument
 from fsstore.kvstore.secret import guard
-from fsstore.url import decode_path, encode_path, reject_query
+from fsstore.url import encode_path
 
 __all__ = [
     "KIND",
@@ -73,12 +73,11 @@ def _allow(value: Any) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceKind:
+class ReferenceKind(AdapterKind):
     """The static side of the adapter."""
 
     id: str = "reference"
     schemes: tuple[str, ...] = ("reference", "kerchunk")
-    role: Literal["root", "adapter"] = "adapter"
     resources: tuple[str, ...] = ("range_coalescing",)
 
     def members(self, fields: Fields) -> dict[str, Json]:
@@ -91,19 +90,6 @@ class ReferenceKind:
             "allow": fields.take("allow", optional(_allow)),
         }
         return {name: value for name, value in taken.items() if value is not None and value != {}}
-
-    def check_path(self, path: str) -> str:
-        """Return the path: a prefix of keys."""
-        return path
-
-    def base_path(self, path: str) -> str:
-        """Return the path of the document, or of the parquet directory."""
-        return path
-
-    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # the contract of kinds
-        """Return the path of a URL component."""
-        reject_query(rest)
-        return decode_path(rest), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
         """Return the URL component."""
