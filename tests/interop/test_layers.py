@@ -387,13 +387,23 @@ def test_a_fill_value_that_is_none_of_the_base_is_refused(driver: str, fill: Any
 @pytest.mark.parametrize("missing", [True, False])
 def test_an_error_of_opening_names_the_chain(missing):
     """From the outermost driver to the one that failed, as in TensorStore."""
-    below = {"driver": "zarr3", "kvstore": "memory://nothing/"}
-    if not missing:
-        below = {"driver": "array", "array": [1, 2], "dtype": "int32"}
-    cast = {"driver": "cast", "base": below, "dtype": "int8" if missing else "char"}
-    spec = {"driver": "downsample", "base": cast, "downsample_factors": [2], "downsample_method": "stride"}
-    place = 'Error opening "downsample" driver: Error opening "cast" driver: '
-    reason = 'Error opening "zarr3" driver: Metadata' if missing else "Cannot convert int32 <-> char"
+    if missing:
+        array = {"driver": "zarr3", "kvstore": "memory://nothing/"}
+        below = {"driver": "cast", "base": array, "dtype": "int8"}
+        outer = {
+            "driver": "downsample",
+            "base": below,
+            "downsample_factors": [2],
+            "downsample_method": "mean",
+        }
+        reason = 'Error opening "cast" driver: Error opening "zarr3" driver: Metadata'
+    else:
+        array = {"driver": "array", "array": [1, 2], "dtype": "int32"}
+        below = {"driver": "cast", "base": array, "dtype": "char"}
+        outer = {"driver": "cast", "base": below, "dtype": "char"}
+        reason = 'Error opening "cast" driver: Cannot convert int32 <-> char'
     for library in (fsstore, tensorstore):
-        with pytest.raises(ValueError, match=re.escape(place + reason)):
-            library.open(spec).result()
+        with pytest.raises(
+            ValueError, match=re.escape(f'Error opening "{outer["driver"]}" driver: {reason}')
+        ):
+            library.open(outer).result()
