@@ -48,7 +48,7 @@ def open(  # noqa: A001  # TensorStore's name
     if context is not None and not isinstance(context, Context):
         context = Context(context)
     if transaction is None:
-        transaction = getattr(options.get("kvstore"), "transaction", None)
+        transaction = _transaction_of(options.get("kvstore"))
     bound = apply_options(Spec(spec), options).bound(context or Context())
     read, write = as_flag("read", read), as_flag("write", write)
     readable, writable = read or not write, write or not read
@@ -62,6 +62,11 @@ def open(  # noqa: A001  # TensorStore's name
         later: Future[TensorStore] = batch.later(lambda: _begun(begin, bound))
         return later
     return _begun(begin, bound)
+
+
+def _transaction_of(place: Any) -> Any:
+    """Return the transaction of a store; filesystems have ones too, of another kind."""
+    return place.transaction if hasattr(place, "with_transaction") else None
 
 
 def _begun(begin: Callable[[], Coroutine[Any, Any, TensorStore]], spec: Spec) -> Future[TensorStore]:

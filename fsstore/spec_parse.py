@@ -14,7 +14,14 @@ from fsstore.dtypes import dtype_of
 from fsstore.errors import JsonError, StoreError
 from fsstore.index import IndexTransform
 from fsstore.kvstore.spec import KvSpec, join_path
-from fsstore.kvstore.spec_parse import holds_values, kv_from_components, kv_kind, kv_spec, unsupported
+from fsstore.kvstore.spec_parse import (
+    cannot_be_first,
+    holds_values,
+    kv_from_components,
+    kv_kind,
+    kv_spec,
+    unsupported,
+)
 from fsstore.open_mode import OpenMode
 from fsstore.schema import Schema
 from fsstore.spec import Spec
@@ -73,9 +80,7 @@ def _from_components(components: list[Component]) -> Spec:
     first = components[0]
     kind = _scheme_kind(first.scheme)
     if kind is not None and not first.is_root:
-        raise first.error(
-            f"{_what(kind)} URL scheme in {quote(first.text)} is not valid as the first URL pipeline component"
-        )
+        raise cannot_be_first(first, _what(kind))
     try:
         kvstore, rest = kv_from_components(components)
     except StoreError as error:

@@ -73,7 +73,7 @@ class KvFileSystem(KvReading):
         if value is not None:
             await self._pipe_file(rpath, value, mode=mode)
 
-    async def _get_file(self, rpath: str, lpath: str, **_: Any) -> None:
+    async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
         value = None if await self._isdir(rpath) else await self._cat_file(rpath)
         await _runtime.start(_runtime.offload(_keep, lpath, value))
 
@@ -124,7 +124,11 @@ def _contents(path: str) -> bytes | None:
     return None if Path(path).is_dir() else Path(path).read_bytes()
 
 
-def _keep(path: str, value: bytes | None) -> None:
+def _keep(path: Any, value: bytes | None) -> None:
+    """Store a value, or make a directory; files that are open already are written to."""
+    if hasattr(path, "write"):
+        path.write(value)
+        return
     if value is None:
         Path(path).mkdir(parents=True, exist_ok=True)
         return

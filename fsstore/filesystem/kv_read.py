@@ -40,6 +40,8 @@ class KvReading(KvPlace):
 
     async def _value(self, path: str, start: int | None, end: int | None) -> bytes:
         place = await self._locate(path)
+        if not (place.key or Listing(place.store).may_be_file):
+            raise FileNotFoundError(path)
         low, high = start or 0, end
         if (low < 0 and high is not None) or (high is not None and high < 0):
             return found_value(await place.store.read(place.key), path)[start:end]

@@ -31,10 +31,15 @@ class Listing:
     def __init__(self, store: KvPrefix) -> None:
         self.store = store
 
+    @property
+    def may_be_file(self) -> bool:
+        """Whether there may be a value where the store begins."""
+        path = self.store.path
+        return self.store.driver.features.empty_key or bool(path and not path.endswith("/"))
+
     async def info(self, key: str) -> dict[str, Any] | None:
         """Return the description of a key or directory, or None; a value is read if nothing else tells its size."""
-        path = self.store.path
-        if key or self.store.driver.features.empty_key or (path and not path.endswith("/")):
+        if key or self.may_be_file:
             answer = await self.store.read(key, 0, 0)
             if answer.state != "missing":
                 return _file(key, await self._size(key) if answer.size is None else answer.size)

@@ -170,7 +170,7 @@ def _store_spec(source: Any) -> KvSpec:
         from fsstore import references
 
         source = references.store(source)
-    return source.spec() if hasattr(source, "spec") and callable(source.spec) else place_spec(source)
+    return place_spec(source)
 
 
 async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGroup:

@@ -1,7 +1,7 @@
 """Chains of fsspec filesystems as root URLs: `simplecache::s3://bucket/a/b`, `zip://inner::file:///a.zip`.
 
 fsspec writes a chain from the inside out: the first link is what answers, the last is what it stands on.  One link
-carries the path of the store, the first that has `://`; the rest of the chain is the filesystem.
+carries the path of the store, the first that is no cache; the rest of the chain is the filesystem.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 from fsstore.url import decode_path, encode_path
 
-__all__ = ["is_chain", "join_chain", "split_chain"]
+__all__ = ["is_chain", "join_chain", "names_file", "split_chain"]
 
 _LINK = r"[A-Za-z0-9][A-Za-z0-9+.-]*"
 _CHAIN = re.compile(rf"{_LINK}(://.*?)?(::{_LINK}(://.*?)?)*::{_LINK}://.*", re.DOTALL)
@@ -26,7 +26,21 @@ def is_chain(text: str) -> bool:
 
 
 def _carrier(links: list[str]) -> int:
-    return next(number for number, link in enumerate(links) if "://" in link)
+    """Return which link carries the path: the first that is written with one or has paths of its own."""
+    from fsstore.kvstore.fs_open import shares_paths  # the first to import fsspec
+
+    return next(number for number, link in enumerate(links) if "://" in link or not shares_paths(link))
+
+
+def names_file(url: str) -> bool:
+    """Return whether the root that a URL or chain names may be a file: its path does not end with a slash.
+
+    >>> names_file("https://h/a.json"), names_file("zip::https://h/a.zip")
+    (True, False)
+    """
+    links = url.partition("?")[0].split("::")
+    link = links[_carrier(links)] if len(links) > 1 else links[0]
+    return "://" in link and not link.endswith("/")
 
 
 def split_chain(text: str) -> tuple[str, str]:
@@ -36,6 +50,8 @@ def split_chain(text: str) -> tuple[str, str]:
     ('simplecache::s3://bucket/', 'a/b')
     >>> split_chain("zip://inner/c::file:///a.zip")
     ('zip://::file:///a.zip', 'inner/c')
+    >>> split_chain("zip::file:///a.zip")
+    ('zip://::file:///a.zip', '')
     """
     links = text.split("::")
     at = _carrier(links)
@@ -56,7 +72,7 @@ def join_chain(url: str, path: str) -> str:
     """
     links = url.split("::")
     at = _carrier(links)
-    before = links[at]
+    before = links[at] if "://" in links[at] else f"{links[at]}://"
     if at == len(links) - 1 and not before.endswith("/"):
         before += "/"
     links[at] = before + encode_path(path, safe="@").replace("::", "%3A%3A")

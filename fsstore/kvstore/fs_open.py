@@ -24,9 +24,11 @@ from fsstore.kvstore.retry import Retry
 from fsstore.kvstore.secret import redact
 
 __all__ = [
-    "engine_for_url", "engine_of", "filesystem_class", "home_of", "is_bound", "knows", "protocols_of", "unwrapped",
+    "engine_for_url", "engine_of", "filesystem_class", "home_of", "is_bound", "knows", "protocols_of",
+    "shares_paths", "unwrapped",
 ]  # fmt: skip
 
+_CHAINED = ("ChainedFileSystem", "CachingFileSystem")  # versions of 2024 do not know the first
 _EXTRAS = {
     "s3": ("s3fs", "fsstore[s3]"),
     "s3a": ("s3fs", "fsstore[s3]"),
@@ -55,6 +57,15 @@ def filesystem_class(protocol: str) -> Any:
         raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from error
     except ValueError as error:
         raise StoreError(f'Unknown filesystem protocol: "{protocol}"') from error
+
+
+def shares_paths(protocol: str) -> bool:
+    """Return whether a filesystem in a chain has the paths of the next one, as caches do."""
+    try:
+        bases = {base.__name__ for base in filesystem_class(protocol).__mro__}
+        return not bases.isdisjoint(_CHAINED)
+    except StoreError:  # what it is shows when it is opened
+        return True
 
 
 def protocols_of(filesystem: Any) -> tuple[str, ...]:

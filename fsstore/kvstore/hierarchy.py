@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from fsstore import _runtime
 from fsstore._json import loads, show
-from fsstore.errors import DataLossError, StoreError
+from fsstore.errors import DataLossError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.key_range import KeyRange, prefix_end
 
@@ -88,6 +88,11 @@ async def hierarchy(
         documents = await _consolidated(place, known)
         if documents is not None:
             return documents.hierarchy()
+    if not place.driver.features.listable:
+        raise UnimplementedError(
+            f"There is no consolidated metadata in {place.describe()}, and what is below cannot be listed there:"
+            " name an array, or consolidate the metadata"
+        )
     keys = await _document_keys(place)
     return (await _read(place, keys, known)).hierarchy()
 

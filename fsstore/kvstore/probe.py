@@ -24,6 +24,7 @@ from fsstore.compression import DETECT as COMPRESSED
 from fsstore.detection import Detection, is_page, match_file, match_files, settle, sizes
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.foreign_format import FOREIGN, IMAGES
+from fsstore.kvstore.chain_url import names_file
 from fsstore.kvstore.contract import KvPrefix, Read, ReadResult
 from fsstore.kvstore.opened import OpenKv
 from fsstore.kvstore.reference.detect import DETECT as REFERENCE
@@ -115,7 +116,7 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
     if _is_single(kvstore):
         return True
     url = kvstore.spec.members.get("url") if kvstore.spec.base is None else None
-    return isinstance(url, str) and not url.partition("?")[0].endswith("/")
+    return isinstance(url, str) and names_file(url)
 
 
 async def find(kvstore: OpenKv, since: float = math.inf) -> Found:

@@ -19,6 +19,7 @@ from fsstore.kvstore.spec import KvSpec
 from fsstore.url import Component, encode_path, split_pipeline
 
 __all__ = [
+    "cannot_be_first",
     "holds_values",
     "kv_from_components",
     "kv_kind",
@@ -50,7 +51,8 @@ def kv_scheme(scheme: str) -> KvKind | None:
 
 
 def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
-    """Return the spec that `json` means: a spec, a URL, a JSON object, a `Path`, or a live filesystem or mapping.
+    """Return the spec that `json` means: a spec, a URL, a JSON object, a `Path`, a store that is open, or a live
+    filesystem or mapping.
 
     `single_writer` promises that nobody else writes to a live object; other stores have a member for that.
     """
@@ -61,6 +63,12 @@ def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
                 'single_writer is for live objects: give "single_writer": true in the spec instead'
             )
         return found
+    from fsstore.kvstore.store import KvStore  # which takes specs
+
+    if isinstance(json, KvStore):
+        if json.transaction is not None:
+            raise StoreError("A store bound to a transaction cannot stand in a spec: give it as `kvstore=`")
+        return json.spec(retain_context=True)
     if json is not None and not isinstance(json, bool | int | float | list):
         return live_spec(json, single_writer=single_writer)
     raise expected("object", json)
@@ -150,9 +158,7 @@ def _root_spec(first: Component) -> KvSpec:
     if kind is None:
         raise unsupported(first, for_kvstore=True)
     if kind.role != "root":
-        raise first.error(
-            f"kvstore adapter URL scheme in {quote(first.text)} is not valid as the first URL pipeline component"
-        )
+        raise cannot_be_first(first, "kvstore adapter")
     if not first.is_root:
         if ":" not in first.text:
             raise first.error(f"URL scheme must be specified in {quote(first.text)}")
@@ -175,6 +181,19 @@ def _component_spec(kind: KvKind, component: Component, base: KvSpec | None) -> 
         raise error.within(f"Invalid kvstore URL component {quote(component.text)}") from None
 
 
+def cannot_be_first(first: Component, what: str) -> UrlError:
+    """Return the error for a URL that begins with what has to follow a store."""
+    _, chained, place = first.text.partition("::")
+    meant = f"Did you mean {quote(f'{_local_url(place)}|{first.scheme}:')}?" if chained else ""
+    return first.error(
+        f"{what} URL scheme in {quote(first.text)} is not valid as the first URL pipeline component", meant
+    )
+
+
+def _local_url(place: str) -> str:
+    return place if "://" in place else f"file://{encode_path(str(Path(place).absolute()))}"
+
+
 def unsupported(component: Component, *, for_kvstore: bool = False) -> UrlError:
     """Return the error for a component whose scheme nobody knows, or that is an array's and not a store's."""
     what = f"unsupported URL scheme: {quote(component.scheme)}"
@@ -188,12 +207,16 @@ def unsupported(component: Component, *, for_kvstore: bool = False) -> UrlError:
 def _meant(component: Component) -> str:
     """Return what was probably meant by a component whose scheme nobody knows, or nothing."""
     if component.position == 0 and ":" not in component.text:
-        local = encode_path(str(Path(component.text).absolute()))
-        return f"A place is named by a URL; for a local file or directory: file://{local}"
-    from difflib import get_close_matches  # needed by errors only
+        return f"A place is named by a URL; for a local file or directory: {_local_url(component.text)}"
+    kind = registry.drivers.get(component.scheme)
+    if kind is not None:  # a name in JSON, which may have another in URLs
+        near = [scheme for scheme in kind.schemes if scheme != component.scheme]
+    else:
+        from difflib import get_close_matches  # needed by errors only
 
-    known = {*registry.kvstores.names(), *registry.drivers.names()}
-    near = get_close_matches(component.scheme, known - {component.scheme}, n=1)
+        near = get_close_matches(
+            component.scheme, {*registry.kvstores.names(), *registry.drivers.names()}, n=1
+        )
     return f"Did you mean {quote(near[0])}?" if near else ""
 
 

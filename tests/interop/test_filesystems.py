@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 import pickle
 import warnings
@@ -332,6 +333,10 @@ def test_writing(tmp_path):
     fs.get("x", f"{tmp_path}/out", recursive=True)
     assert (tmp_path / "out" / "d").read_bytes() == b"333"
     fs.put(f"{tmp_path}/out/", "back/", recursive=True)
+    fs.get_file("d", buffer := io.BytesIO())
+    assert buffer.getvalue() == b"333"
+    with pytest.raises(FileNotFoundError):  # a database has no value at its root
+        fs.cat_file("")
     assert fs.cat_file("back/d") == b"333"
     before = fs.ukey("d")
     fs.pipe_file("d", b"new")

@@ -293,6 +293,13 @@ def test_files_without_groups_are_named_for_what_they_are(tmp_path, door):
         door(f"file://{tmp_path}/a.json")
 
 
+def test_what_cannot_be_listed_needs_consolidated_metadata(object_server):
+    """A web server lists nothing: the error says what would help."""
+    object_server.put("a/zarr.json", b'{"zarr_format": 3, "node_type": "group"}')
+    with pytest.raises(NotImplementedError, match=r"no consolidated metadata in .*/a/.*name an array"):
+        xr.open_dataset(f"{object_server.url}/a/", engine="fsstore")
+
+
 @pytest.mark.parametrize("driver", ["zarr2", "zarr3"])
 def test_an_array_is_no_group(tmp_path, driver):
     """A single array is not opened as a dataset of nothing."""

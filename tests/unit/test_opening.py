@@ -1,12 +1,14 @@
-"""Where opening happens: at once for what is on this machine, on the event loop for what may lead elsewhere."""
+"""Where opening happens (on this machine at once, elsewhere on the event loop), and what stands for a store."""
 
 from __future__ import annotations
 
 import json
 import zipfile
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
 from fsstore import _runtime
@@ -63,3 +65,34 @@ def test_coroutine_that_may_wait_is_begun_again_on_the_loop():
     assert _runtime.start_here(lambda: work(waits=False)).result() == 7
     assert _runtime.start_here(lambda: work(waits=True)).result() == 7
     assert ran == [False, False, True]
+
+
+PLACES = {
+    "filesystem": lambda place: DirFileSystem(place, fsspec.filesystem("file")),
+    "mapper": fsspec.get_mapper,
+    "store": lambda place: fsstore.KvStore.open(f"file://{place}/").result(),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    "open_at",
+    [
+        lambda place: fsstore.open({"driver": "zarr3"}, kvstore=place),
+        lambda place: fsstore.open({"driver": "zarr3", "kvstore": place}),
+        fsstore.open,
+    ],
+)
+def test_stores_and_filesystems_stand_where_a_store_may(stored, name, open_at):
+    """What is open already is a store as an argument, in a spec, and alone."""
+    assert open_at(PLACES[name](str(stored))).result().shape == (3,)
+
+
+def test_a_store_in_a_transaction_is_no_spec(stored):
+    """As an argument it brings its transaction; in a spec that would be lost."""
+    place = fsstore.KvStore.open(f"file://{stored}/").result()
+    with fsstore.Transaction() as transaction:
+        bound = place.with_transaction(transaction)
+        assert fsstore.open({"driver": "zarr3"}, kvstore=bound).result().transaction is transaction
+        with pytest.raises(ValueError, match="bound to a transaction"):
+            fsstore.open({"driver": "zarr3", "kvstore": bound})

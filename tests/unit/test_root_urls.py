@@ -16,15 +16,33 @@ CHAINS = [
     ("simplecache::s3://bucket", "simplecache::s3://bucket/", ""),
     ("zip://inner/c::file:///a.zip", "zip://::file:///a.zip", "inner/c"),
     ("simplecache::zip://c%20d::https://h/a.zip", "simplecache::zip://::https://h/a.zip", "c d"),
+    ("zip::file:///a.zip", "zip://::file:///a.zip", ""),
+    ("filecache::zip::https://h/a.zip", "filecache::zip://::https://h/a.zip", ""),
+    ("ocdbt::file:///d", "ocdbt://::file:///d", ""),
 ]
 
 
 @pytest.mark.parametrize(("text", "url", "path"), CHAINS)
 def test_chains_split_and_join(text, url, path):
-    """The path of a chain is that of the first link with `://`; joining is the inverse of splitting."""
+    """The path of a chain is that of the first link that is no cache; joining is the inverse of splitting."""
     assert is_chain(text)
     assert split_chain(text) == (url, path)
     assert split_chain(join_chain(url, path)) == (url, path)
+
+
+def test_links_without_a_path_begin_at_their_root(tmp_path):
+    """`zip::` and `ocdbt::` are the archive and the database, from their roots on, also where JSON says so."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a/b", b"value")
+    url = f"zip::file://{tmp_path}/a.zip"
+    spec = {"driver": "fsspec", "url": url, "path": "a/"}
+    assert ts.KvStore.open(url).result()["a/b"] == b"value"
+    assert ts.KvStore.open(spec).result()["b"] == b"value"
+    assert ts.KvStore.Spec(spec).url == f"zip://a/::file://{tmp_path}/a.zip"
+    ts.KvStore.open(f"file://{tmp_path}/d|ocdbt:").result()["k"] = b"v"
+    assert ts.KvStore.open(f"ocdbt::file://{tmp_path}/d").result().list().result() == [b"k"]
+    with pytest.raises(ValueError, match="Failed to detect"):
+        ts.open(f"ocdbt::file://{tmp_path}/d").result()
 
 
 def test_paths_with_colons_are_no_chains():
@@ -90,6 +108,8 @@ ADVICE = [
     ("flie:///tmp/x", 'Did you mean "file"'),
     ("file:///tmp/x|zar3:", 'Did you mean "zarr3"'),
     ("file:///tmp/x|krchunk:", 'Did you mean "kerchunk"'),
+    ("file:///tmp/x|zarr:", 'Did you mean "zarr2"'),
+    ("reference::/tmp/x.json", r'Did you mean "file:///tmp/x\.json\|reference:"'),
 ]
 
 
@@ -99,6 +119,15 @@ def test_mistaken_urls_get_advice(url, advice, parse):
     """An unknown scheme is answered with what was probably meant."""
     with pytest.raises(UrlError, match=advice):
         parse(url)
+
+
+def test_chains_for_other_tools_get_advice():
+    """A chain that shows an array to others is answered with the URL that opens it; a known name with nothing."""
+    with pytest.raises(UrlError, match=r'Did you mean "s3://b/x\|zarr3:"'):
+        ts.Spec("zarr3::s3://b/x")
+    with pytest.raises(UrlError) as caught:
+        ts.KvStore.Spec("file:///tmp/x|zarr3:")
+    assert "Did you mean" not in str(caught.value)
 
 
 def test_the_deadline_counts_from_the_first_try():
