@@ -43,6 +43,14 @@ class PipelineFileSystem(KvFileSystem):
             return [cls._strip_protocol(each) for each in path]
         return str(path).removeprefix("fsstore://").rstrip("/")
 
+    async def _glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> Any:
+        """Return what fits a pattern, which may stand right behind a colon, where listings have a slash."""
+        text = str(path).removeprefix("fsstore://")
+        last = split_pipeline(text)[-1]
+        if not last.is_root:
+            text = f"{text[: last.position]}{last.scheme}:/{last.rest.lstrip('/')}"
+        return await super()._glob(text, maxdepth=maxdepth, **kwargs)
+
     async def open_place(self, path: str) -> OpenKv:
         """Return the store that a pipeline names."""
         place = await self._locate(path)

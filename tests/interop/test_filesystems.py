@@ -381,6 +381,9 @@ def test_pipelines(archive):
     assert names == [f"file://{archive}|zip:/a.csv", f"file://{archive}|zip:/b"]
     assert fs.cat_file(names[0]) == b"x,y\n1,2\n"
     assert fs.cat_file(f"fsstore://file://{archive}") == archive.read_bytes()
+    for pattern in ("*.csv", "/*.csv"):
+        assert fs.glob(f"{root}{pattern}") == names[:1]
+        assert [file.path for file in fsspec.open_files(f"{root}{pattern}")] == names[:1]
     for wrong in ("fsstore://", "fsstore://nope"):
         with pytest.raises(ValueError):
             fs.cat_file(wrong)
