@@ -6,6 +6,7 @@ them at once.  Other operations join with `add`: a function that starts them.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -98,9 +99,15 @@ class Batch:
     def _begin_reads(self) -> None:
         with self._lock:
             taken = [(driver, _take(waiting)) for driver, waiting in list(self._reads.items())]
-        for driver, begun in taken:
-            if begun:
-                _begin(driver, begun)
+        try:
+            for driver, begun in taken:
+                if begun:
+                    _begin(driver, begun)
+        except BaseException:  # Ctrl-C: what has no answer by now will get none
+            for _, begun in taken:
+                for future in begun:
+                    future.cancel()
+            raise
 
     def __enter__(self) -> Self:
         """Return the batch."""
@@ -113,9 +120,12 @@ class Batch:
         self.submit()
 
     def __del__(self) -> None:
-        """Submit what nobody can submit any more."""
-        if not self._submitted:
-            self.submit()
+        """Submit what nobody can submit any more.
+
+        On another thread: the garbage collector may come in the middle of what holds a lock that reads take too.
+        """
+        if (self._reads or self._starts) and not self._submitted and not sys.is_finalizing():
+            _runtime.loop().call_soon_threadsafe(lambda: _runtime.submit(self.submit, kind="request"))
 
 
 def _take(waiting: list[ReadFuture]) -> list[ReadFuture]:

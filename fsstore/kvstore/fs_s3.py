@@ -30,7 +30,7 @@ from fsstore.kvstore.contract import (
 from fsstore.kvstore.engine import Turns, check_condition, each, located
 from fsstore.kvstore.fault import is_missing, status_of
 from fsstore.kvstore.fs import Home
-from fsstore.kvstore.piece import Piece, entity_tag, fit, range_header, range_of_header
+from fsstore.kvstore.piece import NO_TAG, Piece, entity_tag, fit, range_header, range_of_header
 from fsstore.kvstore.retry import MARK, Attempts, Retry, new_mark, persist
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
@@ -43,7 +43,6 @@ _DELETE_ERRORS: dict[str, type[StoreError]] = {
     "ServiceUnavailable": UnavailableError,
     "SlowDown": UnavailableError,
 }
-_NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
 
 
 class S3Engine:
@@ -242,7 +241,7 @@ async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) 
         if write.if_equal == NO_VALUE:
             arguments["IfNoneMatch"] = "*"
         elif write.if_equal != UNKNOWN:
-            arguments["IfMatch"] = entity_tag(write.if_equal) or _NO_TAG
+            arguments["IfMatch"] = entity_tag(write.if_equal) or NO_TAG
         if write.if_equal != UNKNOWN:
             arguments["Metadata"] = {MARK: mark}
         answer = await _client_call(filesystem, "put_object", {**arguments, "Body": bytes(write.value)})

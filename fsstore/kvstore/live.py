@@ -6,8 +6,7 @@ Their options, credentials included, stay inside the object: a store over a live
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
@@ -31,7 +30,7 @@ from fsstore.kvstore.engine import Turns, check_condition, each, located
 from fsstore.kvstore.fault import translate
 from fsstore.kvstore.key_range import KeyRange, key_bytes
 from fsstore.kvstore.secret import redact
-from fsstore.kvstore.single_writer import guarded
+from fsstore.kvstore.single_writer import digest, guarded
 
 __all__ = ["MappingDriver", "ZarrStoreDriver", "from_live"]
 
@@ -121,10 +120,6 @@ def _web_prefix(filesystem: Any, url: str) -> KvPrefix:
     return KvPrefix(HttpDriver(engine, f"{parts.scheme}://{parts.netloc}"), unquote(parts.path))
 
 
-def _digest(value: Any) -> bytes:
-    return b"\0" + hashlib.blake2b(value, digest_size=16).digest()
-
-
 class MappingDriver:
     """A store over a mutable mapping of keys to bytes.  Generations are digests of the values.
 
@@ -149,7 +144,7 @@ class MappingDriver:
             return ReadResult("missing", b"", NO_VALUE, now())
         except Exception as error:
             raise located(error, "reading", read.key) from error
-        generation = _digest(value)
+        generation = digest(value)
         if generation == read.if_not_equal:
             return ReadResult("unspecified", b"", generation, now())
         try:
@@ -177,15 +172,18 @@ class MappingDriver:
                 self.mapping[write.key] = value
         except Exception as error:
             raise located(error, "writing", write.key) from error
-        return Stamp(_digest(value), now())
+        return Stamp(digest(value), now())
 
-    def _keys(self, keys: KeyRange) -> Iterator[str]:
-        return (key for key in sorted(self.mapping, key=key_bytes) if keys.contains(key))
+    def _keys(self, keys: KeyRange) -> list[str]:
+        try:
+            return [key for key in sorted(self.mapping, key=key_bytes) if keys.contains(key)]
+        except Exception as error:
+            raise located(error, "listing", type(self.mapping).__name__) from error
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range."""
-        for key in list(self._keys(keys)):
-            self.mapping.pop(key, None)
+        for key in self._keys(keys):
+            self._write(Write(key, None))
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range, sorted, in one batch."""

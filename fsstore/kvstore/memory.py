@@ -60,12 +60,11 @@ class MemoryStorage:
 
     def put(self, key: str, value: bytes | None) -> bytes:
         """Store a value, or delete the key; return the new generation."""
+        if (key in self.values) == (value is None):
+            self._sorted = None  # first: Ctrl-C may come between any two steps
         if value is None:
-            if self.values.pop(key, None) is not None:
-                self._sorted = None
+            self.values.pop(key, None)
             return NO_VALUE
-        if key not in self.values:
-            self._sorted = None
         generation = b"\0" + next(self._counter).to_bytes(8, "little")
         self.values[key] = (value, generation)
         return generation

@@ -34,7 +34,7 @@ from fsstore.kvstore.contract import (
 )  # fmt: skip
 from fsstore.kvstore.engine import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing, status_of, translate
-from fsstore.kvstore.piece import Piece, entity_tag, fit
+from fsstore.kvstore.piece import NO_TAG, Piece, entity_tag, fit
 from fsstore.kvstore.retry import MARK, Attempts, Retry, new_mark, persist_blocking
 from fsstore.kvstore.value_limit import check_announced, limit_of
 
@@ -48,7 +48,6 @@ _NEAR_S = 0.002
 _SLOWEST = 32 * 1024  # bytes a second of one of several requests, below which a line is taken for dead
 _DELETE_BATCH = 1000
 _LIST_PAGE = 1000
-_NO_TAG = '"-"'  # equal to the tag of no object: for generations that another store made
 _NO_VERSION = "1"  # likewise; Google's cloud compares versions, the others ignore them
 
 
@@ -375,7 +374,7 @@ def _generation(meta: Any) -> bytes:
 
 def _version(generation: bytes) -> dict[str, str]:
     tag, _, version = generation.partition(b"\n")
-    return {"e_tag": entity_tag(tag) or _NO_TAG, "version": entity_tag(version) or _NO_VERSION}
+    return {"e_tag": entity_tag(tag) or NO_TAG, "version": entity_tag(version) or _NO_VERSION}
 
 
 def _is_conflict(error: BaseException) -> bool:

@@ -18,8 +18,10 @@ from fsstore.errors import OutOfRangeError, UnavailableError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import Buffer, Read, ReadResult, now
 
-__all__ = ["Piece", "entity_tag", "fit", "is_empty", "range_header", "range_of_header"]
+__all__ = ["NO_TAG", "Piece", "entity_tag", "fit", "is_empty", "range_header", "range_of_header"]
 
+NO_TAG = '"-"'
+"""Equal to the tag of no object: for generations that another store made."""
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 

@@ -38,7 +38,7 @@ from fsstore.kvstore.contract import (
 )  # fmt: skip
 from fsstore.kvstore.key_range import KeyRange
 
-__all__ = ["SingleWriterDriver", "guarded", "take_single_writer"]
+__all__ = ["SingleWriterDriver", "digest", "guarded", "take_single_writer"]
 
 _DELETE_BATCH = 1000
 
@@ -55,7 +55,8 @@ def guarded(driver: KvDriver, members: Mapping[str, Json]) -> KvDriver:
     return SingleWriterDriver(driver)
 
 
-def _digest(value: Any) -> bytes:
+def digest(value: Any) -> bytes:
+    """Return the generation of a value that has nothing but its bytes."""
     return b"\0" + hashlib.blake2b(value, digest_size=16).digest()
 
 
@@ -172,7 +173,7 @@ class SingleWriterDriver:
         plain = [writes[place]._replace(if_equal=UNKNOWN) for place in doing]
         for place, write, stamp in zip(doing, plain, await self._apply(plain), strict=True):
             known = UNKNOWN if self._coarse else stamp.generation
-            known = NO_VALUE if write.value is None else known or _digest(write.value)
+            known = NO_VALUE if write.value is None else known or digest(write.value)
             stamps[place] = Stamp(known, stamp.time)
         return list(stamps.values())
 
@@ -206,7 +207,7 @@ def _stamped(read: Read, result: ReadResult) -> ReadResult:
     """Return the answer to `read` that a whole value is, with its digest for a generation."""
     if result.state != "value":
         return result
-    generation = _digest(result.value)
+    generation = digest(result.value)
     if generation == read.if_not_equal:
         return ReadResult("unspecified", b"", generation, result.time)
     start, stop = resolve_range(read.start, read.stop, len(result.value))

@@ -13,7 +13,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
 from fsstore import _runtime
-from fsstore.errors import NotFoundError, StoreError, UnimplementedError
+from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.fs_http import HttpEngine
 from fsstore.kvstore.http_client import HttpClient
@@ -517,6 +517,25 @@ def test_a_range_is_deleted_when_conditions_are_not_being_checked():
         return (await driver.read_many([Read("a")]))[0].state
 
     assert asyncio.run(work()) == "missing"
+
+
+class Refusing(dict):
+    """A mapping over something that may not be listed or changed."""
+
+    def __iter__(self):
+        raise PermissionError("no")
+
+    def pop(self, key, default=None):
+        raise PermissionError("no")
+
+
+@pytest.mark.parametrize(
+    "operation", [lambda store: store.delete_range(KeyRange()), lambda store: store.write("k", None)]
+)
+def test_errors_of_a_mapping_are_errors_of_ours(operation):
+    """Whatever was done when the mapping failed."""
+    with pytest.raises(PermissionDeniedError, match="Error (listing|writing)"):
+        _runtime.drive(operation(from_live(Refusing(k=b"v"))))
 
 
 def test_parts_of_chunks_are_written_where_a_single_writer_is_promised():

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import pickle
 import threading
 from contextlib import suppress
 
 import pytest
 
+from fsstore import _runtime
 from fsstore.context import Context
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.batch import Batch
-from fsstore.kvstore.contract import Read
+from fsstore.kvstore.contract import Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store import KvStore
 from fsstore.kvstore.transaction import Transaction
@@ -227,6 +229,48 @@ def test_dropped_batch_is_submitted(store):
     """A batch nobody can submit any more does not leave its reads waiting."""
     future = store.read("k", batch=Batch())
     assert future.result(timeout=10).state == "missing"
+
+
+def test_a_batch_may_be_dropped_anywhere(store):
+    """The garbage collector finds batches in the middle of writes to the store that they read."""
+
+    def write_and_drop():
+        thresholds = gc.get_threshold()
+        for threshold in range(5, 150):
+            gc.set_threshold(threshold)
+            batch = Batch()
+            pending.append(store.read("k", batch=batch))
+            cycle = [batch]
+            cycle.append(cycle)
+            del batch, cycle
+            _runtime.drive(store.prefix.write_many([Write(f"k{number}", b"v") for number in range(50)]))
+        gc.set_threshold(*thresholds)
+        gc.collect()
+
+    pending = []
+    writer = threading.Thread(target=write_and_drop, daemon=True)
+    writer.start()
+    writer.join(30)
+    assert not writer.is_alive()
+    assert {future.result(timeout=30).state for future in pending} == {"missing"}
+
+
+def test_an_interrupted_batch_leaves_nobody_waiting():
+    """After Ctrl-C what was read stays read, and the rest is cancelled."""
+
+    class Interrupted(MemoryDriver):
+        async def read_many(self, reads):
+            raise KeyboardInterrupt
+
+    batch = Batch()
+    first, second, third = (
+        batch.read(driver, Read("k")) for driver in (MemoryDriver(), Interrupted(), MemoryDriver())
+    )
+    with pytest.raises(KeyboardInterrupt):
+        batch.submit()
+    assert first.result(timeout=10).state == "missing"
+    assert second.cancelled()
+    assert third.cancelled()
 
 
 @pytest.mark.parametrize("wrap", [lambda driver: driver, Slow])
