@@ -22,7 +22,7 @@ from fsstore.chunk.chunks import JOINT_BYTES, Chunks
 from fsstore.chunk.flow import flow
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import BoxPlacement, Placement
-from fsstore.chunk.plan import Box, OutputMap, Plan, box_in_chunk, chunk_numbers, plan
+from fsstore.chunk.plan import OutputMap, Plan, box_in_chunk, chunk_numbers, plan
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.source import KvSource
 from fsstore.chunk.window import Planned, ReadPart, Window, decode, fetch
@@ -63,11 +63,11 @@ class ReadRequest(NamedTuple):
     out: Array
 
 
-def _bytes_touched(model: ChunkModel, outline: Plan, entries: ShardEntries | None) -> int:
-    """Return how many bytes of decoded chunks (sub-chunks of shards) a request touches."""
-    if entries is not None:
-        return entries.plan.cell_count * entries.layout.inner.decoded_size
-    return outline.cell_count * model.chain.decoded_size
+def _bytes_touched(window: Window) -> int:
+    """Return how many bytes the chunks (sub-chunks of shards) of a window have, decoded."""
+    part = window.part
+    chain = part.chunks.model.chain if part.entries is None else part.entries.layout.inner
+    return len(window.cells) * chain.decoded_size
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
@@ -85,9 +85,9 @@ def plan_alone(request: ReadRequest) -> Planned:
     """Return the plan of a read that touches few chunks, none of them a shard."""
     chunks, maps, out = request
     model = chunks.model
-    box = box_in_chunk(maps, out, model.axes)
-    if box is not None:
-        windows, count = [_box_window(chunks, box)], 1
+    window = _window_of_box(request)
+    if window is not None:
+        windows, count = [window], 1
     else:
         outline = plan(maps, out.shape, model.axes)
         count = outline.cell_count
@@ -102,9 +102,9 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     """
     chunks, maps, out = request
     model = chunks.model
-    box = None if model.chain.shard is not None else box_in_chunk(maps, out, model.axes)
-    if box is not None:
-        return _read_box(request, box, queue)
+    window = _window_of_box(request)
+    if window is not None:
+        return _read_window(window, out, queue)
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
     outline = plan(maps, out.shape, model.axes)
@@ -113,7 +113,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
         return futures.ready(out)
     entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
     waits = chunks.store.driver.features.waits
-    touched = _bytes_touched(model, outline, entries)
+    touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
     joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_BYTES)
     threads = chunks.threads or _runtime.core_count()
@@ -148,22 +148,38 @@ def _near_bytes(model: ChunkModel, touched: int) -> int:
     return max(_NEAR_BYTES, min(touched // _NEAR_SHARE, _WINDOW_BYTES // 2))
 
 
-def _box_window(chunks: Chunks, box: Box) -> Window:
-    part = ReadPart(chunks, BoxPlacement(), KvSource(chunks.store))
-    return Window(part, [box], [chunks.model.key(box.numbers)])
+def _window_of_box(request: ReadRequest) -> Window | None:
+    """Return what reads a box within one chunk; within a shard, if it is small and not all of the shard.
+
+    Other requests are planned; if the shard is planned too, corners of shards take a tenth longer.
+    """
+    chunks, maps, out = request
+    model, source = chunks.model, KvSource(chunks.store)
+    box = None if model.chain.shard is not model.shard else box_in_chunk(maps, out, model.axes)
+    if box is None:
+        return None
+    key = model.key(box.numbers)
+    if model.shard is None:
+        return Window(ReadPart(chunks, BoxPlacement(), source), [box], [key])
+    entries = None if box.covers else ShardEntries(maps, out.shape, model)
+    if entries is None or entries.touched_bytes > INLINE_BYTES:
+        return None
+    cells, numbers = entries.of(box)
+    part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    return Window(part, cells, entries.identities(key, numbers))
 
 
-def _read_box(request: ReadRequest, box: Box, queue: ReadQueue | None) -> Future[Any]:
-    """Begin to read a part of one chunk."""
-    window = _box_window(request.chunks, box)
-    if request.chunks.store.driver.features.waits:
-        done = _runtime.start(_read_waiting(iter([window]), 1))
+def _read_window(window: Window, out: Array, queue: ReadQueue | None) -> Future[Any]:
+    """Begin a read of one small window."""
+    chunks = window.part.chunks
+    if chunks.store.driver.features.waits:
+        threads = chunks.threads or _runtime.core_count()
+        done = _runtime.start(_read_waiting(iter([window]), threads))
     elif queue is not None:
-        touched = _bytes_decoded([window], request.chunks.model.chain.decoded_size)
-        return queue.add(Planned([window], request.out, touched))
+        return queue.add(Planned([window], out, _bytes_decoded([window], _bytes_touched(window))))
     else:
         done = _runtime.start(read_here([window]), waits=False)
-    return futures.mapped(done, request.out)
+    return futures.mapped(done, out)
 
 
 def _taking_turns() -> Callable[[Window], None]:
@@ -220,10 +236,8 @@ async def _read_waiting(windows: Iterator[Window], threads: int, *, copied: bool
 
 
 def _bytes_of(window: Window) -> int:
-    """Return how many bytes the chunks of a window have, decoded; a small one costs its tasks and requests."""
-    part = window.part
-    chain = part.chunks.model.chain if part.entries is None else part.entries.layout.inner
-    return max(_WINDOW_COST, len(window.cells) * chain.decoded_size)
+    """Return what a window weighs while it is under way; a small one costs its tasks and requests."""
+    return max(_WINDOW_COST, _bytes_touched(window))
 
 
 def _fetched(windows: Iterator[Window], threads: int) -> Iterator[Window]:

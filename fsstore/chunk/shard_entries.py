@@ -11,7 +11,7 @@ entries is a source of shards over another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +20,7 @@ import numpy as np
 
 from fsstore.chunk.grid import RegularAxis
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.plan import Cell, OutputMap, Points, plan
+from fsstore.chunk.plan import AnyCell, Box, Cell, OutputMap, Points, plan
 from fsstore.chunk.source import ShardSource, Source
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.shard_layout import ShardLayout
@@ -57,24 +57,23 @@ class ShardEntries:
             base = ShardSource(base, layout)
         return base
 
-    def of(self, shard: Cell) -> tuple[list[Cell], list[Any]]:
+    def of(self, shard: AnyCell) -> tuple[list[Cell], list[Any]]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
-        groups = []
-        for group, segment in zip(self._groups, shard.segments, strict=True):
-            chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
-            groups.append(group[chunk])
-        single = len(self.layouts) == 1
-        cells: list[Cell] = []
-        numbers: list[Any] = []
-        for chosen in product(*groups):
-            segments = tuple([segment for segment, _ in chosen])
-            cells.append(Cell.of(segments))
-            if single:
-                numbers.append(sum([number for _, number in chosen]))
-            else:
-                added = [sum(level) for level in zip(*(number for _, number in chosen), strict=True)]
-                numbers.append(tuple(added) if chosen else (0,) * len(self.layouts))
-        return cells, numbers
+        chunks: list[tuple[int, ...]]
+        if isinstance(shard, Box):
+            chunks = [(number,) for number in shard.numbers]
+        else:
+            chunks = [
+                segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+                for segment in shard.segments
+            ]
+        groups = [group[chunk] for group, chunk in zip(self._groups, chunks, strict=True)]
+        cells = [Cell.of(each) for each in product(*[[segment for segment, _ in group] for group in groups])]
+        added: Iterator[Any] = product(*[[number for _, number in group] for group in groups])
+        if len(self.layouts) == 1:
+            return cells, list(map(sum, added))
+        levels = range(len(self.layouts))
+        return cells, [tuple([sum([number[level] for number in each]) for level in levels]) for each in added]
 
     def identities(self, key: str, numbers: Sequence[Any]) -> list[Any]:
         """Return what `source` calls the entries of a shard: pairs, nested where shards are."""
@@ -87,6 +86,11 @@ class ShardEntries:
                 identity = (identity, level)
             found.append(identity)
         return found
+
+    @property
+    def touched_bytes(self) -> int:
+        """How many bytes the sub-chunks have, decoded."""
+        return self.plan.cell_count * self.layout.inner.decoded_size
 
     @property
     def worth_sharing(self) -> bool:
