@@ -2,7 +2,8 @@
 
 The quickest library present decodes: libdeflate through imagecodecs when the size is known, which inflates straight
 into the destination; zlib-ng, then the standard library, for everything else and to say what is wrong with bytes
-that libdeflate refuses.  All write the same format with modification time zero, so encoding is reproducible.
+that libdeflate refuses.  It does not say where a stream ends, which a checksum tells: raw streams have none.
+All write the same format with modification time zero, so encoding is reproducible.
 """
 
 from __future__ import annotations
@@ -54,10 +55,7 @@ def _fast(framing: Framing) -> tuple[Callable[..., Any], tuple[type[Exception], 
 
         if not imagecodecs.DEFLATE.available:
             return None
-        raw = framing == "raw"
-        decode = (
-            imagecodecs.gzip_decode if framing == "gzip" else partial(imagecodecs.deflate_decode, raw=raw)
-        )
+        decode = imagecodecs.gzip_decode if framing == "gzip" else imagecodecs.deflate_decode
     except (ImportError, AttributeError):
         return None
     return decode, (imagecodecs.DeflateError, ValueError)
@@ -71,7 +69,7 @@ class BoundDeflate:
     def __init__(self, decoded: ByteSpec, framing: Framing, level: int) -> None:
         self.decoded, self.framing, self._level = decoded, framing, level
         self._window = _WINDOW[framing]
-        self._fast = _fast(framing) if decoded.size else None
+        self._fast = _fast(framing) if decoded.size and framing != "raw" else None
         self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
 
     def encode(self, data: Any) -> bytes:
@@ -105,7 +103,7 @@ class BoundDeflate:
         if self.framing == "gzip":
             tail = _library().crc32(out) | (len(out) & 0xFFFFFFFF) << 32
             return bool(bytes(data[-8:]) == tail.to_bytes(8, "little"))
-        return self.framing == "raw" or bool(bytes(data[-4:]) == _library().adler32(out).to_bytes(4, "big"))
+        return bool(bytes(data[-4:]) == _library().adler32(out).to_bytes(4, "big"))
 
 
 def _repeats(data: Any) -> bool:

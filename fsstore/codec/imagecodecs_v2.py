@@ -27,7 +27,7 @@ from fsstore.codec.contract import BoundCodec, Kind
 from fsstore.codec.deflate import BoundDeflate
 from fsstore.codec.flat import FlatSpec, as_array, fixed_dtype
 from fsstore.codec.foreign_v2 import BoundReader, fixed_size
-from fsstore.codec.size import encoded_bound
+from fsstore.codec.size import encoded_bound, too_long
 from fsstore.codec.stream import bz2_stream, lzma_stream
 from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
@@ -38,6 +38,7 @@ __all__ = ["Compressed", "Image", "Predictor"]
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, MemoryError, OverflowError)
 _DECODERS = {"jpeg": "jpeg8", "tifffile": "tiff"}
 _MAX_RANK = 32
+_BLOCKS = struct.Struct(">QI")  # the size of all, decoded, and that of a block
 
 
 def _decoder(name: str) -> Callable[..., Any]:
@@ -87,13 +88,26 @@ class Compressed:
                 if "header" in self._flags:
                     decode = partial(decode, header=self._flags["header"])
                 encoded = self.encoded(decoded).as_bytes
-                return BoundReader(
-                    self._name,
-                    decoded,
-                    encoded,
-                    lambda data: decode(data, out=bytearray(size + 1)),
-                    _FAILURES,
-                )
+                blocks = self._name == "imagecodecs_lz4h5"
+
+                def read(data: Any) -> Any:
+                    out = decode(data, out=bytearray(size + 1))
+                    if blocks:
+                        _check_blocks(data)
+                    return out
+
+                return BoundReader(self._name, decoded, encoded, read, _FAILURES)
+
+
+def _check_blocks(data: Any) -> None:
+    """Raise unless the blocks of lz4h5 are all there is: its decoder does not look at what follows them."""
+    total, block = _BLOCKS.unpack_from(data)
+    left, at = -(-total // block) if block else 0, _BLOCKS.size
+    while left and at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+        left -= 1
+    if at != len(data):
+        raise too_long(at, len(data))
 
 
 class Predictor:

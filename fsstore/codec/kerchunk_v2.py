@@ -26,6 +26,7 @@ __all__ = ["FitsAscii", "Grib", "HdfStrings", "RecordMember", "ZipMember"]
 _ABSENT = -1.7e308
 _ECCODES = threading.Lock()  # for builds of ecCodes that cannot be called from several threads
 _FAILURES = (ValueError, TypeError, KeyError, OverflowError)
+_ZIP_TAILS = ((16, 8, "<I"), (12, 4, "<I"), (24, 8, "<Q"), (20, 4, "<Q"))  # length, and where the size stands
 _ZIP_HEAD = struct.Struct("<4s5H3I2H")
 
 
@@ -218,4 +219,11 @@ def _zip_member(data: Any) -> memoryview:
     if signature != b"PK\3\4" or method != 8:
         raise FailedPreconditionError("Invalid deflate data: it is not a deflated member of a zip file")
     start = _ZIP_HEAD.size + name + extra
-    return memoryview(data)[start : start + stored if stored else None]
+    if stored:
+        return memoryview(data)[start : start + stored]
+    packed = memoryview(data)[start:]
+    for length, at, form in _ZIP_TAILS:  # sizes that were not known before may follow
+        size = len(packed) - length
+        if size >= 0 and struct.unpack_from(form, packed, size + at)[0] == size:
+            return packed[:size]
+    return packed

@@ -10,6 +10,7 @@ import builtins
 import inspect
 import io
 import json
+import struct
 import zipfile
 
 import imagecodecs
@@ -180,6 +181,20 @@ BYTES = {
     "zlib": (imagecodecs.zlib_encode, {"level": 6}),
     "zstd": (imagecodecs.zstd_encode, {"level": None}),
 }
+TAILS = {"a byte": b"\1", "zeros": bytes(8), "text": b"no part of this"}
+
+
+@pytest.mark.parametrize("tail", [*TAILS, "again"])
+@pytest.mark.parametrize("name", [name for name in BYTES if name != "lzw"])
+def test_what_follows_the_end_is_damage(name, tail):
+    """Whatever it is, also the same once more; readers of TIFF go no further than the mark at the end of LZW."""
+    encode, options = BYTES[name]
+    codec = {"id": f"imagecodecs_{name.split(',')[0]}", **options}
+    encoded = bytes(encode(RAW))
+    with pytest.raises(FailedPreconditionError):
+        chunk_of(encoded + TAILS.get(tail, encoded), codec, dtype="<u2").read().result()
+
+
 IMAGES = {
     "jpeg": (imagecodecs.jpeg_encode, GRAY),
     "jpeg2k": (imagecodecs.jpeg2k_encode, DEEP),
@@ -276,7 +291,18 @@ def test_members_of_zip_files(tmp_path):
     member = data[: 30 + len("a/member") + stored]
     codec = {"id": "deflate"}
     assert np.array_equal(chunk_of(member, codec, dtype="<u2").read().result(), DEEP)
-    for damaged in (member[:20], b"PK\1\2" + member[4:], member[:-9]):
+    head = bytearray(member[: 30 + len("a/member")])
+    head[14:26] = bytes(12)  # sizes that are told behind the data
+    streamed = bytes(head) + member[len(head) :]
+    for tail in (
+        b"",
+        struct.pack("<4s3I", b"PK\7\x08", 1, stored, len(RAW)),
+        struct.pack("<3I", 1, stored, len(RAW)),
+        struct.pack("<4sI2Q", b"PK\7\x08", 1, stored, len(RAW)),
+        struct.pack("<I2Q", 1, stored, len(RAW)),
+    ):
+        assert np.array_equal(chunk_of(streamed + tail, codec, dtype="<u2").read().result(), DEEP)
+    for damaged in (member[:20], b"PK\1\2" + member[4:], member[:-9], streamed + b"x", streamed + bytes(16)):
         with pytest.raises(FailedPreconditionError):
             chunk_of(damaged, codec, dtype="<u2").read().result()
 
