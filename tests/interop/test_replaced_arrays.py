@@ -104,3 +104,33 @@ def test_a_resize_elsewhere_is_no_other_array(tmp_path, driver: str) -> None:
     one.resize(exclusive_max=[6]).result()
     assert other.resolve().result().shape == (6,)
     assert other.resolve().result().read().result().tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("driver", ["zarr", "zarr3", "n5"])
+@pytest.mark.parametrize("change", [name for name in NEW if name not in ("shape", "values")])
+def test_a_replacement_nobody_looked_for(tmp_path, driver: str, change: str) -> None:
+    """By another process, without recheck: chunks of another size are an error, as in TensorStore.
+
+    Others are taken for what they were, chunks of other names are missing, and blocks of N5 may be smaller.
+    """
+    shape, chunks, dtype = OLD
+    seen: list[Any] = []
+    for library in (fsstore, tensorstore):
+        where = {"driver": "file", "path": f"{tmp_path}/{library.__name__}/"}
+        old = _made(library, driver, where, None, shape=shape, chunks=chunks, dtype=dtype, first=0)
+        shape_now, chunks_now, dtype_now = NEW[change]
+        apart = library.Context()
+        new = _made(
+            library, driver, where, apart, shape=shape_now, chunks=chunks_now, dtype=dtype_now, first=0
+        )
+        try:
+            seen.append(old.read().result().tolist())
+        except ValueError:
+            seen.append("an error")
+        looking = library.open(old.spec(), recheck_cached_metadata=True, context=apart)
+        with pytest.raises(ValueError, match="FAILED_PRECONDITION"):
+            looking.result()
+        assert new.read().result().shape == shape_now
+    assert seen[0] == seen[1]
+    unnoticed = change in ("as wide", "rank") or (change, driver) == ("chunks", "n5")
+    assert (seen[0] == "an error") == (not unnoticed)
