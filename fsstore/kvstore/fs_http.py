@@ -10,6 +10,7 @@ Read-only, and not listable: HTTP has no listing.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeVar
@@ -135,6 +136,12 @@ class HttpEngine:
         self, client: Client, *, query: str = "", retry: Retry | None = None, concurrency: int = 32
     ) -> None:
         self.client, self.query, self.retry, self.turns = client, query, retry or Retry(), Turns(concurrency)
+
+    def asking(self, query: str) -> HttpEngine:
+        """Return an engine that appends a query to every URL, over the same client and in the same turns."""
+        other = copy.copy(self)
+        other.query = query
+        return other
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""

@@ -27,7 +27,7 @@ from fsstore.kvstore.root_option import Library, choose_engine, concurrency_from
 from fsstore.kvstore.secret import guard, reveal
 from fsstore.url import decode_path, encode_path
 
-__all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "own_engine", "root_of"]
+__all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "origin_of", "own_engine", "root_of"]
 
 
 class HttpDriver(FsspecDriver):
@@ -162,17 +162,31 @@ def _library(members: Mapping[str, Json], url: str, headers: Mapping[str, str]) 
 
 
 def own_engine(url: str, headers: dict[str, str], retry: Retry, concurrency: int | None) -> Any:
-    """Return the engine over fsstore's own client for a web server, whose URL may have a query."""
+    """Return the engine over fsstore's own client for a web server, whose URL may have a query.
+
+    There is one client a server: a thousand signed URLs, each a root, would open a thousand connections.
+    """
 
     def make() -> Engine:
         from fsstore.kvstore.fs_http import IDENTITY, HttpEngine
         from fsstore.kvstore.http_client import HttpClient
 
         client = HttpClient({**IDENTITY, **headers}, retry.idle_s, most=max(128, concurrency or 0))
-        _, mark, query = url.partition("?")
-        return HttpEngine(client, query=mark + query, retry=retry, concurrency=concurrency or 32)
+        return HttpEngine(client, retry=retry, concurrency=concurrency or 32)
 
-    return shared(("own", url, tuple(sorted(headers.items())), retry, concurrency), make)
+    base, mark, query = url.partition("?")
+    key = ("own", origin_of(base), tuple(sorted(headers.items())), retry, concurrency)
+    engine: Any = shared(key, make)
+    return engine.asking(mark + query)
+
+
+def origin_of(url: str) -> str:
+    """Return the scheme and host of a URL.
+
+    >>> origin_of("http://host:80/a/b")
+    'http://host:80'
+    """
+    return "/".join(url.split("/", 3)[:3])
 
 
 def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency: int | None) -> Any:

@@ -14,6 +14,9 @@ from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import policy_of
 from fsstore.kvstore.reference.policy import Policy, has_prefix, is_internal, join_relative, normalize
 from fsstore.kvstore.reference.targets import Targets, check_prefixes
+from fsstore.kvstore.reference.web_root import guarded_root
+from fsstore.kvstore.retry import Retry
+from fsstore.kvstore.root_http import own_engine
 from fsstore.kvstore.secret import guard
 
 REMOTE = Policy("remote")
@@ -339,3 +342,21 @@ def test_paths_of_windows(url):
     targets = Targets(lambda *_: None, Policy("local"), rewrite={url[:cut]: "/here/", "C": "never"})
     assert targets.locate(url) == ("file:///", "here/t.nc")
     assert targets.locate(url[:cut] + "sub\\t.nc") == ("file:///", "here/sub/t.nc")
+
+
+def test_signed_urls_of_one_server_share_its_connections():
+    """Every URL with a query is a root of its own; a set of thousands must not open as many connections."""
+    makers = (
+        lambda url: own_engine(url, {}, Retry(), None),
+        lambda url: guarded_root(url, {}, bound=None, check=REMOTE.check).driver.engine,
+    )
+    for make in makers:
+        one, two, plain, other = map(
+            make, ("http://a/x?s=1", "http://a/y?s=2", "http://a/", "http://b/x?s=1")
+        )
+        assert one.client is two.client is plain.client is not other.client
+        assert one.turns is two.turns
+        assert [each.query for each in (one, two, plain, other)] == ["?s=1", "?s=2", "", "?s=1"]
+    assert makers[0]("http://a/").client is not makers[1]("http://a/").client
+    headed = guarded_root("http://a/", {"headers": {"k": "v"}}, bound="http://a", check=REMOTE.check)
+    assert headed.driver.engine.client is not makers[1]("http://a/").client

@@ -43,21 +43,26 @@ def guarded_home(driver: KvDriver, check: Check) -> KvDriver:
 
 def guarded_root(url: str, options: Mapping[str, Any], *, bound: str | None, check: Check) -> KvPrefix:
     """Return the store below `url`; `bound` is the prefix outside which `options` must not be sent."""
+    from fsstore.kvstore.engine import shared
     from fsstore.kvstore.fs_http import IDENTITY, HttpEngine
     from fsstore.kvstore.http_client import HttpClient
     from fsstore.kvstore.retry import Retry
-    from fsstore.kvstore.root_http import HttpDriver, root_of
+    from fsstore.kvstore.root_http import HttpDriver, origin_of, root_of
 
     given = dict(options)
     headers = {str(name): str(value) for name, value in (given.pop("headers", None) or {}).items()}
     follow = _gate(check, bound if options else None)
-    if given:
-        client = _session(given, headers, follow)
-    else:
-        client = HttpClient({**IDENTITY, **headers}, Retry().idle_s, follow=follow)
+
+    def make() -> HttpEngine:
+        return HttpEngine(HttpClient({**IDENTITY, **headers}, Retry().idle_s, follow=follow))
+
     base, mark, query = url.partition("?")
-    engine = HttpEngine(client, query=mark + query)
-    return KvPrefix(HttpDriver(engine, root_of(base), shown=base, members={"base_url": redact_url(url)}))
+    key = ("guarded", origin_of(base), check, bound, tuple(sorted(headers.items())))
+    engine: Any = HttpEngine(_session(given, headers, follow)) if given else shared(key, make)
+    driver = HttpDriver(
+        engine.asking(mark + query), root_of(base), shown=base, members={"base_url": redact_url(url)}
+    )
+    return KvPrefix(driver)
 
 
 def _gate(check: Check, bound: str | None) -> Check:
