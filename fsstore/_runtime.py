@@ -335,16 +335,17 @@ def spread(
     workers: int,
     kind: PoolKind = "compute",
     ended: Callable[[], object] = bool,
+    stopped: threading.Event | None = None,
 ) -> Future[None]:
     """Call `function` with each of `items` on pool threads; the future is done when all are.
 
     Items are drawn one at a time, so they may be made lazily.  The first error fails the future and stops the drawing,
-    and so does cancelling it; calls under way run to their end first.  Then `ended` is called, before the future is
-    done: who is called back may wait for what waits for the end.
+    and so does cancelling it, which sets `stopped`; calls under way run to their end first.  Then `ended` is called,
+    before the future is done: who is called back may wait for what waits for the end.
     """
     source = iter(items)
     lock = threading.Lock()
-    stopped = threading.Event()
+    stopped = stopped or threading.Event()
     future = futures.pending(cancel=stopped.set)
     running = workers
     failure: list[BaseException] = []

@@ -153,7 +153,7 @@ def _errors(driver: KvDriver, batch: Sequence[_Begun]) -> list[BaseException | N
     try:
         window = _window([write.changes for write in batch if not write.future.cancelled()])
         if window:
-            writer = Writer(driver, alone=len(window) > 1, threads=batch[0].of.request.threads)
+            writer = Writer(driver, threads=batch[0].of.request.threads, late=len(window) > 1)
             _runtime.drive(writer.store(window))
     except StoreError as error:
         if len(batch) == 1:
@@ -195,7 +195,7 @@ def write_small(request: WriteRequest, outline: Plan) -> Future[None]:
     _latest.future = future
     if is_alone:
         settle(request.store)
-        writer, window = Writer(driver, threads=request.threads), list(Changes(request, outline).window())
+        writer, window = Writer(driver), list(Changes(request, outline).window())
         done = _runtime.start(writer.store(window), waits=False)
         _tell([future], [futures.error_of(done)])
         return future

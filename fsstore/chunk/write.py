@@ -1,9 +1,9 @@
 """Writing a request: how its cells become windows, and who stores them (`writer`).
 
-Windows of cells bound the memory, as in `read`.  A large chunk is encoded while it is written, where the store can do
-that (`write_late`): its file is there before, and the disk works from the first megabyte on.  What is small and waits
-for a disk is written together with what is begun beside it (`joint_write`).  Writes of one chunk keep the order in
-which they were begun (`write_order`).
+Windows of cells bound the memory, as in `read`.  Large chunks, and the few of a request that is one window, are
+encoded by one thread a core, which writes each before it encodes the next and never waits for the disk, where the
+store can do that (`write_late`).  What is small and waits for a disk is written together with what is begun beside it
+(`joint_write`).  Writes of one chunk keep the order in which they were begun (`write_order`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from fsstore.chunk.joint_write import settle, write_small
 from fsstore.chunk.plan import Plan, plan
 from fsstore.chunk.write_order import before, in_order, over, touched
 from fsstore.chunk.writer import LATE_BYTES, Changed, Changes, Writer
-from fsstore.codec.bound_chain import BoundChain
 from fsstore.future import Future, ready
-from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.contract import KvDriver, KvPrefix
 
 __all__ = ["finish", "write"]
 
@@ -32,9 +31,8 @@ _WINDOW_CELLS = 64
 _INLINE_BYTES = 256 * 1024
 _IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
-_SYNC_WORKERS = 8  # waiting for the disk is most of a durable write, so more workers than cores
-_BATCH_WORKERS = 4  # a window of several files waits for all at once: more workers fight for the interpreter
-_WORKERS_BYTES = 28 * 1024 * 1024  # of chunks; what is encoded and allocated beside them is as much again
+_DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores
+_WINDOWS = 32  # of a request that can be cut into so many
 _TOGETHER_BYTES = 8 * 1024 * 1024  # of a request that is one window
 
 
@@ -81,7 +79,10 @@ def _write_here(request: WriteRequest, outline: Plan) -> Future[Any]:
     if is_bound:
         request = _kept(request)
     return _runtime.start(
-        Writer(driver, threads=request.threads).store(list(Changes(request, outline).window())), waits=False
+        Writer(driver, late=_is_late(driver, request.model.chain.decoded_size)).store(
+            list(Changes(request, outline).window())
+        ),
+        waits=False,
     )
 
 
@@ -93,27 +94,35 @@ def _kept(request: WriteRequest) -> WriteRequest:
 def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], object]) -> Future[Any]:
     """Write on threads, or on the event loop."""
     model, driver = request.model, request.store.driver
-    cells, chunk_bytes, waits = outline.cell_count, model.chain.decoded_size, driver.features.waits
+    cells, chunk_bytes = outline.cell_count, model.chain.decoded_size
     settle(request.store)
     if hasattr(driver, "modify"):
         request = _kept(request)
     changed = Changes(request, outline).window()
     threads = request.threads or _runtime.core_count()
-    alone = not waits and _is_one_window(cells, chunk_bytes)
-    encoders = threads if waits else _encoders(model.chain, threads)
-    writer = Writer(driver, encoders=encoders, alone=alone, threads=request.threads)
-    if alone:
-        return _spread(writer, _batches(changed, cells), workers=1, kind="request", ended=ended)
-    copies = 1 if model.chain.shard is None else 3  # a shard is split, encoded and put together
-    share = math.ceil(cells / (4 * _SYNC_WORKERS))
-    size = max(1, min(share, _WINDOW_CELLS, (_WAITING_BYTES if waits else _WINDOW_BYTES) // chunk_bytes))
-    windows = _batches(changed, size)
-    if waits:
+    if driver.features.waits:
+        copies = 1 if model.chain.shard is None else 3  # a shard is split, encoded and put together
+        windows = _batches(changed, _window_size(cells, _WAITING_BYTES // chunk_bytes))
+        writer = Writer(driver, threads=request.threads)
         return _runtime.start(_write_waiting(writer, windows, copies * chunk_bytes), ended=ended)
-    affordable = _WORKERS_BYTES // (copies * size * chunk_bytes)
-    wanted = _SYNC_WORKERS if size == 1 else _BATCH_WORKERS
-    workers = min(cells, max(threads, min(wanted, affordable)))
-    return _spread(writer, windows, workers=workers, kind="io", ended=ended)
+    # of shards that use every core by themselves one is encoded at a time
+    encoders = 1 if model.chain.shard is not None and model.chain.shard.shares_cores else threads
+    if _is_late(driver, chunk_bytes) or _is_one_window(cells, chunk_bytes):
+        writer = Writer(driver, threads=encoders, late=True)
+        return _spread(writer, _batches(changed, _WINDOW_CELLS), workers=1, kind="request", ended=ended)
+    windows = _batches(changed, _window_size(cells, _WINDOW_BYTES // chunk_bytes))
+    workers = encoders if request.threads else max(encoders, _DISK_WORKERS)
+    return _spread(Writer(driver), windows, workers=min(cells, workers), kind="io", ended=ended)
+
+
+def _window_size(cells: int, affordable: int) -> int:
+    """Return how many cells are read, encoded and written at once: so few that there are windows for all workers."""
+    return max(1, min(math.ceil(cells / _WINDOWS), _WINDOW_CELLS, affordable))
+
+
+def _is_late(driver: KvDriver, chunk_bytes: int) -> bool:
+    """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
+    return chunk_bytes >= LATE_BYTES and hasattr(driver, "write_late")
 
 
 def _is_small(request: WriteRequest) -> bool:
@@ -131,22 +140,15 @@ def _is_one_window(cells: int, chunk_bytes: int) -> bool:
     return cells <= _WINDOW_CELLS and chunk_bytes < LATE_BYTES and cells * chunk_bytes <= _TOGETHER_BYTES
 
 
-def _encoders(chain: BoundChain, threads: int) -> int:
-    """Return how many windows may be encoded at once.
-
-    No more than there are cores, so that the first is on its way to the disk while the others are encoded; chunks that
-    are encoded all at once reach the disk all at once.  A shard that uses every core by itself is encoded alone.
-    """
-    return 1 if chain.shard is not None and chain.shard.shares_cores else threads
-
-
 def _batches(changed: Iterator[Changed], size: int) -> Iterator[list[Changed]]:
     while batch := list(islice(changed, size)):
         yield batch
 
 
 def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Future[None]:
-    return _runtime.spread(lambda window: _runtime.drive(writer.store(window)), windows, **how)
+    return _runtime.spread(
+        lambda window: _runtime.drive(writer.store(window)), windows, stopped=writer.stopped, **how
+    )
 
 
 async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], cell_bytes: int) -> None:

@@ -8,6 +8,7 @@ one read and one write.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
@@ -24,7 +25,6 @@ from fsstore.kvstore.contract import (
     NO_VALUE,
     UNKNOWN,
     KvDriver,
-    LateValue,
     LateWrite,
     Read,
     ReadResult,
@@ -91,15 +91,13 @@ Changed: TypeAlias = tuple[str, Sequence[Change]]
 class Writer:
     """Stores windows of changed chunks in one store.  It may be used by several threads at once.
 
-    `encoders` is how many windows are encoded at once.  Those that are `alone` are encoded on all cores, or on as many
-    as `threads` says.
+    `threads` encode a window, one a core if it is None.  `late`: a chunk is written before the next is encoded, where
+    the store can do that.  When `stopped` is set no further chunk is.
     """
 
-    def __init__(
-        self, driver: KvDriver, *, encoders: int = 1, alone: bool = False, threads: int | None = None
-    ) -> None:
-        self._driver, self._alone, self._threads = driver, alone, threads
-        self._turns = threading.BoundedSemaphore(encoders)
+    def __init__(self, driver: KvDriver, *, threads: int | None = 1, late: bool = False) -> None:
+        self._driver, self._threads, self._late = driver, threads, late
+        self.stopped = threading.Event()
 
     async def store(self, window: list[Changed]) -> None:
         """Store changed chunks, again and again those that other writers changed meanwhile."""
@@ -130,55 +128,52 @@ class Writer:
                 ' writes here, say so: "single_writer": true in the spec of the store, or'
                 " KvStore.open(..., single_writer=True) for a live object"
             )
-        found: dict[str, ReadResult] = {}
-        if in_part:
-            answers = await self._driver.read_many([Read(key) for key in in_part])
-            found = dict(zip(in_part, answers, strict=True))
         try:
-            writes, stamps = await self._put(window, found)
+            stamps = await self._write(window, in_part)
         finally:  # also after a failure: some may be written
             for key, changes in window:
                 for change in changes:
                     change.of.forget(key)
         return [
             pair
-            for pair, write, stamp in zip(window, writes, stamps, strict=True)
-            if stamp.generation == UNKNOWN and write.if_equal != UNKNOWN
+            for pair, stamp in zip(window, stamps, strict=True)
+            if stamp.generation == UNKNOWN and not pair[1][0].is_whole
         ]
 
-    async def _put(
-        self, window: list[Changed], found: dict[str, ReadResult]
-    ) -> tuple[Sequence[Write | LateWrite], list[Stamp]]:
-        """Encode chunks and write them; a large one, and those of a request that is one window, while others are."""
-        write_late = getattr(self._driver, "write_late", None)
-        if write_late is not None and (self._alone or _is_large(window)):
-            late = [
-                LateWrite(pair[0], partial(self._late_value, pair, old), _condition(old))
-                for pair in window
-                for old in [found.get(pair[0])]
-            ]
-            return late, await write_late(late, self._threads)
-        writes = await _runtime.offload(self._encode, window, found, kind="compute")
-        return writes, await self._driver.write_many(writes)
+    async def _write(self, window: list[Changed], in_part: list[str]) -> list[Stamp]:
+        write_late = getattr(self._driver, "write_late", None) if self._late else None
+        if write_late is not None:
+            stamps: list[Stamp] = await write_late(
+                [partial(self._made, pair) for pair in window], self._threads
+            )
+            return stamps
+        found: dict[str, ReadResult] = {}
+        if in_part:
+            answers = await self._driver.read_many([Read(key) for key in in_part])
+            found = dict(zip(in_part, answers, strict=True))
+        writes = await _runtime.offload(self._encode, window, found, kind="compute", limit=self._threads)
+        return await self._driver.write_many(writes)
 
-    def _late_value(self, changed: Changed, old: ReadResult | None) -> LateValue | None:
-        if self._alone:
-            return self._encode_chunk(changed, old).value
-        key, [change] = changed
+    def _made(self, changed: Changed) -> LateWrite:
+        """Return the write of a chunk, for a store that does not wait."""
+        if self.stopped.is_set():
+            raise asyncio.CancelledError
+        key, changes = changed
+        old = None
+        if not changes[0].is_whole:
+            [old] = _runtime.drive(self._driver.read_many([Read(key)]))
+        if len(changes) > 1 or changes[0].of.chunk_bytes < LATE_BYTES:
+            return LateWrite(*self._encode_chunk(changed, old))
+        [change] = changes
         try:
             portions = change.of.encoder.portions(change.cell, old)
         except StoreError as error:
             raise self._located(key, error) from error
-        return None if portions is None else self._in_turn(key, portions)
+        return LateWrite(key, None if portions is None else self._naming(key, portions), _condition(old))
 
-    def _in_turn(self, key: str, portions: Portions) -> Generator[Sequence[Buffer], None, None]:
-        """Yield portions while other windows do not encode.
-
-        What is yielded is written in the same turn, so that it is on its way to the disk before others are encoded.
-        """
+    def _naming(self, key: str, portions: Portions) -> Generator[Sequence[Buffer], None, None]:
         try:
-            with self._turns:
-                yield from portions
+            yield from portions
         except StoreError as error:
             raise self._located(key, error) from error
 
@@ -194,12 +189,9 @@ class Writer:
         return change
 
     def _encode(self, window: list[Changed], found: dict[str, ReadResult]) -> list[Write]:
-        if self._alone:
-            return _runtime.map_blocking(
-                lambda pair: self._encode_chunk(pair, found.get(pair[0])), window, limit=self._threads
-            )
-        with self._turns:
-            return [self._encode_chunk(pair, found.get(pair[0])) for pair in window]
+        return _runtime.map_blocking(
+            lambda pair: self._encode_chunk(pair, found.get(pair[0])), window, limit=self._threads
+        )
 
     def _encode_chunk(self, changed: Changed, old: ReadResult | None) -> Write:
         key, changes = changed
@@ -211,11 +203,6 @@ class Writer:
         except StoreError as error:
             raise self._located(key, error) from error
         return Write(key, value, _condition(old))
-
-
-def _is_large(window: list[Changed]) -> bool:
-    """Return whether a window is one change of a large chunk."""
-    return len(window) == len(window[0][1]) == 1 and window[0][1][0].of.chunk_bytes >= LATE_BYTES
 
 
 def _condition(old: ReadResult | None) -> bytes:

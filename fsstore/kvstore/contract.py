@@ -24,9 +24,10 @@ What every driver promises (`fsstore.testing` checks it over each):
 * A driver over something that may be missing as a whole, and must not pass for empty then, raises `NotFoundError` for
   reads and listings.  It offers `begin_creating()`: who is about to write calls that, and from then on it is empty.
   A driver that writes to another one forwards the call.
-* A driver that can write while values are being made may offer `write_late(writes, makers=None)` besides.  It asks for
-  values on `makers` threads at once, one a core unless told, and writes what is made meanwhile.  Of a value that is
-  made in portions it asks for the next when it has written the one before, and for none if the condition does not hold.
+* A driver that can write while values are being made may offer `write_late(makes, makers=None)` besides: what
+  `write_many` answers for the writes that the functions `makes` return.  It calls them on `makers` threads, one a core
+  unless told, and writes what is made meanwhile.  Of a value that comes in portions it asks for the next when it has
+  written the one before, and for none if the condition does not hold.
 * Values returned may be any read-only buffer; the caller must not change them.
 * With `features.waits` false no coroutine of the driver ever suspends, so `_runtime` may drive it inline on
   any thread.  All drivers are thread-safe.
@@ -38,7 +39,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -116,10 +117,10 @@ class Write(NamedTuple):
 
 
 class LateWrite(NamedTuple):
-    """A `Write` whose value is made when it is asked for."""
+    """A `Write` whose value may come in portions."""
 
     key: str
-    value: Callable[[], LateValue | None]
+    value: LateValue | None
     if_equal: bytes = UNKNOWN
 
 

@@ -10,7 +10,7 @@ locks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from fsstore._json import Fields, Json, Parser, integer, one_of, string
@@ -63,9 +63,11 @@ class LocalDriver:
         """Apply `writes`; each is atomic, and all are durable when answered."""
         return write_batch(writes, self.protocol, self.io_limit)
 
-    async def write_late(self, writes: Sequence[LateWrite], makers: int | None = None) -> list[Stamp]:
-        """Apply writes whose values are made while others are written."""
-        return write_late(writes, self.protocol, makers=makers, threads=self.io_limit)
+    async def write_late(
+        self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
+    ) -> list[Stamp]:
+        """Apply writes that are made while others are written."""
+        return write_late(makes, self.protocol, makers=makers, threads=self.io_limit)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, and directories that lie in it as a whole."""

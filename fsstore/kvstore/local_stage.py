@@ -17,16 +17,16 @@ import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from fsstore.errors import ResourceExhaustedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, LateValue, Write
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, LateValue, LateWrite, Stamp, Write, now
 from fsstore.kvstore.local_lock import Held, close, hold, hold_if_free, open_creating, release
 from fsstore.kvstore.local_path import file_path, os_failure, parent
 from fsstore.kvstore.local_read import generation_of
 from fsstore.kvstore.writeback import begin_writeback
 
-__all__ = ["MadeWrite", "Protocol", "Staged", "make_durable", "remove_file", "stage"]
+__all__ = ["Protocol", "Staged", "make_durable", "remove_file", "stage"]
 
 _STEP_BYTES = 1024 * 1024  # of a value that the disk begins to take
 _NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
@@ -39,14 +39,6 @@ class Protocol:
     mode: Literal["os", "lockfile", "none", "non_atomic"] = "os"
     acquire_timeout_s: float = 60.0
     sync: bool = True
-
-
-class MadeWrite(NamedTuple):
-    """A write whose value may be made in portions."""
-
-    key: str
-    value: LateValue | None
-    if_equal: bytes = UNKNOWN
 
 
 def make_durable(files: Sequence[Held]) -> None:
@@ -88,24 +80,26 @@ def _holds(if_equal: bytes, status: os.stat_result | None) -> bool:
 class Staged:
     """A write up to the point where its value is to be synced and put in place; without a file, its outcome."""
 
-    generation: bytes
+    stamp: Stamp
     held: Held | None = None
     target: bytes = b""
     exclusive: bool = False
+    size: int = 0
     renamed: bool = False
 
-    def publish(self, dirty: set[bytes]) -> bytes:
-        """Give the file its name; return the generation."""
+    def publish(self, dirty: set[bytes]) -> Stamp:
+        """Give the file its name."""
         if self.held is None:
-            return self.generation
-        if self.exclusive:
-            if not _link(self.held.path, self.target):
-                return UNKNOWN
-        else:
+            return self.stamp
+        generation = self.stamp.generation
+        if not self.exclusive:
             _rename(self.held.path, self.target)
             self.renamed = True
+        elif not _link(self.held.path, self.target):
+            generation = UNKNOWN
         dirty.add(parent(self.target))
-        return self.generation
+        self.stamp = Stamp(generation, now())
+        return self.stamp
 
     def let_go(self) -> None:
         """Give up the lock, and the file if it did not become the value."""
@@ -115,13 +109,13 @@ class Staged:
         release(self.held)
 
 
-def stage(write: Write | MadeWrite, protocol: Protocol, dirty: set[bytes], *, wait: bool) -> Staged | None:
+def stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wait: bool) -> Staged | None:
     """Write the value into the lock file of its key; None if that would mean to wait for the lock."""
     path = file_path(write.key)
     if write.value is None:
-        return Staged(remove_file(path, write.if_equal, protocol, dirty))
+        return Staged(Stamp(remove_file(path, write.if_equal, protocol, dirty), now()))
     if protocol.mode == "non_atomic":
-        return Staged(_overwrite(path, write.value, write.if_equal, protocol, dirty))
+        return Staged(Stamp(_overwrite(path, write.value, write.if_equal, protocol, dirty), now()))
     if wait:
         held = hold(path, protocol.mode, protocol.acquire_timeout_s, dirty)
     else:
@@ -130,17 +124,18 @@ def stage(write: Write | MadeWrite, protocol: Protocol, dirty: set[bytes], *, wa
             return None
         held = free
     exclusive = protocol.mode == "none" and write.if_equal == NO_VALUE
-    staged = Staged(UNKNOWN, held, path, exclusive)
+    staged = Staged(Stamp(), held, path, exclusive)
     try:
         before = _status(path)
         if _holds(write.if_equal, before):
-            staged.generation = _fill(held, write.value, before, early=protocol.sync)
+            status = _fill(held, write.value, before, early=protocol.sync)
+            staged.stamp, staged.size = Stamp(generation_of(status)), status.st_size
             return staged
     except BaseException:
         staged.let_go()
         raise
     staged.let_go()
-    return Staged(UNKNOWN)
+    return Staged(Stamp(UNKNOWN, now()))
 
 
 def _hold_another(path: bytes, mode: str, dirty: set[bytes]) -> Held | None:
@@ -150,8 +145,8 @@ def _hold_another(path: bytes, mode: str, dirty: set[bytes]) -> Held | None:
         return None
 
 
-def _fill(held: Held, value: LateValue, before: os.stat_result | None, *, early: bool) -> bytes:
-    """Write the value into the file and return the generation it will have.
+def _fill(held: Held, value: LateValue, before: os.stat_result | None, *, early: bool) -> os.stat_result:
+    """Write the value into the file and return the status it will have.
 
     `early`: the disk begins to take what is there of a value that is still being made.
     """
@@ -167,7 +162,7 @@ def _fill(held: Held, value: LateValue, before: os.stat_result | None, *, early:
             status = os.fstat(held.fd)
     except OSError as error:
         raise os_failure("write", held.path, error) from error
-    return generation_of(status)
+    return status
 
 
 def _write_all(fd: int, value: Buffer) -> None:
@@ -257,7 +252,7 @@ def _overwrite(
         raise os_failure("open", path, IsADirectoryError(errno.EISDIR, "")) from None
     try:
         held = Held(fd, path)
-        generation = _fill(held, value, None, early=protocol.sync)
+        generation = generation_of(_fill(held, value, None, early=protocol.sync))
         if protocol.sync:
             make_durable([held])
     finally:

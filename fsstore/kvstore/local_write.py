@@ -10,15 +10,18 @@ The parents of directories made on the way are synced too; TensorStore leaves th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import wait
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from fsstore import _runtime
-from fsstore.kvstore.contract import LateWrite, Stamp, Write, now
+from fsstore.kvstore.contract import LateWrite, Stamp, Write
 from fsstore.kvstore.local_lock import close
 from fsstore.kvstore.local_path import os_failure
-from fsstore.kvstore.local_stage import MadeWrite, Protocol, Staged, make_durable, stage
+from fsstore.kvstore.local_stage import Protocol, Staged, make_durable, stage
 from fsstore.kvstore.writeback import begin_writeback
 
 __all__ = ["sync_directories", "write_batch", "write_late"]
@@ -28,6 +31,7 @@ _THREADS = 8  # more gains nothing: the disk's journal is the bottleneck
 _GROUP = (
     16  # files of a thread that are synced together: each is an open file, and a lock that others wait for
 )
+_LARGE_BYTES = 1024 * 1024  # of a file that a thread is worth
 _GROUP_BYTES = 8 * 1024 * 1024
 
 
@@ -41,37 +45,103 @@ def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None
 
 
 def write_late(
-    writes: Sequence[LateWrite], protocol: Protocol, *, makers: int | None = None, threads: int | None = None
+    makes: Sequence[Callable[[], LateWrite]],
+    protocol: Protocol,
+    *,
+    makers: int | None = None,
+    threads: int | None = None,
 ) -> list[Stamp]:
-    """Apply writes whose values are made while others are written; return their stamps once all are durable.
+    """Apply writes that are made while others are written; return their stamps once all are durable.
 
-    `makers` threads, one a core unless told, make a value and write it before they make the next.  The disk then works
-    while values are made: files of 50 to 500 KB are written in 0.92 to 0.97 of the time.
+    `makers` threads, one a core unless told, make a write and put its value into a file before they make the next.
+    They never wait for the disk: other threads do, so that no core is idle while there is something to make.
     """
     dirty: set[bytes] = set()
-    with ExitStack() as stack:
+    is_alone = len(makes) == 1
+    with _Publisher(protocol, dirty, threads or _THREADS) as publisher:
 
-        def begin(write: LateWrite) -> Staged | MadeWrite:
-            """Make a value and write it, or only make it if that would mean to wait while other locks are held."""
-            made = _made(write, protocol)
-            is_alone = len(writes) == 1
+        def begin(make: Callable[[], LateWrite]) -> Staged | LateWrite:
+            """Make a write and stage it, or only make it if that would mean to wait while other locks are held."""
+            made = _in_one_piece(make()) if protocol.mode == "non_atomic" else make()
             one = stage(made, protocol, dirty, wait=is_alone) if is_alone or made.value is not None else None
             if one is None:
                 return made
-            if one.held is not None:
-                stack.callback(one.let_go)
-                if protocol.sync and not is_alone and begin_writeback is not None:
-                    begin_writeback(one.held.fd)
+            publisher.take(one, is_alone=is_alone)
             return one
 
-        begun = _runtime.map_blocking(begin, writes, limit=makers)
-        staged = [one for one in begun if isinstance(one, Staged)]
-        published = iter(_shared(lambda part: _publish(part, protocol, dirty), staged, protocol, threads))
-    left = [one for one in begun if isinstance(one, MadeWrite)]
+        begun = _runtime.map_blocking(begin, makes, limit=makers)
+        publisher.finish()
+    left = [one for one in begun if isinstance(one, LateWrite)]
     others = iter(_shared(lambda part: _write_some(part, protocol, dirty), left, protocol, threads))
     if protocol.sync:
         sync_directories(dirty)
-    return [next(published if isinstance(one, Staged) else others) for one in begun]
+    return [one.stamp if isinstance(one, Staged) else next(others) for one in begun]
+
+
+def _in_one_piece(write: LateWrite) -> LateWrite:
+    """Return a write whose value is there: where what is stored is emptied first, nothing may fail after that."""
+    if not isinstance(write.value, Generator):
+        return write
+    return write._replace(value=b"".join([buffer for portion in write.value for buffer in portion]))
+
+
+class _Publisher:
+    """Makes staged writes durable and gives them their names, on other threads than those that make them.
+
+    Large ones are begun with at once.  Small ones are sent to the disk, and seen to all together when all are there:
+    one by one they would take 1.05 to 1.3 of the time, for each makes the disk write what is common to all.
+    """
+
+    def __init__(self, protocol: Protocol, dirty: set[bytes], threads: int) -> None:
+        self._protocol, self._dirty, self._threads = protocol, dirty, threads
+        self._room = threading.BoundedSemaphore(threads)
+        self._small: list[Staged] = []
+        self._jobs: list[ThreadFuture[None]] = []
+
+    def take(self, one: Staged, *, is_alone: bool) -> None:
+        """Take over a write; one that is alone is left for `finish`."""
+        if one.held is None:
+            return
+        if is_alone or one.size < _LARGE_BYTES:
+            self._small.append(one)
+            if not is_alone and self._protocol.sync and begin_writeback is not None:
+                begin_writeback(one.held.fd)
+        else:
+            self._room.acquire()
+            self._jobs.append(_runtime.submit(self._see_to, one, kind="io"))
+
+    def finish(self) -> None:
+        """Return when all that was taken over is published."""
+        _shared(self._publish, self._small, self._protocol, self._threads)
+        for job in self._jobs:
+            job.result()
+
+    def _see_to(self, one: Staged) -> None:
+        try:
+            with _letting_go([one]):
+                self._publish([one])
+        finally:
+            self._room.release()
+
+    def _publish(self, group: Sequence[Staged]) -> list[Stamp]:
+        return _publish(group, self._protocol, self._dirty)
+
+    def __enter__(self) -> _Publisher:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Give up the locks, also after a failure."""
+        with _letting_go(self._small):
+            wait(self._jobs)
+
+
+@contextmanager
+def _letting_go(group: Sequence[Staged]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in group:
+            stack.callback(one.let_go)
+        yield
 
 
 def _shared(
@@ -92,22 +162,14 @@ def _shared(
     return [stamp for part in _runtime.map_blocking(function, parts, kind="io") for stamp in part]
 
 
-def _made(write: LateWrite, protocol: Protocol) -> MadeWrite:
-    value = write.value()
-    if isinstance(value, Generator) and protocol.mode == "non_atomic":
-        # what is stored is emptied first: nothing may fail after that
-        value = b"".join([buffer for portion in value for buffer in portion])
-    return MadeWrite(write.key, value, write.if_equal)
-
-
-def _write_some(writes: Sequence[Write | MadeWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
+def _write_some(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
     stamps: list[Stamp] = []
     while len(stamps) < len(writes):
         stamps += _write_group(writes[len(stamps) :][:_GROUP], protocol, dirty)
     return stamps
 
 
-def _write_group(writes: Sequence[Write | MadeWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
+def _write_group(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
     """Apply the first of `writes`, and those after it whose locks are free; return their stamps.
 
     Only the first lock is waited for: who holds a lock and waits for another could wait for ever.
@@ -133,7 +195,7 @@ def _publish(staged: Sequence[Staged], protocol: Protocol, dirty: set[bytes]) ->
     """Make values durable and give them their names."""
     if protocol.sync:
         make_durable([one.held for one in staged if one.held is not None])
-    return [Stamp(one.publish(dirty), now()) for one in staged]
+    return [one.publish(dirty) for one in staged]
 
 
 def sync_directories(paths: set[bytes]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -343,7 +345,7 @@ def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch):
 
     for driver in (LocalDriver(), FAST):
         calls.clear()
-        stamp = drive(driver.write_late([LateWrite(f"{tmp_path}/k", value)]))[0]
+        stamp = drive(driver.write_late([lambda: LateWrite(f"{tmp_path}/k", value())]))[0]
         found = drive(driver.read_many([Read(f"{tmp_path}/k")]))[0]
         assert (bytes(found.value), found.generation) == (b"0123456789abcdefgh", stamp.generation)
         written = [call for call in calls if call not in ("begin", "fsync")]
@@ -371,9 +373,10 @@ def test_a_value_that_cannot_be_made_changes_nothing(tmp_path, mode):
         yield []
 
     with pytest.raises(StoreError, match="no more"):
-        drive(driver.write_late([LateWrite(key, fails)]))
+        drive(driver.write_late([lambda: LateWrite(key, fails())]))
     if mode != "non_atomic":
-        assert drive(driver.write_late([LateWrite(key, unasked, NO_VALUE)]))[0].generation == UNKNOWN
+        late = LateWrite(key, unasked(), NO_VALUE)
+        assert drive(driver.write_late([lambda: late]))[0].generation == UNKNOWN
     assert drive(driver.read_many([Read(key)]))[0].value == b"old"
     assert os.listdir(tmp_path) == ["k"]
 
@@ -386,7 +389,7 @@ def test_the_system_may_take_less_than_it_is_given(tmp_path, monkeypatch):
     def value():
         yield from ([b"01", b"2345"], [b"678"], [b"9abcd"])
 
-    drive(FAST.write_late([LateWrite(f"{tmp_path}/k", value)]))
+    drive(FAST.write_late([lambda: LateWrite(f"{tmp_path}/k", value())]))
     assert (tmp_path / "k").read_bytes() == b"0123456789abcd"
 
 
@@ -408,9 +411,7 @@ def at_once(driver, batch):
 
 def late(driver, batch):
     """Write values that are made when they are asked for."""
-    return drive(
-        driver.write_late([LateWrite(key, lambda v=value: v, if_equal) for key, value, if_equal in batch])
-    )
+    return drive(driver.write_late([partial(LateWrite, *write) for write in batch]))
 
 
 WAYS = pytest.mark.parametrize("put", [at_once, late])
@@ -505,22 +506,65 @@ def test_a_value_is_written_before_the_next_is_made(tmp_path, monkeypatch):
     calls = recorded(monkeypatch, "write", "fsync", "rename")
     monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
     monkeypatch.setattr(local_stage, "begin_writeback", None)
-    writes = [LateWrite(f"{tmp_path}/{n}", lambda: calls.append("make") or b"v") for n in range(3)]
-    drive(LocalDriver(io_limit=1).write_late(writes, 1))
+
+    def make(n):
+        calls.append("make")
+        return LateWrite(f"{tmp_path}/{n}", b"v")
+
+    drive(LocalDriver(io_limit=1).write_late([partial(make, n) for n in range(3)], 1))
     assert calls == ["make", "write", "begin"] * 3 + ["fsync"] * 3 + ["rename"] * 3 + ["fsync"]
 
 
+@pytest.mark.parametrize("large", [2, 10])
 @pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
-def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, mode):
-    """What was written beside it is dropped, and no lock is left."""
+def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, monkeypatch, mode, large):
+    """What waits beside it is dropped, what is on its way to the disk is stored, and no lock is left."""
 
-    def fails():
-        raise StoreError("no more")
+    def make(n):
+        if n == 3:
+            raise StoreError("no more")
+        return LateWrite(f"{tmp_path}/{n}", b"v" * (n + 1))
 
-    writes = [LateWrite(f"{tmp_path}/{n}", fails if n == 2 else lambda: b"v") for n in range(5)]
+    monkeypatch.setattr(local_write, "_LARGE_BYTES", large)
     with pytest.raises(StoreError, match="no more"):
-        drive(LocalDriver(Protocol(mode)).write_late(writes))
-    assert os.listdir(tmp_path) == []
+        drive(LocalDriver(Protocol(mode)).write_late([partial(make, n) for n in range(5)], 1))
+    assert sorted(os.listdir(tmp_path)) == [str(n) for n in range(3) if n + 1 >= large]
+
+
+def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch):
+    """A thread that makes large values never waits for the disk, and is not ahead of it by more than a few."""
+    disk, made, opened = threading.Event(), [], threading.Semaphore(0)
+    real = os.fsync
+
+    def slow(fd):
+        opened.release()
+        assert disk.wait(60)
+        real(fd)
+
+    monkeypatch.setattr(local_stage.os, "fsync", slow)
+    monkeypatch.setattr(local_write, "_LARGE_BYTES", 1)
+
+    def make(n):
+        made.append(n)
+        return LateWrite(f"{tmp_path}/{n}", b"value")
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(
+            drive, LocalDriver(io_limit=3).write_late([partial(make, n) for n in range(9)], 1)
+        )
+        try:
+            for _ in range(3):
+                assert opened.acquire(timeout=60)
+            for _ in range(1000):
+                if len(made) == 4:
+                    break
+                time.sleep(0.01)
+            assert made == [0, 1, 2, 3]  # three wait for the disk, and one for them
+            assert sorted(os.listdir(tmp_path)) == [f"{n}.__lock" for n in made]
+        finally:
+            disk.set()
+        assert len(done.result(60)) == 9
+    assert sorted(os.listdir(tmp_path)) == [str(n) for n in range(9)]
 
 
 def test_mapping_gives_the_same_bytes(tmp_path):

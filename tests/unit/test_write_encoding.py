@@ -80,6 +80,28 @@ def test_chunks_encoded_at_once(tmp_path, monkeypatch, limit):
     assert (array.read().result() == values).all()
 
 
+def test_a_cancelled_write_encodes_no_further_chunk(tmp_path, monkeypatch):
+    """What is being encoded is finished; who reads the array waits for that only."""
+    begun, go = threading.Event(), threading.Event()
+    encode, encoded = BoundChain.encode, []
+
+    def gated(*arguments):
+        begun.set()
+        assert go.wait(60)
+        encoded.append(arguments)
+        return encode(*arguments)
+
+    array = created(tmp_path, [40, 512, 1024], [1, 512, 1024], [BYTES])
+    monkeypatch.setattr(BoundChain, "encode", gated)
+    writing = array.write(np.ones([40, 512, 1024], "u2"))
+    assert begun.wait(60)
+    writing.cancel()
+    go.set()
+    stored = array[:, 0, 0].read().result()
+    assert 1 <= len(encoded) <= _runtime.core_count()
+    assert int(stored.sum()) <= len(encoded)
+
+
 def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch):
     """While one shard is on its way to the disk the next has all cores."""
     counted = Counted(ShardLayout.encode_parts)

@@ -73,7 +73,7 @@ async def write_document(
     write_late = getattr(base.driver, "write_late", None)
     if write_late is None or state.base.waits:
         return await base.write("", b"".join([piece async for piece in pieces]), if_equal)
-    [stamp] = await write_late([LateWrite(base.path, lambda: _driven(pieces), if_equal)])
+    [stamp] = await write_late([lambda: LateWrite(base.path, _driven(pieces), if_equal)])
     return cast("Stamp", stamp)
 
 
