@@ -363,8 +363,7 @@ def spread(
             failure.append(error)
             stopped.set()
         with lock:
-            running -= 1
-            last = running == 0
+            last = (running := running - 1) == 0
         if last:
             ended()
             futures.fail(future, failure[0]) if failure else futures.resolve(future, None)
