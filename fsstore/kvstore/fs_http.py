@@ -139,6 +139,8 @@ class HttpEngine:
 
     def asking(self, query: str) -> HttpEngine:
         """Return an engine that appends a query to every URL, over the same client and in the same turns."""
+        if query == self.query:
+            return self
         other = copy.copy(self)
         other.query = query
         return other
