@@ -556,11 +556,11 @@ def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch):
             for _ in range(3):
                 assert opened.acquire(timeout=60)
             for _ in range(1000):
-                if len(made) == 4:
+                if len(os.listdir(tmp_path)) == 4:
                     break
                 time.sleep(0.01)
+            assert sorted(os.listdir(tmp_path)) == [f"{n}.__lock" for n in range(4)]
             assert made == [0, 1, 2, 3]  # three wait for the disk, and one for them
-            assert sorted(os.listdir(tmp_path)) == [f"{n}.__lock" for n in made]
         finally:
             disk.set()
         assert len(done.result(60)) == 9
