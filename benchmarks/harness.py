@@ -3,6 +3,7 @@
 A workload is a function that gets an empty folder, prepares what it needs there, and returns one callable per library.
 All callables of a workload must return the same result; this is checked before anything is timed.  Then they take
 turns, in an order that rotates each round, in one process: what disturbs the machine disturbs all of them.
+A turn may be several calls in a row: what a library leaves to be done behind its answer is then part of its own time.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ Setup = Callable[[Path], Mapping[str, Contender]]
 
 @dataclass(frozen=True)
 class Workload:
-    """A registered workload: its name, its preparation, and how much it moves, if that is worth telling."""
+    """A registered workload: its name, its preparation, how much it moves, if that is worth telling, and its turns."""
 
     name: str
     setup: Setup
     size: int | None = None
+    in_a_row: int = 1
 
 
 @dataclass
@@ -66,13 +68,16 @@ class Outcome:
 WORKLOADS: dict[str, Workload] = {}
 
 
-def workload(name: str, *, size: int | None = None) -> Callable[[Setup], Setup]:
-    """Register the decorated function as a workload; `size` is the number of bytes it moves."""
+def workload(name: str, *, size: int | None = None, in_a_row: int = 1) -> Callable[[Setup], Setup]:
+    """Register the decorated function as a workload.
+
+    `size` is the number of bytes it moves, and `in_a_row` how many calls are one turn, of which the mean is noted.
+    """
 
     def register(setup: Setup) -> Setup:
         if name in WORKLOADS:
             raise ValueError(f"two workloads are called {name!r}")
-        WORKLOADS[name] = Workload(name, setup, size)
+        WORKLOADS[name] = Workload(name, setup, size, in_a_row)
         return setup
 
     return register
@@ -131,8 +136,9 @@ def measure(
             turn = number % len(working)
             for library, contender in working[turn:] + working[:turn]:
                 start = clock()
-                contender()
-                outcome.times.setdefault(library, []).append(clock() - start)
+                for _ in range(work.in_a_row):
+                    contender()
+                outcome.times.setdefault(library, []).append((clock() - start) / work.in_a_row)
     return outcome
 
 

@@ -70,25 +70,25 @@ def writers(
 WHOLE = ((512, 256, 256), (128, 128, 128))
 
 
-@workload("write large chunks, raw", size=64 * MEBIBYTE)
+@workload("write large chunks, raw", size=64 * MEBIBYTE, in_a_row=2)
 def large_raw(folder: Path) -> Mapping[str, Contender]:
     """64 MiB in 16 chunks of 128³, not compressed."""
     return writers(folder, *WHOLE, [BYTES])
 
 
-@workload("write large chunks, zstd", size=64 * MEBIBYTE)
+@workload("write large chunks, zstd", size=64 * MEBIBYTE, in_a_row=2)
 def large(folder: Path) -> Mapping[str, Contender]:
     """64 MiB in 16 chunks of 128³."""
     return writers(folder, *WHOLE, [BYTES, ZSTD])
 
 
-@workload("write large chunks, blosc", size=64 * MEBIBYTE)
+@workload("write large chunks, blosc", size=64 * MEBIBYTE, in_a_row=2)
 def large_blosc(folder: Path) -> Mapping[str, Contender]:
     """64 MiB in 16 chunks of 128³, blosc with lz4."""
     return writers(folder, *WHOLE, [BYTES, BLOSC])
 
 
-@workload("write shards of 32³ sub-chunks, zstd", size=64 * MEBIBYTE)
+@workload("write shards of 32³ sub-chunks, zstd", size=64 * MEBIBYTE, in_a_row=2)
 def shard(folder: Path) -> Mapping[str, Contender]:
     """64 MiB in two shards of 512 sub-chunks."""
     return writers(folder, (512, 256, 256), (256, 256, 256), [sharded(32, [BYTES, ZSTD])])
@@ -100,7 +100,7 @@ def small(folder: Path) -> Mapping[str, Contender]:
     return writers(folder, (256, 256, 256), (16, 16, 16), [BYTES, ZSTD])
 
 
-@workload("write parts of chunks, zstd", size=MEBIBYTE // 2)
+@workload("write parts of chunks, zstd", size=MEBIBYTE // 2, in_a_row=8)
 def parts(folder: Path) -> Mapping[str, Contender]:
     """The lower half along every axis, off the chunk borders: read, modify, write."""
     return writers(

@@ -5,7 +5,7 @@
 * for users: `store`, `result`, `batch`, `transaction`, `spec` with `spec_parse`; `opened` leads from a spec to a
   driver, `operation` from a call to its requests, `write_queue` takes writes that are begun one by one;
 * roots without a library: `memory`; `local` with `local_path`, `local_read`, `local_scan`, `local_lock`,
-  `local_stage`, `local_write` and `writeback`; `live` objects;
+  `local_stage`, `local_space`, `local_write` and `writeback`; `live` objects;
 * roots over one: `roots`, `root_http`, `root_option` and `chain_url` are what users write, `fs` is their driver, and
   `engine` the contract of what answers it: `object_store`, `fs_generic`, `fs_s3`, `fs_http`, chosen by `fs_open`;
 * the web: `http_client` asks, over connections of `http_wire`, which `http_route` makes, and `http_answer` reads;

@@ -24,6 +24,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, LateValue, LateW
 from fsstore.kvstore.local_lock import Held, close, hold, hold_if_free, open_creating, release
 from fsstore.kvstore.local_path import file_path, os_failure, parent
 from fsstore.kvstore.local_read import generation_of
+from fsstore.kvstore.local_space import hold_space
 from fsstore.kvstore.writeback import begin_writeback
 
 __all__ = ["Protocol", "Staged", "make_durable", "remove_file", "stage"]
@@ -85,6 +86,7 @@ class Staged:
     target: bytes = b""
     exclusive: bool = False
     size: int = 0
+    before: os.stat_result | None = None
     renamed: bool = False
 
     def publish(self, dirty: set[bytes]) -> Stamp:
@@ -93,6 +95,8 @@ class Staged:
             return self.stamp
         generation = self.stamp.generation
         if not self.exclusive:
+            if self.before is not None:
+                hold_space(self.target, self.before)
             _rename(self.held.path, self.target)
             self.renamed = True
         elif not _link(self.held.path, self.target):
@@ -129,7 +133,7 @@ def stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wa
         before = _status(path)
         if _holds(write.if_equal, before):
             status = _fill(held, write.value, before, early=protocol.sync)
-            staged.stamp, staged.size = Stamp(generation_of(status)), status.st_size
+            staged.stamp, staged.size, staged.before = Stamp(generation_of(status)), status.st_size, before
             return staged
     except BaseException:
         staged.let_go()

@@ -3,7 +3,8 @@
 The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key (`local_stage`); then
 the directory is synced.  In a batch each directory is synced once, at the end: nothing is promised before the batch
 is answered.  For the same reason the files of a batch are synced in groups: all of a group are written before the
-first is synced, so that the disk takes them together.
+first is synced, so that the disk takes them together.  What nobody waits for comes after the answer: the space of
+replaced files (`local_space`).
 The parents of directories made on the way are synced too; TensorStore leaves them, and a crash may lose the array.
 """
 
@@ -21,6 +22,7 @@ from fsstore import _runtime
 from fsstore.kvstore.contract import LateWrite, Stamp, Write
 from fsstore.kvstore.local_lock import close
 from fsstore.kvstore.local_path import os_failure
+from fsstore.kvstore.local_space import give_back
 from fsstore.kvstore.local_stage import Protocol, Staged, make_durable, stage
 from fsstore.kvstore.writeback import begin_writeback
 
@@ -37,11 +39,20 @@ _GROUP_BYTES = 8 * 1024 * 1024
 
 def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None = None) -> list[Stamp]:
     """Apply `writes`; return their stamps once all are durable."""
+    with _answered(protocol) as dirty:
+        return _shared(lambda part: _write_some(part, protocol, dirty), writes, protocol, threads)
+
+
+@contextmanager
+def _answered(protocol: Protocol) -> Iterator[set[bytes]]:
+    """Yield a set for the directories whose names change; when the block ends they are synced, as the answer needs."""
     dirty: set[bytes] = set()
-    stamps = _shared(lambda part: _write_some(part, protocol, dirty), writes, protocol, threads)
-    if protocol.sync:
-        sync_directories(dirty)
-    return stamps
+    try:
+        yield dirty
+        if protocol.sync:
+            sync_directories(dirty)
+    finally:
+        give_back()
 
 
 def write_late(
@@ -56,25 +67,27 @@ def write_late(
     `makers` threads, one a core unless told, make a write and put its value into a file before they make the next.
     They never wait for the disk: other threads do, so that no core is idle while there is something to make.
     """
-    dirty: set[bytes] = set()
     is_alone = len(makes) == 1
-    with _Publisher(protocol, dirty, threads or _THREADS) as publisher:
+    with _answered(protocol) as dirty:
+        with _Publisher(protocol, dirty, threads or _THREADS) as publisher:
 
-        def begin(make: Callable[[], LateWrite]) -> Staged | LateWrite:
-            """Make a write and stage it, or only make it if that would mean to wait while other locks are held."""
-            made = _in_one_piece(make()) if protocol.mode == "non_atomic" else make()
-            one = stage(made, protocol, dirty, wait=is_alone) if is_alone or made.value is not None else None
-            if one is None:
-                return made
-            publisher.take(one, is_alone=is_alone)
-            return one
+            def begin(make: Callable[[], LateWrite]) -> Staged | LateWrite:
+                """Make a write and stage it, or only make it if that would mean to wait while other locks are held."""
+                made = _in_one_piece(make()) if protocol.mode == "non_atomic" else make()
+                one = (
+                    stage(made, protocol, dirty, wait=is_alone)
+                    if is_alone or made.value is not None
+                    else None
+                )
+                if one is None:
+                    return made
+                publisher.take(one, is_alone=is_alone)
+                return one
 
-        begun = _runtime.map_blocking(begin, makes, limit=makers)
-        publisher.finish()
-    left = [one for one in begun if isinstance(one, LateWrite)]
-    others = iter(_shared(lambda part: _write_some(part, protocol, dirty), left, protocol, threads))
-    if protocol.sync:
-        sync_directories(dirty)
+            begun = _runtime.map_blocking(begin, makes, limit=makers)
+            publisher.finish()
+        left = [one for one in begun if isinstance(one, LateWrite)]
+        others = iter(_shared(lambda part: _write_some(part, protocol, dirty), left, protocol, threads))
     return [one.stamp if isinstance(one, Staged) else next(others) for one in begun]
 
 

@@ -85,3 +85,17 @@ def test_reads_are_measured(monkeypatch):
         ((chunks, megabytes, seconds),) = cost_fit.measure([BYTES, ZSTD], in_shards=in_shards, budget_s=0)
         assert (chunks, megabytes) == (8, side**3 * 2 / 1e6)
         assert seconds > 0
+
+
+def test_calls_in_a_row_are_one_turn():
+    """What a call leaves to be done is part of its library's own time; the mean of a turn is noted."""
+    calls = []
+
+    def contender(name):
+        return lambda: calls.append(name)
+
+    work = harness.Workload("w", lambda _: {"fsstore": contender("a"), "peer": contender("b")}, in_a_row=3)
+    ticks = iter(range(0, 10_000, 6))
+    outcome = harness.measure(work, rounds=3, seconds=0, clock=lambda: next(ticks))
+    assert "".join(calls[2:14]) == "aaabbbbbbaaa"
+    assert set(outcome.times["fsstore"]) == {2.0}
