@@ -19,6 +19,7 @@ from fsstore.kvstore import local_scan
 from fsstore.kvstore.contract import Entry, Features, KvDriver, LateWrite, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
+from fsstore.kvstore.local_lock import forgetting
 from fsstore.kvstore.local_path import check_prefix, normalize
 from fsstore.kvstore.local_read import describe, read_batch
 from fsstore.kvstore.local_stage import Protocol
@@ -61,17 +62,20 @@ class LocalDriver:
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes`; each is atomic, and all are durable when answered."""
-        return write_batch(writes, self.protocol, self.io_limit)
+        with forgetting():
+            return write_batch(writes, self.protocol, self.io_limit)
 
     async def write_late(
         self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
     ) -> list[Stamp]:
         """Apply writes that are made while others are written."""
-        return write_late(makes, self.protocol, makers=makers, threads=self.io_limit)
+        with forgetting():
+            return write_late(makes, self.protocol, makers=makers, threads=self.io_limit)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, and directories that lie in it as a whole."""
-        local_scan.delete_range(keys, self.protocol)
+        with forgetting():
+            local_scan.delete_range(keys, self.protocol)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range, unsorted, and without sizes unless it is a range of one key."""

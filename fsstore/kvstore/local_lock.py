@@ -10,9 +10,13 @@ TensorStore's protocol, so that both libraries may write the same store at once:
 * `none`: a file of a random name, no exclusion.
 
 The lock is the temporary file, so readers never wait.  What is written, and when, is `local_write`'s business.
+
+Ctrl-C may come between any two steps, also when a lock has just been taken and nobody knows of it yet, or when it is
+about to be given up.  So an open file is owned by an object from the moment it is opened, and is given up when that is
+forgotten; `forgetting` sees to it that what an interrupted call had under way is forgotten at once.
 """
 
-# ruff: noqa: PTH102  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
+# ruff: noqa: PTH102, PTH108  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
 
 from __future__ import annotations
 
@@ -22,14 +26,16 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from fsstore._json import quote
-from fsstore.errors import DeadlineExceededError
+from fsstore.errors import DeadlineExceededError, StoreError
 from fsstore.kvstore.local_path import LOCK_SUFFIX, os_failure, parent
 
-__all__ = ["Held", "close", "hold", "hold_if_free", "open_creating", "release"]
+__all__ = ["Held", "OpenFile", "forgetting", "hold", "hold_if_free", "open_creating"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
 # A symbolic link planted in place of a lock file is not followed: it would be emptied.
@@ -40,16 +46,86 @@ _FLOCK = struct.Struct("hhqqi4x")
 _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _NOTHING = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
 _MODE = 0o666
+F = TypeVar("F", bound="OpenFile")
 _ATTEMPTS = 100  # against a neighbour that keeps removing the directory
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.001, 1.0
 
 
-class Held(NamedTuple):
-    """An open file under the lock of a key: empty, and to be renamed over the key or removed."""
+class OpenFile:
+    """A file that is open until it is let go, or forgotten."""
 
-    fd: int
-    path: bytes
-    locked: bool = False
+    __slots__ = ("_owned", "path")
+
+    def __init__(self, path: bytes, flags: int) -> None:
+        self.path = path
+        self._owned: list[int] = []
+        self._owned.extend(map(os.open, (path,), (flags,), (_MODE,)))  # Ctrl-C comes before it or after it
+
+    @property
+    def fd(self) -> int:
+        """The descriptor."""
+        return self._owned[0]
+
+    def let_go(self) -> None:
+        """Close the file; systems that write late say here what they could not."""
+        try:
+            any(map(os.close, map(self._owned.pop, (-1,))))  # one step, as above
+        except OSError as error:
+            raise os_failure("close", self.path, error) from error
+
+    def __del__(self) -> None:
+        """Let go what nobody else did."""
+        if getattr(self, "_owned", None):
+            with suppress(StoreError):
+                self.let_go()
+
+
+class Held(OpenFile):
+    """An open file under the lock of a key: empty, and to be renamed over the key or removed.
+
+    `temporary` is whether it is removed when it is let go, `locked` whether it may have to be unlocked.
+    """
+
+    __slots__ = ("locked", "temporary")
+
+    def __init__(self, path: bytes, flags: int) -> None:
+        self.locked = False
+        self.temporary = bool(flags & os.O_EXCL)
+        super().__init__(path, flags)
+
+    def let_go(self) -> None:
+        """Give up the lock, and the file if it did not become the value.
+
+        Closing alone is not enough: a child forked meanwhile has inherited the open file, and with it the lock.
+        """
+        try:
+            if self.temporary and _status_if_at(self.path, self.fd):  # its renaming may have been interrupted
+                os.unlink(self.path)
+        except OSError:
+            pass  # the lock file is empty or stale; the next writer uses or reports it
+        try:
+            if self.locked:
+                _unlock(self.fd)
+        finally:
+            super().let_go()
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Let go of what was open in the block when Ctrl-C came.
+
+    The exception leads to every frame it passed, with all that was held there, and a session keeps the last exception.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        forgotten: BaseException | None = error
+        while forgotten is not None:
+            traceback.clear_frames(forgotten.__traceback__)
+            forgotten = forgotten.__context__
+        raise
 
 
 def hold(target: bytes, mode: str, timeout_s: float, dirty: set[bytes]) -> Held:
@@ -71,11 +147,11 @@ def hold_if_free(target: bytes, mode: str, dirty: set[bytes]) -> Held | None:
     return _hold_own(target, dirty)
 
 
-def open_creating(path: bytes, flags: int, dirty: set[bytes]) -> int:
-    """Return a descriptor of `path`; missing parent directories are made."""
+def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> F:
+    """Open `path`; missing parent directories are made."""
     for _ in range(_ATTEMPTS):
         try:
-            return os.open(path, flags, _MODE)
+            return kind(path, flags)
         except FileNotFoundError:
             _make_directories(parent(path), dirty)
         except NotADirectoryError as error:
@@ -108,58 +184,48 @@ def _hold_own(target: bytes, dirty: set[bytes]) -> Held | None:
 
 def _create(path: bytes, dirty: set[bytes]) -> Held | None:
     try:
-        return Held(open_creating(path, _OPEN | os.O_EXCL, dirty), path)
+        return open_creating(Held, path, _OPEN | os.O_EXCL, dirty)
     except FileExistsError:
         return None
 
 
 def _hold_os(path: bytes, dirty: set[bytes], *, wait: bool) -> Held | None:
     """Return the lock, or None if it is taken or its file became a value meanwhile."""
-    fd = open_creating(path, _OPEN, dirty)
-    taken = False
+    held = open_creating(Held, path, _OPEN, dirty)
+    held.locked = True
     try:
-        taken = _lock(fd, path, wait=wait) and _empty_if_at(path, fd)
+        held.temporary = _lock(held.fd, path, wait=wait) and _empty_if_at(path, held.fd)
     finally:
-        if not taken:
-            close(fd, path)
-    return Held(fd, path, locked=True) if taken else None
-
-
-def release(held: Held) -> None:
-    """Unlock and close.
-
-    Closing alone is not enough: a child forked meanwhile has inherited the open file, and with it the lock.
-    """
-    try:
-        if held.locked and _LOCK is not None:
-            fcntl.fcntl(held.fd, _LOCK, _NOTHING)
-        elif held.locked:
-            fcntl.flock(held.fd, fcntl.LOCK_UN)
-    finally:
-        close(held.fd, held.path)
-
-
-def close(fd: int, path: bytes) -> None:
-    """Close a file; systems that write late say here what they could not."""
-    try:
-        os.close(fd)
-    except OSError as error:
-        raise os_failure("close", path, error) from error
+        if not held.temporary:
+            held.let_go()
+    return held if held.temporary else None
 
 
 def _empty_if_at(path: bytes, fd: int) -> bool:
     """Empty the locked file; return False if the path leads elsewhere by now."""
     try:
-        mine, there = os.fstat(fd), os.lstat(path)
-        if (there.st_ino, there.st_dev) != (mine.st_ino, mine.st_dev):
-            return False
-        if mine.st_size:
+        status = _status_if_at(path, fd)
+        if status is not None and status.st_size:
             os.ftruncate(fd, 0)
-    except FileNotFoundError:
-        return False
     except OSError as error:
         raise os_failure("lock", path, error) from error
-    return True
+    return status is not None
+
+
+def _status_if_at(path: bytes, fd: int) -> os.stat_result | None:
+    """Return the status of an open file, or None if the path leads elsewhere by now."""
+    try:
+        mine, there = os.fstat(fd), os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return mine if (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev) else None
+
+
+def _unlock(fd: int) -> None:
+    if _LOCK is None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    else:
+        fcntl.fcntl(fd, _LOCK, _NOTHING)
 
 
 def _lock(fd: int, path: bytes, *, wait: bool) -> bool:

@@ -21,7 +21,7 @@ from typing import Literal
 
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, LateValue, LateWrite, Stamp, Write, now
-from fsstore.kvstore.local_lock import Held, close, hold, hold_if_free, open_creating, release
+from fsstore.kvstore.local_lock import Held, OpenFile, hold, hold_if_free, open_creating
 from fsstore.kvstore.local_path import file_path, os_failure, parent
 from fsstore.kvstore.local_read import generation_of
 from fsstore.kvstore.local_space import hold_space
@@ -42,7 +42,7 @@ class Protocol:
     sync: bool = True
 
 
-def make_durable(files: Sequence[Held]) -> None:
+def make_durable(files: Sequence[OpenFile]) -> None:
     """Sync files; several are on their way to the disk before the first is waited for."""
     if begin_writeback is not None and len(files) > 1:
         for held in files:
@@ -87,7 +87,6 @@ class Staged:
     exclusive: bool = False
     size: int = 0
     before: os.stat_result | None = None
-    renamed: bool = False
 
     def publish(self, dirty: set[bytes]) -> Stamp:
         """Give the file its name."""
@@ -98,19 +97,17 @@ class Staged:
             if self.before is not None:
                 hold_space(self.target, self.before)
             _rename(self.held.path, self.target)
-            self.renamed = True
+            self.held.temporary = False
         elif not _link(self.held.path, self.target):
             generation = UNKNOWN
         dirty.add(parent(self.target))
         self.stamp = Stamp(generation, now())
         return self.stamp
 
-    def let_go(self) -> None:
+    def let_go(self, *_error: object) -> None:
         """Give up the lock, and the file if it did not become the value."""
         assert self.held is not None
-        if not self.renamed:
-            _unlink_quietly(self.held.path)
-        release(self.held)
+        self.held.let_go()
 
 
 def stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wait: bool) -> Staged | None:
@@ -149,7 +146,7 @@ def _hold_another(path: bytes, mode: str, dirty: set[bytes]) -> Held | None:
         return None
 
 
-def _fill(held: Held, value: LateValue, before: os.stat_result | None, *, early: bool) -> os.stat_result:
+def _fill(held: OpenFile, value: LateValue, before: os.stat_result | None, *, early: bool) -> os.stat_result:
     """Write the value into the file and return the status it will have.
 
     `early`: the disk begins to take what is there of a value that is still being made.
@@ -232,15 +229,6 @@ def _link(source: bytes, target: bytes) -> bool:
     return True
 
 
-def _unlink_quietly(path: bytes) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError:
-        return  # the lock file is empty or stale; the next writer uses or reports it
-
-
 def _overwrite(
     path: bytes, value: LateValue, if_equal: bytes, protocol: Protocol, dirty: set[bytes]
 ) -> bytes:
@@ -249,18 +237,17 @@ def _overwrite(
         return UNKNOWN
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = open_creating(path, flags | (os.O_EXCL if if_equal == NO_VALUE else 0), dirty)
+        opened = open_creating(OpenFile, path, flags | (os.O_EXCL if if_equal == NO_VALUE else 0), dirty)
     except FileExistsError:
         if not _is_directory(path):
             return UNKNOWN
         raise os_failure("open", path, IsADirectoryError(errno.EISDIR, "")) from None
     try:
-        held = Held(fd, path)
-        generation = generation_of(_fill(held, value, None, early=protocol.sync))
+        generation = generation_of(_fill(opened, value, None, early=protocol.sync))
         if protocol.sync:
-            make_durable([held])
+            make_durable([opened])
     finally:
-        close(fd, path)
+        opened.let_go()
     dirty.add(parent(path))
     return generation
 
@@ -288,8 +275,7 @@ def remove_file(
     try:
         return _remove(path, if_equal, dirty)
     finally:
-        _unlink_quietly(held.path)
-        release(held)
+        held.let_go()
 
 
 def _remove(path: bytes, if_equal: bytes, dirty: set[bytes]) -> bytes:

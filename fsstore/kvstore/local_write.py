@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from fsstore import _runtime
 from fsstore.kvstore.contract import LateWrite, Stamp, Write
-from fsstore.kvstore.local_lock import close
+from fsstore.kvstore.local_lock import OpenFile
 from fsstore.kvstore.local_path import os_failure
 from fsstore.kvstore.local_space import give_back
 from fsstore.kvstore.local_stage import Protocol, Staged, make_durable, stage
@@ -153,7 +153,7 @@ class _Publisher:
 def _letting_go(group: Sequence[Staged]) -> Iterator[None]:
     with ExitStack() as stack:
         for one in group:
-            stack.callback(one.let_go)
+            stack.push(one.let_go)
         yield
 
 
@@ -197,7 +197,7 @@ def _write_group(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty:
             if one is None:
                 break
             if one.held is not None:
-                stack.callback(one.let_go)
+                stack.push(one.let_go)
             staged.append(one)
             if not (write.value is None or isinstance(write.value, Generator)):
                 size += memoryview(write.value).nbytes
@@ -218,14 +218,14 @@ def sync_directories(paths: set[bytes]) -> None:
 
 def _sync_directory(path: bytes) -> None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = OpenFile(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):  # one that is gone has no names
         return
     except OSError as error:
         raise os_failure("open directory", path, error) from error
     try:
-        os.fsync(fd)
+        os.fsync(directory.fd)
     except OSError as error:
         raise os_failure("sync", path, error) from error
     finally:
-        close(fd, path)
+        directory.let_go()

@@ -180,7 +180,7 @@ def test_our_lock_holds_off_theirs(tmp_path):
         future.result(timeout=0.2)
     os.write(held.fd, b"ours")
     os.rename(held.path, tmp_path / "k")
-    os.close(held.fd)
+    held.let_go()
     future.result(timeout=30)
     assert (tmp_path / "k").read_bytes() == b"theirs"
     assert os.listdir(tmp_path) == ["k"]

@@ -29,7 +29,7 @@ from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, LateWrite, Rea
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.local import KIND, LocalDriver
-from fsstore.kvstore.local_lock import hold, release
+from fsstore.kvstore.local_lock import hold
 from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.store import KvStore
 
@@ -433,8 +433,7 @@ def test_a_batch_waits_for_a_lock_with_empty_hands(tmp_path, put):
                 time.sleep(0.01)
             assert sorted(os.listdir(tmp_path)) == sorted([*stored, "b.__lock"])
         finally:
-            os.unlink(held.path)
-            release(held)
+            held.let_go()
         assert len(done.result(30)) == 3
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
 
