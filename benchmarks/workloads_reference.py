@@ -100,7 +100,30 @@ def scan_inline(folder: Path) -> Mapping[str, Contender]:
     return _document(_interleaved(100_000, "tuvwx"))
 
 
-def _opened(folder: Path, refs: dict[str, Any]) -> Mapping[str, Contender]:
+def _small_arrays(count: int) -> dict[str, Any]:
+    """Return references of many arrays of one chunk, with their metadata."""
+    zarray = {"zarr_format": 2, "shape": [100], "chunks": [100], "dtype": "<f4", "order": "C"}
+    text = json.dumps({**zarray, "compressor": None, "filters": None, "fill_value": None})
+    return {
+        key: value
+        for n in range(count)
+        for key, value in ((f"v{n}/.zarray", text), (f"v{n}/0", ["s3://b/a.nc", n * 400, 400]))
+    }
+
+
+@workload("references: scan a document of 20,000 arrays of one chunk, beside ujson")
+def scan_small(folder: Path) -> Mapping[str, Contender]:
+    """Every key is of an array of its own."""
+    return _document(_small_arrays(20_000))
+
+
+@workload("references: open a set of 20,000 arrays of one chunk")
+def open_small(folder: Path) -> Mapping[str, Contender]:
+    """Every key is of an array of its own."""
+    return _opened(folder, _small_arrays(20_000), "v7777/.zarray")
+
+
+def _opened(folder: Path, refs: dict[str, Any], key: str = "t/7777.0") -> Mapping[str, Contender]:
     """Return opening a set from a local file, and reading one value of it."""
     import fsspec
     import ujson
@@ -108,7 +131,6 @@ def _opened(folder: Path, refs: dict[str, Any]) -> Mapping[str, Contender]:
     import fsstore
 
     (folder / "refs.json").write_text(ujson.dumps({"version": 1, "refs": refs}), encoding="utf-8")
-    key = "t/7777.0"
     options = {"remote_protocol": "file", "skip_instance_cache": True}
     return {
         "fsstore": lambda: bytes(

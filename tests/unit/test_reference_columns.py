@@ -9,10 +9,13 @@ import re
 import numpy as np
 import pytest
 
-from fsstore.kvstore.reference.families import families
+from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.reference.families import families, families_of, hashes_of
 from fsstore.kvstore.reference.inline import Inline, Piece, base64_sizes
-from fsstore.kvstore.reference.json_plain import Plain
+from fsstore.kvstore.reference.json_plain import Plain, meant
 from fsstore.kvstore.reference.keys import split_one
+from fsstore.kvstore.reference.table import ABSENT, Row, Rows
+from fsstore.kvstore.reference.table_builder import TableBuilder
 from fsstore.kvstore.reference.text import LONGEST, Text
 from fsstore.kvstore.reference.value import decode_text
 
@@ -78,15 +81,73 @@ def test_keys_in_a_text_are_of_the_families_they_are_of_alone(seed):
     ]
     keys = [key.encode() for key in keys if key and not key.startswith("/")]
     start = np.cumsum([0, *(len(key) + 2 for key in keys)])
-    groups, order, count = families(Text(b'"%b"' % b'""'.join(keys)), start[:-1], start[1:] - 1)
-    assert sorted(order.tolist()) == list(range(count))
-    found = dict.fromkeys(order.tolist())
-    for group in groups:
-        positions = order[group.positions].tolist()
+    found = families(Text(b'"%b"' % b'""'.join(keys)), start[:-1], start[1:] - 1)
+    _check_families(found, keys[: found.read])
+    assert found.read == len(keys) or b"1" * 30 in keys[found.read]
+
+
+def _check_families(found, keys):
+    """Check that keys are sorted as they are taken apart alone."""
+    assert sorted(found.order.tolist()) == list(range(len(keys)))
+    alone = dict(enumerate(map(split_one, keys)))
+    for group in found.groups:
+        positions = found.order[group.positions].tolist()
         assert positions == sorted(positions)
-        found.update(zip(positions, ((group.family, row) for row in group.coords.tolist()), strict=True))
-    assert found == {number: split_one(key) for number, key in enumerate(keys[:count])}
-    assert count == len(keys) or b"1" * 30 in keys[count]
+        for position, row in zip(positions, group.coords.tolist(), strict=True):
+            assert alone.pop(position) == (group.family, row)
+    assert list(alone) == sorted(found.order[found.grouped :].tolist())
+    ungrouped = {one[0] for one in alone.values() if one is not None}
+    assert not ungrouped & {group.family for group in found.groups}
+    hashes = dict(zip(ungrouped, hashes_of(ungrouped).tolist(), strict=True))
+    behind = zip(found.order[found.grouped :].tolist(), found.hashes.tolist(), strict=True)
+    assert dict(behind) == {at: 0 if one is None else hashes[one[0]] for at, one in alone.items()}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_list_of_keys_has_the_families_of_its_keys(seed):
+    """So it is too with quotes and line breaks in keys, and with numbers that are read from no text."""
+    rng = random.Random(seed)
+    parts = rng.sample([*PARTS[:-3], 'a"b', 'q"'], 8) + rng.choice([[], ["a\nb"], ["1" * 30], ["0.0" * 45]])
+    keys = ["".join(rng.choice(parts) + rng.choice("/.") for _ in range(3)) + "2" for _ in range(60)]
+    keys = [key.encode() for key in keys if not key.startswith("/")]
+    found = families_of(keys)
+    assert found.read == len(keys)
+    _check_families(found, keys)
+
+
+def test_families_of_any_size_have_hashes():
+    """A family with more numbers than a text is searched for has none, and those of others stay what they are."""
+    long, short = (b"/x", b"." * 60), (b"/x", b"./")
+    assert hashes_of([]).tolist() == []
+    assert hashes_of([long]).tolist() == []
+    assert hashes_of([long, short, (b"", b"/")]).tolist()[:1] == hashes_of([short]).tolist()
+
+
+def test_keys_of_a_family_come_together_from_anywhere():
+    """Keys alone in their batch join those of other batches, and of equal keys the last of the document stays."""
+    rng = random.Random(3)
+    builder, expected = TableBuilder(), {}
+    for batch in range(300):
+        rows = []
+        for _ in range(rng.choice([1, 3, 40])):
+            key = f"{rng.choice('abcdefgh' * 8 + 'ijklmnop')}{rng.choice('0001')}/{rng.randrange(60)}.0"
+            rows.append((key.encode(), Row(0, batch, len(expected))))
+            expected[key] = rows[-1][1]
+        builder.add_rows([key for key, _ in rows], Rows.of([row for _, row in rows]))
+    builder.url_ids([b"u"])
+    table = builder.finish()
+    assert {key: table.find_one(key) for key in expected} == expected
+    found = table.find([*expected, "a0/99.0"])
+    assert [found.row(at) for at in range(len(expected))] == list(expected.values())
+    assert found.url[-1] == ABSENT
+    assert len(table) == len(expected)
+    scanned = [(key, rows.row(at)) for keys, rows in table.scan(KeyRange()) for at, key in enumerate(keys)]
+    assert dict(scanned) == expected
+    assert len(scanned) == len(expected)
+    assert table.loose
+    assert table.blocks
+    for family in table.blocks:
+        assert not [key for key in table.loose if split_one(key.encode())[0] == family]
 
 
 def test_base64_is_checked_as_it_is_decoded():
@@ -136,6 +197,27 @@ def test_escapes_come_back_when_strings_are_parsed(text):
     plain = Plain.of(text + b', "next')
     assert plain.data.count(b'"') == 3
     stop = plain.data.index(b'", "') + 1
-    assert plain.parse([plain.data[:stop]]) == [json.loads(text)]
-    assert plain.place(stop) == len(text)
+    assert plain.parse(np.array([0]), np.array([stop])) == [json.loads(text)]
+    assert plain.place(np.array(stop)) == len(text)
     assert plain.is_text(stop)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_escapes_are_put_out_of_the_way(seed):
+    """Whatever backslashes stand side by side: quotes left are boundaries, and text of marks means what it meant."""
+    import json
+
+    rng = random.Random(seed)
+    strings = ["".join(rng.choices('\\\\"/ax\né', k=rng.randrange(12))) for _ in range(50)]
+    dumped = [json.dumps(one, ensure_ascii=False).replace("/", rng.choice(["/", "\\/"])) for one in strings]
+    plain = Plain.of(", ".join(dumped).encode() + b"\\")
+    assert plain.data.endswith(b"\\")
+    quotes = np.flatnonzero(np.frombuffer(plain.data, np.uint8) == ord('"'))
+    start, stop = quotes[::2], quotes[1::2] + 1
+    assert plain.parse(start, stop) == strings
+    texts = [at for at, one in enumerate(strings) if "\n" not in one]
+    data, lengths = meant(
+        Text(plain.data).parts(start[texts] + 1, stop[texts] - 1), (stop - start - 2)[texts]
+    )
+    assert data.decode() == "".join(strings[at] for at in texts)
+    assert lengths.tolist() == [len(strings[at].encode()) for at in texts]

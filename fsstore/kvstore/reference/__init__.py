@@ -1,6 +1,7 @@
 """Reference sets: keys that point into bytes stored elsewhere.
 
-`table` is the one internal form: columns, filled from documents and answered in batches through `refset`.
+`table` is the one internal form: columns, filled from documents by `table_builder` and answered in batches through
+`refset`.
 
 * JSON: `json_refs` reads a document, `json_scan` its members, most of them in bulk: `json_run` as columns, found by
   `json_form` in text that `json_plain` has freed of escapes, `json_batch` through a parser where they do not look

@@ -26,7 +26,8 @@ from fsstore.kvstore.reference.parquet_write import save_parquet
 from fsstore.kvstore.reference.refset import Resolved, TableSet
 from fsstore.kvstore.reference.relocation import moved, moving
 from fsstore.kvstore.reference.report import Grids, Report, grids_of, inspect_state
-from fsstore.kvstore.reference.table import INLINE, Rows, TableBuilder
+from fsstore.kvstore.reference.table import INLINE, Rows
+from fsstore.kvstore.reference.table_builder import TableBuilder
 from fsstore.kvstore.reference.target_url import replaced
 from fsstore.kvstore.reference.value import Located
 from fsstore.kvstore.reference.writer import encode, write_document

@@ -2,25 +2,31 @@
 
 Every key is read backwards, a number and its separator at a time, until something else ends its prefix.  Keys whose
 prefixes and separators are equal have equal hashes, and sorting by these brings them together; where two families share
-a hash they come as more groups than there are families, which does no harm.
+a hash they come as more groups than there are families, which does no harm.  A group, and what becomes of it, costs as
+much as the names of forty keys, so families of few keys are not grouped, but known by their hashes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.reference.keys import Group
+from fsstore.kvstore.reference.keys import Family, Group
+from fsstore.kvstore.reference.keys import split as split_keys
 from fsstore.kvstore.reference.text import LONGEST, Ints, Mask, Text, Words
 
-__all__ = ["families"]
+__all__ = ["FEW", "Found", "families", "families_of", "hashes_of"]
+
+FEW = 32
+"""Of how many keys a family is a group."""
 
 _DOT, _ZERO = b".0"
 _MOST_DIMS = 40
 _SEPARATES = np.isin(np.arange(256), list(b'./"'))
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_FOLD, _UPPER = np.uint64(29), np.uint64(48)
+_FOLD, _MIDDLE, _UPPER, _ONE = map(np.uint64, (29, 32, 48, 1))
 
 
 class _Split(NamedTuple):
@@ -35,18 +41,78 @@ class _Split(NamedTuple):
     loose: Mask
 
 
-def families(text: Text, start: Ints, stop: Ints) -> tuple[list[Group], Ints, int]:
-    """Return the groups of keys by family, an order of the keys, and how many keys were read.
+class Found(NamedTuple):
+    """The families of keys.
+
+    The groups lie side by side in the order; behind them stand, in their own order, loose keys and those of families of
+    few, each with the hash of its family, which is zero for a loose key.  `read` is how many keys were read.
+    """
+
+    groups: list[Group]
+    order: Ints
+    hashes: Words
+    read: int
+
+    @property
+    def grouped(self) -> int:
+        """How many keys are in groups."""
+        return len(self.order) - len(self.hashes)
+
+
+def families(text: Text, start: Ints, stop: Ints) -> Found:
+    """Return the families of keys: of one family all are in groups, or none is.
 
     A key stands behind the quote at `start` and ends before `stop`.  It is not read, nor are those behind it, if its
-    numbers are longer than any a set holds.  The groups lie side by side in the order, and behind them the loose keys.
+    numbers are longer than any a set holds.
     """
     split, count = _split(text, start, stop)
-    chained, loose = np.flatnonzero(~split.loose[:count]), np.flatnonzero(split.loose[:count])
-    if not len(chained):
-        return [], loose, count
-    order, heads = _sorted(text, start[chained], split.end[chained], split.seps[chained])
+    chained = np.flatnonzero(~split.loose[:count])
+    columns = _columns(text, start[chained], split.end[chained], split.seps[chained])
+    hashes, behind = np.zeros(count, np.uint64), np.ones(count, np.bool_)
+    hashes[chained] = _hashes(columns)
+    order = _sorted(hashes[chained])
+    differs = np.zeros(len(order), np.bool_)
+    for column in columns:
+        differs[1:] |= column[order[1:]] != column[order[:-1]]
+    differs[:1] = True
+    heads = np.flatnonzero(differs)
     order = chained[order]
+    behind[order] = False
+    groups = _groups(text, start, split, order, heads) if len(heads) else []
+    return Found(groups, np.append(order, np.flatnonzero(behind)), hashes[behind], count)
+
+
+def families_of(keys: Sequence[bytes]) -> Found:
+    """Return the families of keys."""
+    text = b'"%b"' % b'""'.join(keys)
+    if b"\n" not in text and text.count(b'"') == 2 * len(keys):
+        stop = np.fromiter(map(len, keys), np.int64, len(keys)).cumsum() + 2 * np.arange(len(keys)) + 1
+        found = families(Text(text), np.append(0, stop[:-1] + 1), stop)
+        if found.read == len(keys):
+            return found
+    split, loose = split_keys(keys)
+    order, at, groups = [np.array(loose, np.int64)], 0, []
+    for group in split:
+        order.append(np.arange(len(keys))[group.positions])
+        groups.append(Group(group.family, slice(at, at + len(order[-1])), group.coords))
+        at += len(order[-1])
+    return Found(groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys))
+
+
+def hashes_of(names: Collection[Family]) -> Words:
+    """Return the hashes of families; those of more numbers than `families` reads have none."""
+    prefixes = [prefix for prefix, signs in names if len(signs) <= _MOST_DIMS]
+    stop = np.fromiter(map(len, prefixes), np.int64, len(prefixes)).cumsum()
+    start = np.append(0, stop[:-1])[: len(stop)]
+    seps = np.array(
+        [int(b"1" + sign[::-1].translate(_DIGITS), 2) for _, sign in names if len(sign) <= _MOST_DIMS],
+        np.int64,
+    )
+    return _hashes(_columns(Text(b"".join(prefixes)), start, stop, seps))
+
+
+def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) -> list[Group]:
+    """Return the groups of keys in an order, in which each begins at a head."""
     numbers = np.stack(split.numbers, axis=1)[order]
     if numbers.max() < 2**31:
         numbers = numbers.astype(np.int32)
@@ -55,16 +121,17 @@ def families(text: Text, start: Ints, stop: Ints) -> tuple[list[Group], Ints, in
         start[firsts].tolist(), split.end[firsts].tolist(), split.seps[firsts].tolist(), strict=True
     )
     bounds = zip(heads.tolist(), [*heads[1:].tolist(), len(order)], strict=True)
-    groups, signs = [], {}
+    groups, signs = [], dict[int, bytes]()
     for (begin, end, seps), (low, high) in zip(prefixes, bounds, strict=True):
         if seps not in signs:
             signs[seps] = f"{seps:b}"[:0:-1].translate(_SIGNS).encode()
         family = b"/" + text.data[begin + 1 : end] if end > begin else b"", signs[seps]
         groups.append(Group(family, slice(low, high), numbers[low:high, len(family[1]) - 1 :: -1]))
-    return groups, np.concatenate((order, loose)), count
+    return groups
 
 
 _SIGNS = {ord("0"): "/", ord("1"): "."}
+_DIGITS = bytes.maketrans(b"/.", b"01")
 
 
 def _split(text: Text, start: Ints, stop: Ints) -> tuple[_Split, int]:
@@ -91,19 +158,28 @@ def _split(text: Text, start: Ints, stop: Ints) -> tuple[_Split, int]:
     return _Split(end, seps, numbers, loose), count if known.all() else int(known.argmin())
 
 
-def _sorted(text: Text, start: Ints, end: Ints, seps: Ints) -> tuple[Ints, Ints]:
-    """Return an order in which keys of one family stand together, each as they stood, and where families begin."""
+def _columns(text: Text, start: Ints, end: Ints, seps: Ints) -> list[Words]:
+    """Return families as columns of words: separators, and prefixes without what stands at `start`."""
     length = end - start
-    columns: list[Words] = [(seps << 16 | length).view(np.uint64), *text.words(start + 1, length - 1)]
+    return [(seps << 16 | length).view(np.uint64), *text.words(start + 1, length - 1)]
+
+
+def _hashes(columns: list[Words]) -> Words:
+    """Return a hash of each row, which is not zero.  Words of zeros, as stand behind short prefixes, add nothing."""
     mixed = columns[0] * _ODD
     for column in columns[1:]:
-        mixed ^= mixed >> _FOLD
-        mixed = (mixed ^ column) * _ODD
+        mixed = np.where(column, (mixed ^ mixed >> _FOLD ^ column) * _ODD, mixed)
+    return mixed | _ONE
+
+
+def _sorted(hashes: Words) -> Ints:
+    """Return an order of those that are not few, in which equal ones stand together, each as they stood."""
     order = np.argsort(
-        (mixed >> _UPPER).astype(np.uint16), kind="stable"
-    )  # of sixteen bits: three times as quick
-    differs = np.zeros(len(order), np.bool_)
-    for column in columns:
-        differs[1:] |= column[order[1:]] != column[order[:-1]]
-    differs[0] = True
-    return order, np.flatnonzero(differs)
+        (hashes >> _MIDDLE).astype(np.uint16), kind="stable"
+    )  # by sixteen bits a time: it is quick
+    order = order[np.argsort((hashes >> _UPPER).astype(np.uint16)[order], kind="stable")]
+    upper = hashes[order] >> _MIDDLE
+    bounds = np.concatenate(([0], np.flatnonzero(upper[1:] != upper[:-1]) + 1, [len(upper)]))
+    sizes = np.diff(bounds)
+    found: Ints = order[np.repeat(sizes >= FEW, sizes)]
+    return found

@@ -54,7 +54,10 @@ class Places(NamedTuple):
 
 
 class Members(NamedTuple):
-    """Consecutive members: which are lists, with their numbers, and which inline values, without and with escapes."""
+    """Consecutive members: which are lists, with their numbers, and which inline values.
+
+    Inline are texts, escaped are those that hold other escapes than the marks of `Plain`.
+    """
 
     places: Places
     lists: Ints
@@ -101,9 +104,10 @@ def members(plain: Plain, text: Text) -> Members | None:
     good = null | (inline & (places.value_end + 1 == end))
     good[lists], offset, length = _lists(text, form, among)
     good &= _fits(text, form, places)
-    odd = plain.odd()
-    escaped = _hold(odd, places.value, places.value_end)
-    good &= ~_hold(odd, places.key, places.key_end) & (inline | ~escaped | null)
+    odd, escapes = plain.odd()
+    good &= ~_hold(odd, places.key, places.key_end)
+    good &= inline | null | ~_hold(odd, places.value, places.value_end)
+    escaped = _hold(escapes, places.value, places.value_end)
     count = len(good) if good.all() else int(good.argmin())
     if not count or not plain.is_text(int(places.follow[count - 1])):
         return None

@@ -1,24 +1,28 @@
 """JSON text with its escapes put out of the way, so that every quote in it is the boundary of a string.
 
 A slash loses its backslash, as it may be written either way.  An escaped backslash or quote becomes two bytes that
-UTF-8 never holds, and comes back when a string is parsed.  Other escapes stay.  All is done by replacing bytes, from
-left to right like a parser: 1 ns a byte, and nothing where there is no backslash.
+UTF-8 never holds, a mark and what it marks, and comes back when a string is read.  Other escapes stay.  Which backslash
+escapes what follows is told by its place in a run of backslashes, of all at once: 5 ns an escape, and nothing where
+there is no backslash.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fsstore.kvstore.reference.text import Ints
 
-__all__ = ["Plain"]
+__all__ = ["Plain", "meant"]
 
-_BACKSLASH, _SLASH, _SPACE = b"\\/ "
-_PAIR, _QUOTE = (b"\\\\", b"\xff\xff"), (b'\\"', b"\xfe\xfe")
+_BACKSLASH, _SLASH, _QUOTE, _SPACE = b'\\/" '
+_MARKED = {_BACKSLASH: b"\xfc\xfd", _QUOTE: b"\xfe\xff"}
+_FIRST = 0xFC
+_MARKS = b"\xfc\xfe"
+_BETWEEN = _MARKS[0] ^ _MARKS[1]
+_MEANT = bytes.maketrans(b"\xfd\xff", b'\\"')
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -38,40 +42,62 @@ class Plain:
         """Return the text; None if it holds bytes that are not UTF-8 where that matters."""
         if b"\\" not in text:
             return cls(text, text, np.zeros(0, np.int64))
-        if b"\xfe" in text or b"\xff" in text:
-            return None
         codes = np.frombuffer(text, np.uint8)
-        escapes = np.flatnonzero(codes == _BACKSLASH)
-        if (codes.take(escapes + 1, mode="clip") == _SLASH).all():
-            return cls(text, text.translate(None, b"\\"), escapes)
-        data = text.replace(*_PAIR).replace(*_QUOTE)
-        codes = np.frombuffer(data, np.uint8)
-        gone = np.flatnonzero((codes[:-1] == _BACKSLASH) & (codes[1:] == _SLASH))
-        return cls(text, data.replace(b"\\/", b"/"), gone)
+        if codes.max() >= _FIRST:
+            return None
+        escapes = _escapes(codes)
+        escaped = codes[escapes + 1]
+        data = codes.copy()
+        for code, (mark, meant) in _MARKED.items():
+            places = escapes[escaped == code]
+            data[places], data[places + 1] = mark, meant
+        gone = escapes[escaped == _SLASH]
+        return cls(text, (np.delete(data, gone) if len(gone) else data).tobytes(), gone)
 
-    def odd(self) -> Ints:
-        """Return the places of bytes that do not stand for themselves in a string."""
+    def odd(self) -> tuple[Ints, Ints]:
+        """Return the places of bytes that do not stand for themselves in a string, and of those that are no marks."""
         codes = np.frombuffer(self.data, np.uint8)
-        return np.flatnonzero((codes < _SPACE) | (codes == _BACKSLASH) | (codes >= _QUOTE[1][0]))
+        places = np.flatnonzero((codes < _SPACE) | (codes == _BACKSLASH) | (codes >= _FIRST))
+        return places, places[codes[places] < _FIRST]
 
-    def place(self, at: int) -> int:
-        """Return where a place of `data` is in the text as it stood."""
-        return at + int(np.searchsorted(self.gone - np.arange(len(self.gone)), at))
+    def place(self, at: Ints) -> Ints:
+        """Return where places of `data` are in the text as it stood."""
+        found: Ints = at + np.searchsorted(self.gone - np.arange(len(self.gone)), at)
+        return found
 
     def is_text(self, stop: int) -> bool:
         """Return whether what stands before a place of `data` is UTF-8."""
         if self.text.isascii():
             return True
         try:
-            self.text[: self.place(stop)].decode()
+            self.text[: int(self.place(np.array(stop)))].decode()
         except UnicodeDecodeError:
             return False
         return True
 
-    def parse(self, strings: Sequence[bytes]) -> list[str]:
-        """Return what strings of this text stand for, quotes included; raises `ValueError`."""
-        text = b"[%b]" % b",".join(strings)
-        for pair in (_QUOTE, _PAIR):
-            text = text.replace(pair[1], pair[0])
+    def parse(self, start: Ints, stop: Ints) -> list[str]:
+        """Return what the strings at places of `data` stand for, quotes included; raises `ValueError`."""
+        places = zip(self.place(start).tolist(), self.place(stop).tolist(), strict=True)
+        text = b"[%b]" % b",".join([self.text[low:high] for low, high in places])
         found: list[str] = _DECODER.decode(text.decode())
         return found
+
+
+def meant(data: bytes, lengths: Ints) -> tuple[bytes, Ints]:
+    """Return what strings of `Plain`, one behind the other, stand for, and how long each is; they hold no escapes."""
+    marks = np.flatnonzero(np.frombuffer(data, np.uint8) | _BETWEEN == _MARKS[1])
+    if not len(marks):
+        return data, lengths
+    gone = np.diff(np.searchsorted(marks, np.append(0, lengths.cumsum())))
+    return data.translate(_MEANT, _MARKS), lengths - gone
+
+
+def _escapes(codes: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Ints:
+    """Return the places of backslashes that escape what follows: the first, third and so on of those in a row."""
+    places = np.flatnonzero(codes == _BACKSLASH)
+    follows = places[1:] == places[:-1] + 1
+    if follows.any():
+        number = np.arange(len(places))
+        first = np.maximum.accumulate(np.where(np.append(False, follows), 0, number))
+        places = places[(number - first) % 2 == 0]
+    return places[: -1 if places[-1] + 1 == len(codes) else None]

@@ -23,7 +23,8 @@ from fsstore.kvstore.reference.gen import MAX_TABULATED, Gen, parse_gen
 from fsstore.kvstore.reference.json_scan import Member, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.refset import TableSet
-from fsstore.kvstore.reference.table import ABSENT, WHOLE, Row, Rows, Run, Table, TableBuilder
+from fsstore.kvstore.reference.table import ABSENT, WHOLE, Row, Rows, Table
+from fsstore.kvstore.reference.table_builder import Run, TableBuilder
 from fsstore.kvstore.reference.template import TemplateError, Templates, render
 from fsstore.kvstore.reference.value import decode_value, plain_text
 
@@ -129,8 +130,8 @@ class _Document(_Refs):
         self._nested = nested
 
     def run(self, run: Run) -> bool:
-        keys = {key.decode() for key in run.loose}
-        return not keys & _SPECIAL and super().run(run) and self._note(keys, odd=bool(run.groups))
+        keys = set(run.loose)
+        return not keys & _SPECIAL and super().run(run) and self._note(keys, odd=bool(run.found.groups))
 
     def batch(self, members: dict[str, Any]) -> bool:
         return not members.keys() & _SPECIAL and super().batch(members) and self._note(members.keys())

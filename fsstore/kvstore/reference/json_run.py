@@ -13,12 +13,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fsstore.kvstore.reference.families import families
+from fsstore.kvstore.reference.families import Found, families
 from fsstore.kvstore.reference.inline import Piece, base64_sizes
 from fsstore.kvstore.reference.json_form import Members, Places, members
-from fsstore.kvstore.reference.json_plain import Plain
-from fsstore.kvstore.reference.keys import Group, check_key
-from fsstore.kvstore.reference.table import INLINE, Rows, Run
+from fsstore.kvstore.reference.json_plain import Plain, meant
+from fsstore.kvstore.reference.keys import check_key
+from fsstore.kvstore.reference.table import INLINE, Rows
+from fsstore.kvstore.reference.table_builder import Run
 from fsstore.kvstore.reference.text import Ints, Text
 from fsstore.kvstore.reference.value import decode_text, is_url
 
@@ -41,7 +42,7 @@ def take(data: bytes | bytearray | memoryview, at: int, size: int) -> tuple[Run,
     """Return the run of members at `at`, of at most `size` bytes, and where it ends; None if there is no run."""
     plain = Plain.of(bytes(data[at : at + size]))
     found = None if plain is None else _take(plain, Text(plain.data))
-    return None if plain is None or found is None else (found[0], at + plain.place(found[1]))
+    return None if plain is None or found is None else (found[0], at + int(plain.place(np.array(found[1]))))
 
 
 def _take(plain: Plain, text: Text) -> tuple[Run, int] | None:
@@ -51,19 +52,19 @@ def _take(plain: Plain, text: Text) -> tuple[Run, int] | None:
         return None
     rows = Rows.absent(len(found.places.key))
     try:
-        groups, loose, order = _keys(text, found.places)
+        keys, loose = _keys(text, found.places)
         urls = _put_ranges(text, found, rows)
         values = _put_inline(plain, text, found, rows)
     except _RefusedError as refused:
         return _take(plain, Text(text.data[: int(found.places.value[refused.member])]))
-    return Run(groups, loose, rows.take(order), urls, values), int(found.places.follow[-1])
+    return Run(keys, loose, rows.take(keys.order), urls, values), int(found.places.follow[-1])
 
 
-def _keys(text: Text, places: Places) -> tuple[list[Group], list[bytes], Ints]:
-    """Return the groups of keys by family, the loose keys, and the order of all these."""
-    groups, order, count = families(text, places.key, places.key_end)
-    if count < len(places.key):
-        raise _RefusedError(count)
+def _keys(text: Text, places: Places) -> tuple[Found, list[str]]:
+    """Return the families of keys, and the keys that are in no group."""
+    found = families(text, places.key, places.key_end)
+    if found.read < len(places.key):
+        raise _RefusedError(found.read)
     dots = text.codes == _DOT
     climbs = np.flatnonzero(dots[1:] & dots[:-1])
     if len(climbs):
@@ -72,8 +73,9 @@ def _keys(text: Text, places: Places) -> tuple[list[Group], list[bytes], Ints]:
         for member, key in zip(held.tolist(), keys, strict=True):
             if check_key(key.decode()) is not None:
                 raise _RefusedError(member)
-    loose = order[sum(len(group.coords) for group in groups) :]
-    return groups, _strings(text, places.key[loose] + 1, places.key_end[loose]), order
+    loose = found.order[found.grouped :]
+    names = text.parts(places.key[loose] + 1, places.key_end[loose] + 1)
+    return found, names.decode().split('"')[:-1]
 
 
 def _strings(text: Text, start: Ints, stop: Ints) -> list[bytes]:
@@ -105,18 +107,19 @@ def _put_ranges(text: Text, found: Members, rows: Rows) -> list[bytes]:
 
 def _put_inline(plain: Plain, text: Text, found: Members, rows: Rows) -> list[Piece]:
     """Put inline values into the rows; return them."""
-    encoded = text.has(found.places.value[found.inline] + 1, _BASE64)
+    places = found.places
+    encoded = text.has(places.value[found.inline] + 1, _BASE64)
     pieces, count = [], 0
     for read, chosen in (
-        (_base64, found.inline[encoded]), (_as_it_is, found.inline[~encoded]), (_parsed, found.escaped)
+        (_base64, found.inline[encoded]), (_meant, found.inline[~encoded]), (_parsed, found.escaped)
     ):  # fmt: skip
         if not len(chosen):
             continue
-        start, stop = found.places.value[chosen], found.places.value_end[chosen] + 1
+        start, stop = places.value[chosen], places.value_end[chosen] + 1
         piece, sizes = read(plain, text, start, stop)
         if piece is None:
-            strings = enumerate(_strings(text, start, stop))
-            raise _RefusedError(int(chosen[next(at for at, one in strings if not _is_value(plain, one))]))
+            each = enumerate(zip(start, stop, strict=True))
+            raise _RefusedError(int(chosen[next(at for at, one in each if not _is_value(plain, *one))]))
         numbers = np.arange(count, count + len(chosen))
         rows.put(chosen, Rows(np.full(len(chosen), INLINE, np.int32), numbers, sizes))
         pieces.append(piece)
@@ -135,26 +138,26 @@ def _base64(_plain: Plain, text: Text, start: Ints, stop: Ints) -> _Found:
     return (None, lengths) if sizes is None else (Piece.of(data, lengths, encoded=True), sizes)
 
 
-def _as_it_is(_plain: Plain, text: Text, start: Ints, stop: Ints) -> _Found:
-    """Return the inline values of strings of nothing but text."""
-    lengths = stop - start - 2
-    return Piece.of(text.parts(start + 1, stop - 1), lengths), lengths
+def _meant(_plain: Plain, text: Text, start: Ints, stop: Ints) -> _Found:
+    """Return the inline values of strings of text."""
+    data, lengths = meant(text.parts(start + 1, stop - 1), stop - start - 2)
+    return Piece.of(data, lengths), lengths
 
 
-def _parsed(plain: Plain, text: Text, start: Ints, stop: Ints) -> _Found:
-    """Return the inline values of strings with escapes."""
+def _parsed(plain: Plain, _text: Text, start: Ints, stop: Ints) -> _Found:
+    """Return the inline values of strings with escapes that only a parser knows."""
     try:
-        values = [decode_text(value) for value in plain.parse(_strings(text, start, stop))]
+        values = [decode_text(value) for value in plain.parse(start, stop)]
     except ValueError:
         return None, start
     lengths = np.array([len(value) for value in values], np.int64)
     return Piece.of(b"".join(values), lengths), lengths
 
 
-def _is_value(plain: Plain, string: bytes) -> bool:
+def _is_value(plain: Plain, start: Ints, stop: Ints) -> bool:
     """Return whether a string is an inline value that a set may hold."""
     try:
-        decode_text(plain.parse([string])[0])
+        decode_text(plain.parse(start.reshape(1), stop.reshape(1))[0])
     except ValueError:
         return False
     return True

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from fsstore.errors import DataLossError
 from fsstore.kvstore.reference import json_batch
 from fsstore.kvstore.reference.json_run import take
-from fsstore.kvstore.reference.table import Run
+from fsstore.kvstore.reference.table_builder import Run
 
 __all__ = ["Buffer", "Member", "Scanner", "Sink"]
 
@@ -31,6 +31,7 @@ MAX_DEPTH = 100
 _LEAST, _MOST = 1 << 13, 1 << 20
 _FEW, _MANY = 64, 4096
 _BATCH = 1 << 16
+_TOP = 4  # members of a document of version 1, which a parser of many would read in vain
 
 _WS = rb"[ \t\r\n]*+"
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -92,7 +93,7 @@ class Scanner:
         self._at = 0
         self._gone = 0
         self._window, self._rest = _LEAST, 0
-        self._single, self._patience = 0, _FEW
+        self._single, self._patience = _TOP, _FEW
 
     def first(self) -> bytes:
         """Return the first byte of the document; white space and the mark that some editors put there are skipped."""
@@ -164,7 +165,7 @@ class Scanner:
             return False
         stop = found[1]
         short = stop - self._at < self._window // 2
-        self._window = max(_LEAST, self._window // 4) if short else min(_MOST, 2 * self._window)
+        self._window = max(_LEAST, self._window // 4) if short else min(_MOST, 4 * self._window)
         self._rest = _FEW if stop - self._at < _LEAST // 4 else 0
         self._at = stop
         return True

@@ -15,7 +15,7 @@ from fsstore.errors import JsonError
 from fsstore.kvstore.reference.grid import Grid, grid_of
 from fsstore.kvstore.reference.json_scan import Buffer, Member, Scanner, Sink
 from fsstore.kvstore.reference.keys import check_key
-from fsstore.kvstore.reference.table import Run
+from fsstore.kvstore.reference.table_builder import Run
 from fsstore.kvstore.reference.value import decode_text, encode_text
 
 __all__ = ["format_metadata", "is_document", "is_object", "parse_metadata"]
