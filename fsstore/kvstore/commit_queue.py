@@ -3,6 +3,9 @@
 The first caller leads: it takes everything that waits and commits it.  When it is done it hands the lead to one of
 those who came meanwhile.  So a hundred concurrent writes make two commits, and nobody works for others longer than
 for one round.  Callers wait on a thread event where coroutines never suspend, and on an asyncio future otherwise.
+
+Ctrl-C may come between any two steps of a caller.  So what others wait for is one assignment, and leaving the queue,
+which comes last, is done again if it was interrupted.
 """
 
 from __future__ import annotations
@@ -18,13 +21,24 @@ __all__ = ["CommitQueue"]
 R = TypeVar("R")
 
 
+class _Outcome:
+    """How a commit ended, for all who were in it."""
+
+    error: Exception | None = None
+
+
 class _Ticket(Generic[R]):
-    """A request in the queue and the means to wake its caller."""
+    """A request in the queue and the means to wake its caller.
+
+    Who leads has `led` those whom the outcome answers, and leaves the lead to the `following` one.
+    """
 
     def __init__(self, request: R, *, waits: bool) -> None:
         self.request = request
         self.chosen = self.gone = False
-        self.error: BaseException | None = None
+        self.outcome = _Outcome()
+        self.led: Sequence[_Ticket[R]] = ()
+        self.following: _Ticket[R] | None = None
         self._event = None if waits else threading.Event()
         self._loop = asyncio.get_running_loop() if waits else None
         self._future = None if self._loop is None else self._loop.create_future()
@@ -71,59 +85,57 @@ class CommitQueue(Generic[R]):
     async def submit(self, request: R) -> None:
         """Return when a commit has answered `request`; raise what the commit raised."""
         ticket = _Ticket(request, waits=self._waits)
-        with self._lock:
-            self._waiting.append(ticket)
-            ticket.chosen = not self._busy
-            self._busy = True
-        if not ticket.chosen:
-            await self._wait(ticket)
-        if ticket.chosen:
-            await self._lead(ticket)
-        if ticket.error is not None:
-            raise ticket.error
-
-    async def _wait(self, ticket: _Ticket[R]) -> None:
         try:
-            await ticket.wait()
-        except BaseException:
             with self._lock:
-                ticket.gone = True
-                if ticket in self._waiting:
-                    self._waiting.remove(ticket)
+                self._waiting.append(ticket)
+                ticket.chosen = not self._busy
+                self._busy = True
+            if not ticket.chosen:
+                await ticket.wait()
             if ticket.chosen:
-                self._pass_on()
+                await self._lead(ticket)
+                self._leave(ticket)
+        except BaseException:
+            self._leave(ticket)
             raise
+        if ticket.outcome.error is not None:
+            raise ticket.outcome.error if ticket.led else copy.copy(ticket.outcome.error)
 
     async def _lead(self, ticket: _Ticket[R]) -> None:
-        with self._lock:
-            batch, self._waiting = self._waiting, []
-        others = [one for one in batch if one is not ticket]
+        batch: list[_Ticket[R]] = []
         try:
+            with self._lock:
+                batch, self._waiting = self._waiting, []
+            for one in batch:
+                one.outcome = ticket.outcome
             await self._commit([one.request for one in batch])
-        except Exception as error:
-            for one in others:
-                one.error = copy.copy(error)
-            raise
+        except Exception as error:  # noqa: BLE001  # the outcome carries it
+            ticket.outcome.error = error
         except BaseException:
             # the leader was cancelled: those of the others who were not try again
             with self._lock:
-                left = [one for one in others if not one.gone]
+                left = [one for one in batch if one is not ticket and not one.gone]
                 self._waiting[:0] = left
             for one in left:
                 self._again(one.request)
-            others = []
             raise
-        finally:
-            for one in others:
-                one.wake()
-            self._pass_on()
+        ticket.led = batch
 
-    def _pass_on(self) -> None:
-        """Give the lead to the first who waits, if any."""
+    def _leave(self, ticket: _Ticket[R]) -> None:
+        """Wake those who have their answer, and give the lead to the first who waits, if any."""
         with self._lock:
-            if not self._waiting:
-                self._busy = False
-                return
-            following = self._waiting[0]
-            following.chosen = True
-        following.wake()
+            ticket.gone = True
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            if ticket.chosen:
+                ticket.following = self._waiting[0] if self._waiting else None
+                if ticket.following is None:
+                    self._busy = False
+                else:
+                    ticket.following.chosen = True
+                ticket.chosen = False
+        for one in ticket.led:
+            if one is not ticket:
+                one.wake()
+        if ticket.following is not None:
+            ticket.following.wake()

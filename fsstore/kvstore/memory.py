@@ -53,6 +53,26 @@ class MemoryStorage:
         self._counter = itertools.count()
         self._sorted: list[bytes] | None = None
 
+    def apply(self, changes: Mapping[str, bytes | None]) -> None:
+        """Store values, and delete keys that have none; Ctrl-C comes before all of it or after all."""
+        new = {key: (value, self._next_generation()) for key, value in changes.items() if value is not None}
+        gone = [key for key, value in changes.items() if value is None and key in self.values]
+        if gone or not new.keys() <= self.values.keys():
+            self._sorted = None
+        try:
+            self._replace(new, gone)
+        except BaseException:
+            self._replace(new, gone)
+            raise
+
+    def _replace(self, new: Mapping[str, tuple[bytes, bytes]], gone: Sequence[str]) -> None:
+        self.values.update(new)
+        for key in gone:
+            self.values.pop(key, None)
+
+    def _next_generation(self) -> bytes:
+        return b"\0" + next(self._counter).to_bytes(8, "little")
+
     def generation(self, key: str) -> bytes:
         """Return the current generation of a key."""
         found = self.values.get(key)
@@ -65,7 +85,7 @@ class MemoryStorage:
         if value is None:
             self.values.pop(key, None)
             return NO_VALUE
-        generation = b"\0" + next(self._counter).to_bytes(8, "little")
+        generation = self._next_generation()
         self.values[key] = (value, generation)
         return generation
 
@@ -149,20 +169,18 @@ class MemoryDriver:
             failed = [key for key, _, want in frozen if want not in (UNKNOWN, storage.generation(key))]
             if failed:
                 return failed
-            for keys in deleted:
-                self._delete(keys)
-            for key, value, _ in frozen:
-                storage.put(key, value)
+            changes = self._deletions(deleted)
+            changes.update((key, value) for key, value, _ in frozen)
+            storage.apply(changes)
         return []
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, as one step."""
         with self.storage.lock:
-            self._delete(keys)
+            self.storage.apply(self._deletions([keys]))
 
-    def _delete(self, keys: KeyRange) -> None:
-        for key in self.storage.keys_in(keys):
-            self.storage.put(key_text(key), None)
+    def _deletions(self, ranges: Sequence[KeyRange]) -> dict[str, bytes | None]:
+        return {key_text(key): None for keys in ranges for key in self.storage.keys_in(keys)}
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys that were in the range when the scan began, sorted, with the sizes of their values."""
