@@ -57,6 +57,7 @@ def from_tensorstore(store: TensorStore, chunks: Any = "auto", *, name: str | No
     `chunks` is what dask takes; "auto" makes blocks of about dask's `array.chunk-size` out of whole stored chunks, and
     None one block per stored chunk.  Indices count from zero, whatever the domain of the view.
     """
+    _check(store)
     stored = _boundaries(store)
     source = _FromZero(store)
     blocks = (
@@ -77,9 +78,15 @@ def to_tensorstore(array: Any, store: TensorStore, **options: Any) -> Any:
     Blocks need no lock and may share stored chunks; they are quickest where they do not.  `options` go to
     `dask.array.store`: with `compute=False` it returns what remains to be computed.
     """
+    _check(store)
     if array.shape != store.shape:
         raise StoreError(f"A dask array of shape {array.shape} does not fit a store of shape {store.shape}")
     return dask.array.store(array, _FromZero(store), lock=False, **options)
+
+
+def _check(store: object) -> None:
+    if not isinstance(store, TensorStore):
+        raise TypeError(f"Expected an fsstore.TensorStore, but received: {type(store).__name__}")
 
 
 def _boundaries(store: TensorStore) -> tuple[tuple[int, ...], ...]:

@@ -123,8 +123,8 @@ def _web_prefix(filesystem: Any, url: str) -> KvPrefix:
 class MappingDriver:
     """A store over a mutable mapping of keys to bytes.  Generations are digests of the values.
 
-    A plain `dict` can create a key atomically; other conditions are refused, because other writers of the mapping
-    know no lock.
+    A plain `dict` can create a key atomically, and deleting what must be missing takes but a look; other conditions are
+    refused, because other writers of the mapping know no lock.
     """
 
     id: ClassVar[str] = "mapping"
@@ -156,11 +156,14 @@ class MappingDriver:
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes, one after the other."""
         for write in writes:
-            check_condition(write, self.features)
+            if write.value is not None or write.if_equal != NO_VALUE:
+                check_condition(write, self.features)
         return [self._write(write) for write in writes]
 
     def _write(self, write: Write) -> Stamp:
         try:
+            if write.value is None and write.if_equal == NO_VALUE:
+                return Stamp(UNKNOWN if write.key in self.mapping else NO_VALUE, now())
             if write.value is None:
                 self.mapping.pop(write.key, None)
                 return Stamp(NO_VALUE, now())

@@ -54,7 +54,9 @@ def scan(keys: KeyRange) -> Iterator[list[Entry]]:
 
 
 def _alone(path: bytes) -> Entry | None:
-    """Return the entry of a single key, with its size, or None where there is no file."""
+    """Return the entry of a single key, with its size, or None where there is no file, or can be none."""
+    if b"\0" in path:
+        return None
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -104,6 +106,8 @@ def _walk(keys: KeyRange) -> Iterator[_Tree]:
         return
     root = keys.common_prefix
     start = root[: root.rfind(b"/") + 1]
+    if b"\0" in start:
+        raise StoreError(f"Invalid key: {quote(start[:-1])}")
     pending = [start]
     while pending:
         prefix = pending.pop()

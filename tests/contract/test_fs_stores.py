@@ -5,6 +5,7 @@ import functools
 import gc
 import itertools
 import json
+from collections import OrderedDict
 
 import fsspec
 import pytest
@@ -404,6 +405,17 @@ def test_deleting_what_must_be_missing_works_everywhere(engine, drivers):
     assert [stamps[0].generation, stamps[2].generation] == [UNKNOWN, NO_VALUE]
     assert stamps[1].generation == _runtime.call(store.read("n")).generation
     assert bytes(_runtime.call(store.read("k")).value) == b"v"
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict])
+def test_a_mapping_answers_whether_a_key_is_missing(make):
+    """Mappings too: no lock is needed to delete nothing."""
+    store = from_live(make(k=b"v"))
+    stamps = _runtime.drive(store.write_many([Write("k", None, NO_VALUE), Write("none", None, NO_VALUE)]))
+    assert [stamp.generation for stamp in stamps] == [UNKNOWN, NO_VALUE]
+    assert bytes(_runtime.drive(store.read("k")).value) == b"v"
+    with pytest.raises(UnimplementedError):
+        _runtime.drive(store.write("k", None, b"\0x"))
 
 
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])

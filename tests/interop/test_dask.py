@@ -127,3 +127,10 @@ def test_a_reference_set_in_processes(tmp_path):
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
     with patient, distributed.LocalCluster(**options) as cluster, distributed.Client(cluster, timeout=120):
         assert np.array_equal((array + 1).compute(), DATA + 1)
+
+
+@pytest.mark.parametrize("call", [from_tensorstore, lambda other: to_tensorstore(da.zeros(3), other)])
+def test_what_is_no_store_is_refused(call):
+    """An array of NumPy in place of a store is an error that says what is expected."""
+    with pytest.raises(TypeError, match=r"Expected an fsstore\.TensorStore, but received: ndarray"):
+        call(np.zeros(3))

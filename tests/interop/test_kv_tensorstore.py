@@ -102,6 +102,35 @@ def test_same_keys_are_valid(tmp_path, key):
         assert ours == theirs
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        ("x\0/", "x\x000"),
+        ("x\0", "x\1"),
+        ("x\0y", "x\0y\0"),
+        ("x/\0y/", "x/\0y/z"),
+        ("a\0", "z"),
+        ("a", "a\0"),
+    ],
+)
+def test_same_ranges_with_nul(tmp_path, bounds):
+    """Where a range lies in a directory whose name would have a NUL both refuse it, elsewhere no key has one."""
+    found = set()
+    for store in both(tmp_path):
+        store["a"], store["b/c"] = b"1", b"2"
+        keys = type(store).KeyRange(*bounds)
+        found.add(
+            repr(
+                [
+                    outcome(lambda s=store: s.list(keys)),
+                    outcome(lambda s=store: s.delete_range(keys)),
+                    outcome(store.list),
+                ]
+            )
+        )
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("start", [None, 0, 3, 10, 11, -3, -10, -11])
 @pytest.mark.parametrize("stop", [None, 0, 3, 7, 10, 11, -1])
 def test_same_byte_ranges(tmp_path, start, stop):

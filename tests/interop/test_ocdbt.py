@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -775,6 +776,20 @@ def test_compact(tmp_path):
     numbered = {"driver": "ocdbt", "base": f"file://{tmp_path}/d/", "config": {"manifest_kind": "numbered"}}
     fsstore.ocdbt.compact(f"file://{tmp_path}/a/|ocdbt:", numbered).result()
     assert their_contents(theirs(tmp_path / "d")) == their_contents(store)
+
+
+def test_compact_holds_little(tmp_path):
+    """A copy of 160 MB takes memory for a window that is read and a file that is written, not for all."""
+    store = fsstore.KvStore.open(f"file://{tmp_path}/a/|ocdbt:").result()
+    for number in range(160):
+        store[f"k{number}"] = bytes(1_000_000)
+    tracemalloc.start()
+    try:
+        fsstore.ocdbt.compact(f"file://{tmp_path}/a/", f"file://{tmp_path}/b/").result()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 140e6
 
 
 def values_up_to(count, largest, seed=1):

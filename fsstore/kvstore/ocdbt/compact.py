@@ -1,7 +1,7 @@
 """Copying one version into a new database, so that nothing but that version is left.
 
 The copy is written front to back: values in the order of their keys, then a fresh tree.  Values pass through memory
-some megabytes at a time, keys and inline values stay until the tree is built.  The new database appears with one
+some dozen megabytes at a time, keys and inline values stay until the tree is built.  The new database appears with one
 conditional write at the end, so a copy that fails leaves nothing that could be taken for a database.
 """
 
@@ -29,7 +29,7 @@ from fsstore.kvstore.ocdbt.version import Version
 __all__ = ["compact"]
 
 _WINDOW_BYTES = 32 * 1024 * 1024
-_FILE_BYTES = 256 * 1024 * 1024
+"""How much is read at a time, and, of what is not inline, in memory before it is written to a file."""
 
 
 async def compact(source: Source, version: Version, target: Committer, config: Config) -> Version:
@@ -51,7 +51,7 @@ async def compact(source: Source, version: Version, target: Committer, config: C
                 stored.append(sink.place("value", value))
                 written += len(value)
         copied.append(leaf_of(keys, stored))
-        if written >= _FILE_BYTES:
+        if written >= _WINDOW_BYTES:
             await sink.flush(target.source.base)
             written = 0
     builder = Builder(config, lambda data: sink.place("btree_node", data))
