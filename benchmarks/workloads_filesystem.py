@@ -144,6 +144,83 @@ def archive(folder: Path) -> Mapping[str, Contender]:
     return {"fsstore": partial(read, "auto"), "fsspec zip": partial(read, "zip")}
 
 
+def _archive(folder: Path, count: int) -> Path:
+    """Return the path of an archive of small members."""
+    path = folder / "x.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for number in range(count):
+            file.writestr(f"d{number % 10}/{number}", os.urandom(100))
+    return path
+
+
+def _found(folder: Path, count: int, *, opened: bool) -> Mapping[str, Contender]:
+    """Return finding all members of an archive, by detection and by fsspec's own filesystem."""
+    import fsspec
+
+    path = _archive(folder, count)
+
+    def make(protocol: str) -> Any:
+        return fsspec.filesystem(protocol, fo=str(path), skip_instance_cache=True)
+
+    def contender(protocol: str) -> Contender:
+        filesystem = make(protocol)
+        return (lambda: filesystem.find("")) if opened else (lambda: make(protocol).find(""))
+
+    return {"fsstore": contender("auto"), "fsspec zip": contender("zip")}
+
+
+@workload("auto:: opens an archive of 100 members and finds them")
+def find_small(folder: Path) -> Mapping[str, Contender]:
+    """A small archive: what is paid once."""
+    return _found(folder, 100, opened=False)
+
+
+@workload("auto:: opens an archive of 2000 members and finds them")
+def find_large(folder: Path) -> Mapping[str, Contender]:
+    """A large archive: what is paid for each member."""
+    return _found(folder, 2000, opened=False)
+
+
+@workload("auto:: finds the 100 members of an open archive")
+def find_opened(folder: Path) -> Mapping[str, Contender]:
+    """What a listing costs that is known already."""
+    return _found(folder, 100, opened=True)
+
+
+def _written(folder: Path, *, synced: bool) -> Mapping[str, Contender]:
+    """Return writing a small dataset of xarray through zarr3::, and by zarr-python's own store."""
+    from itertools import count
+
+    import xarray as xr
+
+    axes = {name: (name, np.arange(size)) for name, size in (("t", 4), ("y", 32), ("x", 32))}
+    values = np.random.default_rng(1).normal(size=(4, 32, 32)).astype("float32")
+    dataset = xr.Dataset({**axes, "a": (tuple("tyx"), values), "b": (tuple("tyx"), values)})
+    numbers = count()
+    options = {"context": {"file_io_sync": synced}}
+
+    def write(place: str, **keywords: Any) -> None:
+        target = f"{place}{folder}/{next(numbers)}"
+        dataset.to_zarr(target, mode="w", zarr_format=3, consolidated=False, **keywords)
+
+    return {
+        "fsstore": lambda: write("zarr3::file://", storage_options={"zarr3": options}),
+        "zarr": lambda: write(""),
+    }
+
+
+@workload("xarray writes a small dataset through zarr3::, not synced either")
+def write_alike(folder: Path) -> Mapping[str, Contender]:
+    """Both leave it to the system when data reach the disk."""
+    return _written(folder, synced=False)
+
+
+@workload("xarray writes a small dataset through zarr3::, synced by fsstore alone")
+def write_synced(folder: Path) -> Mapping[str, Contender]:
+    """What fsstore promises by itself: it survives a power failure."""
+    return _written(folder, synced=True)
+
+
 @workload("auto:: reads a range of a large file in 1000 pieces", size=8 * MEBIBYTE)
 def ranges(folder: Path) -> Mapping[str, Contender]:
     """Read ranges by `cat_ranges`, and by fsspec's own local filesystem."""

@@ -31,6 +31,7 @@ from fsstore.recheck import recheck
 __all__ = ["KIND", "enter", "enter_group"]
 
 _DEPTH = 8  # adapters inside each other
+_KEEP_TO_THEIR_FILE = ("zip",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +102,15 @@ async def _open(opening: Opening) -> OpenArray:
 async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -> tuple[OpenKv, Found]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
-    An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one.
+    An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one
+    that does not keep to its file.
     """
     began = now()
     for _ in range(_DEPTH):
         found = await find(kvstore, began)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
-        if _runtime.must_not_wait():
+        if found.detection.name not in _KEEP_TO_THEIR_FILE and _runtime.must_not_wait():
             raise _runtime.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:

@@ -2,6 +2,9 @@
 
 fsspec makes them anew for every filesystem, by looking at each name it knows: 0.3 ms, more than opening a local store
 takes.  Here they are made once.  (`walk` is fsspec's own, over `ls`.)
+
+What is at hand (an open store that never waits) is read at once, on the thread that asks: the way to the event loop and
+back takes 0.1 ms, looking at a file 0.02.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import Any, ClassVar
 
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.spec import AbstractFileSystem
+
+from fsstore import _runtime
 
 __all__ = ["BlockingFileSystem"]
 
@@ -26,27 +31,44 @@ def _blocking(name: str) -> Callable[..., Any]:
     return method
 
 
+def _reading(name: str) -> Callable[..., Any]:
+    """Return the method `name`, which awaits nothing but the store, and runs here if that is at hand."""
+    blocking = _blocking(name)
+
+    @wraps(blocking)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._is_at_hand(blocking=True):
+            return _runtime.drive(getattr(self, f"_{name}")(*args, **kwargs))
+        return blocking(self, *args, **kwargs)
+
+    return method
+
+
 class BlockingFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec is untyped
     """An asynchronous filesystem with the blocking methods that fsspec would give each instance."""
 
     mirror_sync_methods: ClassVar[bool] = False
 
+    def _is_at_hand(self, *, blocking: bool = False) -> bool:
+        """Return whether nothing has to be waited for, once the place is open, which is `blocking`."""
+        return False
+
     cat = _blocking("cat")
-    cat_file = _blocking("cat_file")
-    cat_ranges = _blocking("cat_ranges")
+    cat_file = _reading("cat_file")
+    cat_ranges = _reading("cat_ranges")
     copy = _blocking("copy")
     cp_file = _blocking("cp_file")
     du = _blocking("du")
-    exists = _blocking("exists")
+    exists = _reading("exists")
     expand_path = _blocking("expand_path")
-    find = _blocking("find")
+    find = _reading("find")
     get = _blocking("get")
     get_file = _blocking("get_file")
     glob = _blocking("glob")
-    info = _blocking("info")
-    isdir = _blocking("isdir")
-    isfile = _blocking("isfile")
-    ls = _blocking("ls")
+    info = _reading("info")
+    isdir = _reading("isdir")
+    isfile = _reading("isfile")
+    ls = _reading("ls")
     makedirs = _blocking("makedirs")
     mkdir = _blocking("mkdir")
     pipe = _blocking("pipe")
@@ -55,5 +77,5 @@ class BlockingFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec is un
     put_file = _blocking("put_file")
     rm = _blocking("rm")
     rm_file = _blocking("rm_file")
-    size = _blocking("size")
+    size = _reading("size")
     sizes = _blocking("sizes")

@@ -45,7 +45,7 @@ class KvPlace(BlockingFileSystem):
     """A filesystem that knows its store.
 
     `fo` is a pipeline URL or kvstore spec (live objects go through `of`); in a chain (`ocdbt::s3://bucket/db`) fsspec
-    gives the path, `target_protocol` and `target_options` of the next protocol.
+    gives the path, `target_protocol` and `target_options` of the next protocol.  `context` is the JSON of a context.
     """
 
     protocol: ClassVar[Any] = "kvstore"
@@ -58,6 +58,8 @@ class KvPlace(BlockingFileSystem):
         fo: Any = "",
         target_protocol: str | None = None,
         target_options: Mapping[str, Any] | None = None,
+        *,
+        context: Mapping[str, Any] | None = None,
         **storage_options: Any,
     ) -> None:
         super().__init__(**storage_options)
@@ -69,9 +71,10 @@ class KvPlace(BlockingFileSystem):
                 f" {type(self).__name__}.of(…) for a filesystem over this one"
             )
         self._target = Target(fo, target_protocol, dict(target_options or {}))
-        self._context = Context()
+        self._context = Context(context)
         self._opened: asyncio.Future[OpenKv] | None = None
         self._ready: OpenKv | None = None
+        self._may_open_here = True
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     @classmethod
@@ -136,17 +139,30 @@ class KvPlace(BlockingFileSystem):
 
     async def _run(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation where stores run, and wait for it on this event loop."""
-        if self._ready is None and self._target.is_local:
-            self._open_here()
-        if self._ready is None or self._ready.driver.features.waits:
+        if not self._is_at_hand():
             return await _runtime.start(operation)
         slow = bool(self._recent) and min(self._recent) > _HOP_S
         return await _runtime.offload(self._drive, operation) if slow else self._drive(operation)
 
-    def _open_here(self) -> None:
-        """Open a place on this machine at once, unless that leads to others or takes long: a hop costs 0.3 ms."""
-        with suppress(_runtime.MayWait):
-            self._ready = _runtime.drive(self._make())
+    def _is_at_hand(self, *, blocking: bool = False) -> bool:
+        """Return whether the store is open, or could be opened here, and never waits."""
+        if self._ready is None and self._target.is_local:
+            self._open_here(blocking=blocking)
+        return self._ready is not None and not self._ready.driver.features.waits
+
+    def _open_here(self, *, blocking: bool) -> None:
+        """Open a place on this machine at once, if that neither leads to others nor takes long: a hop costs 0.3 ms.
+
+        If it does, only who may block opens it.  Errors are for who uses the store, and opens it again.
+        """
+        if self._may_open_here:
+            self._may_open_here = False
+            with suppress(Exception):
+                self._ready = _runtime.drive(self._make())
+                return
+        if blocking:
+            with suppress(Exception):
+                _runtime.call(self.open_place(""))
 
     def _drive(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation of a store that never waits, and note how long that took."""

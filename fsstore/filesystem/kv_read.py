@@ -168,7 +168,7 @@ class KvReading(KvPlace):
             return await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, **kwargs)
         detail = bool(kwargs.get("detail"))
         found = await self._run(self._all(path, sized=detail))
-        return found if detail else sorted(found)
+        return found if detail else list(found)
 
     async def _all(self, path: str, *, sized: bool) -> dict[str, dict[str, Any]]:
         place = await self._locate(path)
@@ -176,9 +176,9 @@ class KvReading(KvPlace):
         entries = await listing.below(place.key)
         if sized:
             entries = await listing.sized(entries)
-        return {
-            place.lead + entry["name"]: {**entry, "name": place.lead + entry["name"]} for entry in entries
-        }
+        if place.lead:
+            entries = [{**entry, "name": place.lead + entry["name"]} for entry in entries]
+        return {entry["name"]: entry for entry in entries}
 
 
 async def _read_places(places: Sequence[Place], spans: Sequence[tuple[int, int | None]]) -> list[ReadResult]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from fsstore.errors import OutOfRangeError, StoreError
@@ -15,6 +16,8 @@ from fsstore.kvstore.contract import Entry, KvPrefix
 from fsstore.kvstore.key_range import KeyRange, key_bytes, prefix_end
 
 __all__ = ["Listing", "children"]
+
+_KEY = attrgetter("key")
 
 
 def _file(key: str, size: int | None) -> dict[str, Any]:
@@ -83,7 +86,7 @@ class Listing:
             for entry in batch
             if not entry.key.endswith("/")
         ]
-        listed = [_file(entry.key, entry.size) for entry in sorted(found)]
+        listed = [_file(entry.key, entry.size) for entry in sorted(found, key=_KEY)]
         if key and not listed:
             alone = await self.info(key)
             return [alone] if alone is not None and alone["type"] == "file" else []

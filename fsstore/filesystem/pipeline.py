@@ -43,6 +43,10 @@ class PipelineFileSystem(KvFileSystem):
             return [cls._strip_protocol(each) for each in path]
         return str(path).removeprefix("fsstore://").rstrip("/")
 
+    def _is_at_hand(self, *, blocking: bool = False) -> bool:
+        """Return False: which store is meant is not known before the path."""
+        return False
+
     async def _glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> Any:
         """Return what fits a pattern, which may stand right behind a colon, where listings have a slash."""
         text = str(path).removeprefix("fsstore://")

@@ -56,7 +56,15 @@ class Target:
     @property
     def is_local(self) -> bool:
         """Whether the place is a path of this machine, which nobody has to wait for."""
-        return self.protocol in ("file", "local") and not self.options
+        if self.options:
+            return False
+        if self.protocol is not None:
+            return self.protocol in ("file", "local")
+        if isinstance(self.place, PathLike):
+            return True
+        return isinstance(self.place, str) and (
+            self.place.startswith("file://") or not ("://" in self.place or "::" in self.place)
+        )
 
 
 def live_kv(prefix: KvPrefix) -> OpenKv:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import pytest
+from fsspec.asyn import sync
 from fsspec.spec import AbstractFileSystem
 
 import fsstore as ts
 from fsstore import _runtime
 from fsstore.errors import PermissionDeniedError, StoreError
-from fsstore.filesystem import kv_place
+from fsstore.filesystem import blocking, kv_place
 from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
@@ -77,6 +79,82 @@ def test_local_places_are_opened_where_they_are_awaited(tmp_path, monkeypatch):
         assert b"shape" in asyncio.run(main())
         assert len(started) == hops, (protocol, name)
         started.clear()
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """The path of an archive of twenty members."""
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        for number in range(20):
+            file.writestr(f"d{number % 2}/{number}", f"{number}")
+    return tmp_path / "x.zip"
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file://{}|zip:"])
+def test_what_is_at_hand_is_read_on_the_thread_that_asks(archive, monkeypatch, form):
+    """Blocking methods of a local store, or of an archive there, go to no event loop, opening it included."""
+    monkeypatch.setattr(blocking, "sync", None)
+    monkeypatch.setattr(_runtime, "start", None)
+    fs = fsspec.filesystem("auto", fo=form.format(archive), skip_instance_cache=True)
+    assert fs.find("") == sorted(f"d{number % 2}/{number}" for number in range(20))
+    assert fs.find("d1", detail=True)["d1/11"]["size"] == 2
+    assert fs.ls("", detail=False) == ["d0", "d1"]
+    assert fs.cat_file("d1/11") == b"11"
+    assert fs.cat_ranges(["d0/10", "d1/13"], 0, 1) == [b"1", b"1"]
+    assert fs.info("d0/10")["size"] == fs.size("d0/10") == 2
+    assert fs.exists("d0/10")
+    assert fs.isfile("d0/10")
+    assert fs.isdir("d0")
+    assert not fs.exists("d0/11")
+
+
+def test_a_place_that_leads_to_others_is_opened_by_one_hop_of_who_may_block(tmp_path, monkeypatch):
+    """Then it is at hand like any other."""
+    ts.KvStore.open(f"file://{tmp_path}/db|ocdbt:").result().write("a", b"1").result()
+    monkeypatch.setattr(blocking, "sync", None)
+    started, begin = [], _runtime.start
+    monkeypatch.setattr(
+        _runtime, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
+    )
+    fs = fsspec.filesystem("auto", fo=f"{tmp_path}/db", skip_instance_cache=True)
+    assert fs.cat_file("a") == b"1"
+    assert fs.ls("", detail=False) == ["a"]
+    assert len(started) == 1
+
+
+def test_a_place_that_is_not_there_is_no_error_before_it_is_used(tmp_path):
+    """What cannot be opened fails in the method that needs it, as it does elsewhere, and is opened once it is there."""
+    fs = fsspec.filesystem("zarr3", fo=f"{tmp_path}/a", skip_instance_cache=True)
+    assert not fs.exists("zarr.json")
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file("zarr.json")
+    ts.open(f"file://{tmp_path}/a|zarr3:", create=True, dtype="int8", shape=[4]).result()
+    assert b"shape" in fs.cat_file("zarr.json")
+
+
+def test_threads_read_one_filesystem_side_by_side(archive):
+    """However many ask first, all get what they ask for."""
+    fs = fsspec.filesystem("auto", fo=str(archive), skip_instance_cache=True)
+    names = [f"d{number % 2}/{number}" for number in range(20)] * 20
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(fs.cat_file, names)) == [name.partition("/")[2].encode() for name in names]
+
+
+@pytest.mark.parametrize("protocol", ["zarr3", "fsstore"])
+def test_a_context_reaches_the_store(tmp_path, protocol):
+    """Its JSON is an option of the filesystem, which is made again from its own JSON."""
+    options = {"context": {"file_io_sync": False}}
+    if protocol == "zarr3":
+        fs = fsspec.filesystem("zarr3", fo=f"file://{tmp_path}/a", **options)
+        fs = AbstractFileSystem.from_json(fs.to_json())
+        fs.pipe_file("b", b"1")
+        driver = fs.kvstore._open.driver
+    else:
+        fs = fsspec.filesystem(protocol, **options)
+        fs.pipe_file(f"file://{tmp_path}/a/b", b"1")
+        driver = sync(fs.loop, fs._locate, f"file://{tmp_path}/a/b").store.driver
+    assert (tmp_path / "a" / "b").read_bytes() == b"1"
+    assert driver.protocol.sync is False
 
 
 def test_blocking_methods_are_those_fsspec_would_make():
