@@ -1,19 +1,21 @@
 """How large an image is, and how deep its samples are, by its headers, before anything is decoded.
 
-A few bytes may promise gigabytes.  Formats that cannot (WebP holds 16383 pixels a side) or whose decoder has a limit of
-its own (AVIF) have no reader here.
+A few bytes may promise gigabytes.  A format that cannot (WebP holds 16383 pixels a side) has no reader here; of one
+whose decoder has a limit of its own (AVIF) only the depth is read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 __all__ = ["ImageSize", "image_size", "tiff_pages"]
 
 _JPEG_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # markers without a segment
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_AV1 = ((b"meta", 4), (b"iprp", 0), (b"ipco", 0), (b"av1C", 0))  # boxes of AVIF
+_AV1_BITS = {0x40: 10, 0x60: 12}
 _WIDTH, _HEIGHT, _BITS, _SAMPLES = 256, 257, 258, 277  # tags of TIFF
 _NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # types of TIFF
 
@@ -65,6 +67,29 @@ def _jpeg(data: bytes) -> ImageSize:
             at += 2 if marker in _JPEG_ALONE else 2 + length
 
 
+def _avif(data: bytes) -> ImageSize:
+    """Return the depth in the configurations of AV1 (`av1C`), of which an image has one for each of its parts."""
+    flags = [data[at + 2] & 0x60 for at, end in _boxes(data, 0, len(data), _AV1) if at + 2 < end]
+    return ImageSize(bits=max([_AV1_BITS.get(flag, 8) for flag in flags], default=8))
+
+
+def _boxes(data: bytes, at: int, end: int, path: Sequence[tuple[bytes, int]]) -> Iterator[tuple[int, int]]:
+    """Yield where the boxes lie that a path leads to: names, and how many bytes stand before what a box holds."""
+    (name, skipped), *below = path
+    while at + 8 <= end:
+        size, found = struct.unpack_from(">I4s", data, at)
+        start = at + 8
+        if size == 1:
+            (size,) = struct.unpack_from(">Q", data, start)
+            start += 8
+        stop = min(at + size, end) if size else end
+        if found == name and below:
+            yield from _boxes(data, start + skipped, stop, below)
+        elif found == name:
+            yield start + skipped, stop
+        at = max(stop, start)
+
+
 def tiff_pages(data: bytes) -> Iterator[ImageSize]:
     """Yield the sizes of the pages of a TIFF file, as far as their directories lie within it."""
     order = "<" if data[:2] == b"II" else ">"
@@ -95,4 +120,9 @@ def _first(data: bytes, form: str, length: int, value: bytes, offset: str) -> in
     return int(struct.unpack_from(form, data, at)[0]) if at + size <= len(data) else 0
 
 
-_READERS: Mapping[str, Callable[[bytes], ImageSize]] = {"bmp": _bmp, "jpeg": _jpeg, "png": _png}
+_READERS: Mapping[str, Callable[[bytes], ImageSize]] = {
+    "avif": _avif,
+    "bmp": _bmp,
+    "jpeg": _jpeg,
+    "png": _png,
+}

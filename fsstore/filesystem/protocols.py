@@ -55,7 +55,9 @@ class AutoFileSystem(KvFileSystem):
             opened, found = await enter(base, self._context)
         except (FailedPreconditionError, UnimplementedError):
             return await _file_or_directory(base)  # a format without an adapter
-        return opened if found.is_file else await _file_or_directory(opened)
+        if found.is_file:
+            return opened
+        return await _file_or_directory(opened) if found.detection is None else _as_directory(opened)
 
 
 class Zarr3FileSystem(KvFileSystem):

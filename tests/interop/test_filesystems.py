@@ -26,6 +26,7 @@ from fsstore.errors import FailedPreconditionError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract import KvPrefix, Read
+from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.view import open_view
 from fsstore.listing import list_arrays, tree
 from fsstore.mapper import get_mapper
@@ -525,3 +526,21 @@ def test_listing_leaves_chunks_out():
     nodes = _runtime.call(hierarchy(KvPrefix(recording))).nodes
     assert list(nodes) == ["a", "b", "c"]
     assert recording.calls["scan"] < 12
+
+
+def test_auto_asks_for_a_detected_directory_once(tmp_path, monkeypatch):
+    """Where an array stands there is no file: of a path without a slash no more is asked than detection asks."""
+    ts.open(f"file://{tmp_path}/a|zarr3:", create=True, dtype="uint8", shape=[4]).result()
+    asked = []
+    real = LocalDriver.read_many
+
+    async def read_many(self, reads):
+        asked.append([read.key.removeprefix(f"{tmp_path}/") for read in reads])
+        return await real(self, reads)
+
+    monkeypatch.setattr(LocalDriver, "read_many", read_many)
+    filesystem, _ = fsspec.core.url_to_fs(f"auto::file://{tmp_path}/a")
+    assert filesystem.find("") == ["zarr.json"]
+    assert asked[0] == ["a", "a"]
+    assert "a/zarr.json" in asked[1]
+    assert "a" not in sum(asked[1:], [])

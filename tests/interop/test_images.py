@@ -94,6 +94,26 @@ def test_jpeg_of_twelve_bits(tmp_path):
         ts.open(f"file://{tmp_path}/image").result()
 
 
+@pytest.mark.parametrize("bits", [10, 12])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_avif_of_more_bits(tmp_path, monkeypatch, bits, channels):
+    """Is refused by its header too, wherever in the file that stands; one of eight bits is read."""
+    pixels = np.zeros((8, 9, channels), "u2")
+    data = imagecodecs.avif_encode(pixels, bitspersample=bits)
+    pad = b"\0\0\0\x01free" + (116).to_bytes(8, "big") + bytes(100)
+    at = int.from_bytes(data[:4], "big")
+    place = tmp_path / "image"
+    place.write_bytes(imagecodecs.avif_encode(pixels.astype("u1")))
+    assert ts.open(f"file://{place}").result().shape[:2] == (8, 9)
+    monkeypatch.setattr(imagecodecs, "avif_decode", lambda *_: pytest.fail("was decoded"))
+    for stored in (data, data[:at] + pad + data[at:]):
+        place.write_bytes(stored)
+        with pytest.raises(
+            NotImplementedError, match=f"only supports uint8 images, not samples of {bits} bits"
+        ):
+            ts.open(f"file://{place}").result()
+
+
 def test_pages(tmp_path):
     """A TIFF file of several pages is opened by page."""
     (tmp_path / "image").write_bytes(_tiff(np.stack([GRAY, GRAY + 1]), photometric="minisblack"))

@@ -10,12 +10,12 @@ away does not come back, unless it was written while another resize was under wa
 
 from __future__ import annotations
 
-import random
 import sys
 
 import numpy as np
 
 import fsstore
+from tests.property.begun import Begun, possible
 
 ALWAYS, ROWS, COLUMNS = 140, 300, 480
 CHUNK = (64, 96)
@@ -37,18 +37,16 @@ class Counts:
         return ended if ended == int(self.counts[:, 0].sum()) else None
 
 
-class Worker:
+class Worker(Begun):
     """One worker; `sizes` are the extents of the resizes if they are made one after the other, under `turn`."""
 
     def __init__(self, store, number, counts, seed, *, turn=None, sizes=None):
+        super().__init__(f"{seed}/{number}", np.zeros((ROWS, COLUMNS), np.uint32))
         self.store, self.number, self.counts, self.turn, self.sizes = store, number, counts, turn, sizes
-        self.chance = random.Random(f"{seed}/{number}")
         share = COLUMNS // len(counts.counts)
         self.columns = range(number * share, (number + 1) * share)
-        self.model = np.zeros((ROWS, COLUMNS), np.uint32)
         self.known, self.known_at = np.zeros((ROWS, COLUMNS), bool), None
         self.log = {}
-        self.reads, self.writes, self.error = [], [], None
 
     def box(self, first, last):
         """Return a selection of rows from a range, and of own columns."""
@@ -64,12 +62,6 @@ class Worker:
         value = 1000 * (len(self.log) + 1) + self.number
         self.log[value] = [box, None]
         return value
-
-    def changed(self, box, value):
-        """Note what a write changes; reads under way may show it."""
-        self.model[box] = value
-        for _, where, allowed, _ in self.reads:
-            allowed.append(self.model[where].copy())
 
     def write(self):
         """Begin to write rows that are in every shape."""
@@ -99,30 +91,20 @@ class Worker:
         box = self.box(0, self.chance.choice([ALWAYS, ROWS]))
         quiet, ended = self.counts.quiet(), self.counts.ended()
         known = self.known[box].copy() if quiet is not None and quiet == self.known_at else None
-        self.reads.append((self.store[box].read(), box, [self.model[box].copy()], (quiet, ended, known)))
+        self.reads.append((self.store[box].read(), box, [self.model[box].copy()], quiet, ended, known))
 
-    def look(self):
-        """Wait for something that was begun, in any order."""
-        pile = self.chance.choice([self.writes, self.reads])
-        if not pile:
-            return
-        one = pile.pop(self.chance.randrange(len(pile)))
-        if pile is self.writes:
-            one.result(60)
-            return
-        future, box, allowed, (quiet, ended, known) = one
+    def check(self, future, box, allowed, quiet, ended, known):
+        """Wait for a read and check what it shows."""
         try:
             found = future.result(60)
         except fsstore.errors.OutOfRangeError:
             assert box[0].stop > ALWAYS
             return
-        possible = np.zeros(found.shape, bool)
-        for each in allowed:
-            possible |= found == each
+        wrong = ~possible(found, allowed)
         always = max(0, ALWAYS - box[0].start)
-        assert possible[:always].all(), (box, found[:always][~possible[:always]][:5])
+        assert not wrong[:always].any(), (box, found[:always][wrong[:always]][:5])
         if known is not None and self.counts.quiet() == quiet:
-            assert possible[known].all(), (box, found[known & ~possible][:5], quiet)
+            assert not wrong[known].any(), (box, found[known & wrong][:5], quiet)
         self.check_log(found, box, ended)
 
     def check_log(self, found, box, ended):
@@ -161,10 +143,7 @@ class Worker:
         actions = [self.write] * 3 + [self.write_where_it_may_end] * 3 + [self.read] * 4 + [self.look] * 6
         actions += [self.resize]
         try:
-            for _ in range(steps):
-                self.chance.choice(actions)()
-            while self.writes or self.reads:
-                self.look()
+            self.steps(actions, steps)
         except BaseException as error:  # noqa: BLE001  # the test raises it
             error.add_note(f"worker {self.number}")
             self.error = error

@@ -8,7 +8,6 @@ last write of each thread left it.
 
 from __future__ import annotations
 
-import random
 import threading
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 import fsstore
 from fsstore.chunk import joint_write, write_order
 from fsstore.kvstore.memory import MemoryKind
+from tests.property.begun import Begun, possible
 from tests.unit.test_write_order import Far
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -30,16 +30,13 @@ CACHE = {"cache_pool": {"total_bytes_limit": 3_000_000}}
 PLACES = ["memory", "far", "file", "cached"]
 
 
-class Worker:
+class Worker(Begun):
     """One thread: its rows, what it wrote, and what it began and has not looked at."""
 
     def __init__(self, store, number, rows, log, seed):
+        super().__init__(f"{seed}/{number}", np.zeros(store.shape, np.uint32))
         self.store, self.log, self.rows = store, log, rows
-        self.chance = random.Random(f"{seed}/{number}")
         self.number, self.written = number, 0
-        self.model = np.zeros(store.shape, np.uint32)
-        self.writes, self.reads = [], []
-        self.error = None
 
     def fresh(self):
         """Return a number that nobody has written."""
@@ -59,11 +56,9 @@ class Worker:
         return tuple(box)
 
     def changed(self, box, value):
-        """Note what a write changes; reads under way may show it."""
+        """Note what a write changes, also for others."""
         self.log.append((box, value))
-        self.model[box] = value
-        for _, other, allowed in self.reads:
-            allowed.append(self.model[other].copy())
+        super().changed(box, value)
 
     def write(self):
         """Begin to write a part of the own rows."""
@@ -106,30 +101,17 @@ class Worker:
                 allowed[known[value]] = True
                 assert allowed[shown == value].all(), (value, box)
 
-    def look(self):
-        """Wait for something that was begun, in any order."""
-        pile = self.chance.choice([self.writes, self.reads])
-        if not pile:
-            return
-        one = pile.pop(self.chance.randrange(len(pile)))
-        if pile is self.writes:
-            one.result(60)
-            return
-        future, box, allowed = one
+    def check(self, future, box, allowed):
+        """Wait for a read and check what it shows."""
         found = future.result(60)
-        possible = np.zeros(found.shape, bool)
-        for each in allowed:
-            possible |= found == each
-        assert possible.all(), (box, found[~possible][:5], [each[~possible][:5] for each in allowed[:3]])
+        wrong = ~possible(found, allowed)
+        assert not wrong.any(), (box, found[wrong][:5], [each[wrong][:5] for each in allowed[:3]])
 
     def run(self, steps):
         """Do what comes, then look at everything."""
         actions = [self.write] * 5 + [self.read] * 3 + [self.look] * 5 + [self.commit]
         try:
-            for _ in range(steps):
-                self.chance.choice(actions)()
-            while self.writes or self.reads:
-                self.look()
+            self.steps(actions, steps)
         except BaseException as error:  # noqa: BLE001  # the test raises it
             self.error = error
 

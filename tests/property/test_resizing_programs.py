@@ -97,6 +97,7 @@ def check(store, model, known, columns, *, is_last):
         np.testing.assert_array_equal(found[:, own][known], model[:rows, own][known])
 
 
+ROOT = Path(__file__).parents[2]
 PLACES = ["memory", "far", "file", "apart", "cached"]
 
 
@@ -121,13 +122,22 @@ def run_processes(seed, folder, *, workers=3, steps=60):
     counts = counts_of(folder, workers)
     created(f"file://{folder}/a/", SHARD if seed % 2 else ZSTD, None)
     url = f"file://{folder}/a/|zarr3:"
-    script = resize_worker.__file__
     with ExitStack() as stack:
         processes = []
         for number in range(workers):
-            command = [sys.executable, script, url, folder / "counts", number, workers, seed, steps]
+            command = [
+                sys.executable,
+                "-m",
+                resize_worker.__name__,
+                url,
+                folder / "counts",
+                number,
+                workers,
+                seed,
+                steps,
+            ]
             process = subprocess.Popen(  # noqa: S603  # our own script
-                list(map(str, command)), stderr=subprocess.PIPE, text=True
+                list(map(str, command)), cwd=ROOT, stderr=subprocess.PIPE, text=True
             )
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
