@@ -118,6 +118,25 @@ def small_zstd(folder: Path) -> Mapping[str, Contender]:
     return readers(prepare(folder, (256, 256, 256), (16, 16, 16), [BYTES, ZSTD]), everything)
 
 
+@workload("read 64 chunks of 64 KB, zstd", size=4 * MEBIBYTE)
+def middle_zstd(folder: Path) -> Mapping[str, Contender]:
+    """4 MiB in 64 chunks of 32³: begun, made and over within a few wake-ups of a thread."""
+    return readers(prepare(folder, (128, 128, 128), (32, 32, 32), [BYTES, ZSTD]), everything)
+
+
+@workload("read 64 chunks of 64 KB, blosc", size=4 * MEBIBYTE)
+def middle_blosc(folder: Path) -> Mapping[str, Contender]:
+    """The same with blosc, whose decoding is little more than a copy."""
+    return readers(prepare(folder, (128, 128, 128), (32, 32, 32), [BYTES, BLOSC]), everything)
+
+
+@workload("read a part of 8 chunks of 220 KB, zstd")
+def middle_part(folder: Path) -> Mapping[str, Contender]:
+    """A corner of 64³ in chunks of 48³."""
+    spec = prepare(folder, (128, 128, 128), (48, 48, 48), [BYTES, ZSTD])
+    return readers(spec, lambda array: array[:64, :64, :64])
+
+
 def sharded(sub: int, codecs: list[Any]) -> dict[str, Any]:
     """Return the codec of shards of 256³ with sub-chunks of one size."""
     return {
@@ -145,6 +164,13 @@ def shard(folder: Path) -> Mapping[str, Contender]:
 def shard_raw(folder: Path) -> Mapping[str, Contender]:
     """32 MiB in one shard of sub-chunks of 16³: the cost per sub-chunk."""
     return readers(shards(folder, 256, 16, [BYTES]), everything)
+
+
+@workload("read 8 sub-chunks of 512 KB of a shard, zstd", size=4 * MEBIBYTE)
+def shard_part(folder: Path) -> Mapping[str, Contender]:
+    """A part of 128³ of a shard of 64³ sub-chunks."""
+    spec = shards(folder, 256, 64, [BYTES, ZSTD])
+    return readers(spec, lambda array: array[:128, :128, :128])
 
 
 @workload("read a corner of a shard")

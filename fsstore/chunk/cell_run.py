@@ -76,10 +76,12 @@ class CellRun(Sequence[Cell]):
 
     def __iter__(self) -> Iterator[Cell]:
         """Yield the cells."""
-        chosen = [
-            [segments[place] for place in places]
-            for segments, places in zip(self._segments, self._places(), strict=True)
-        ]
+        chosen = []
+        for segments, places in zip(self._segments, self._places(), strict=True):
+            made = {
+                place: segments[place] for place in set(places)
+            }  # of 64 cells in a cube, 12 instead of 192
+            chosen.append(list(map(made.__getitem__, places)))
         return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
 
     def _places(self) -> list[Sequence[int]]:

@@ -33,6 +33,8 @@ def checksum(data: Any) -> int:
 class BoundCrc32c:
     """The checksum bound to bytes of one size or of any size."""
 
+    effort: ClassVar[float] = 0.1
+
     __slots__ = ("encoded", "size")
 
     def __init__(self, decoded: ByteSpec) -> None:

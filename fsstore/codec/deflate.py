@@ -64,6 +64,8 @@ def _fast(framing: Framing) -> tuple[Callable[..., Any], tuple[type[Exception], 
 class BoundDeflate:
     """Deflate with one framing, bound to bytes of one size or of any size."""
 
+    effort: ClassVar[float] = 2.5
+
     __slots__ = ("_fast", "_level", "_window", "decoded", "encoded", "framing")
 
     def __init__(self, decoded: ByteSpec, framing: Framing, level: int) -> None:

@@ -19,8 +19,21 @@ BIG = {"name": "bytes", "configuration": {"endian": "big"}}
 TURNED = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
 ZSTD = {"name": "zstd", "configuration": {"level": 1}}
 GZIP = {"name": "gzip", "configuration": {"level": 1}}
+BLOSC = {
+    "name": "blosc",
+    "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 2, "blocksize": 0},
+}
 CRC = {"name": "crc32c"}
-TOGETHER = [[LITTLE], [BIG], [TURNED, LITTLE], [LITTLE, ZSTD], [TURNED, BIG, ZSTD], [LITTLE, ZSTD, CRC]]
+TOGETHER = [
+    [LITTLE],
+    [BIG],
+    [TURNED, LITTLE],
+    [LITTLE, ZSTD],
+    [TURNED, BIG, ZSTD],
+    [LITTLE, ZSTD, CRC],
+    [LITTLE, BLOSC],
+    [TURNED, BIG, BLOSC, CRC],
+]
 
 
 def frames(count: int = 5) -> list[bytes]:
