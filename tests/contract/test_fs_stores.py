@@ -73,7 +73,9 @@ def nested_live(tmp_path):
     """A live filesystem with a root in another one, which has no coroutines."""
     (tmp_path / "below").mkdir(exist_ok=True)
     filesystem = DirFileSystem(str(tmp_path / "below"), fsspec.filesystem("file"))
-    return KvPrefix(from_live(filesystem).driver, f"{next(NUMBERS)}/")
+    live = from_live(filesystem)
+    assert f"/{live.path}" == f"{tmp_path}/below/"  # the driver itself is that of all local files
+    return live._replace(path=f"{live.path}{next(NUMBERS)}/")
 
 
 def rootless_mapper(tmp_path):
