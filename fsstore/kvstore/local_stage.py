@@ -84,9 +84,9 @@ class Staged:
     stamp: Stamp
     held: Held | None = None
     target: bytes = b""
+    folder: bytes = b""
     exclusive: bool = False
     size: int = 0
-    before: os.stat_result | None = None
 
     def publish(self, dirty: set[bytes]) -> Stamp:
         """Give the file its name."""
@@ -94,13 +94,11 @@ class Staged:
             return self.stamp
         generation = self.stamp.generation
         if not self.exclusive:
-            if self.before is not None:
-                hold_space(self.target, self.before)
             _rename(self.held.path, self.target)
             self.held.temporary = False
         elif not _link(self.held.path, self.target):
             generation = UNKNOWN
-        dirty.add(parent(self.target))
+        dirty.add(self.folder)
         self.stamp = Stamp(generation, now())
         return self.stamp
 
@@ -125,12 +123,14 @@ def stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wa
             return None
         held = free
     exclusive = protocol.mode == "none" and write.if_equal == NO_VALUE
-    staged = Staged(Stamp(), held, path, exclusive)
+    staged = Staged(Stamp(), held, path, parent(path), exclusive)
     try:
         before = _status(path)
         if _holds(write.if_equal, before):
             status = _fill(held, write.value, before, early=protocol.sync)
-            staged.stamp, staged.size, staged.before = Stamp(generation_of(status)), status.st_size, before
+            staged.stamp, staged.size = Stamp(generation_of(status)), status.st_size
+            if before is not None:
+                hold_space(path, before)
             return staged
     except BaseException:
         staged.let_go()

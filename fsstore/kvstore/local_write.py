@@ -1,10 +1,10 @@
 """Writing local files so that a key has its old or its new value, whatever happens, and no update is lost.
 
 The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key (`local_stage`); then
-the directory is synced.  In a batch each directory is synced once, at the end: nothing is promised before the batch
-is answered.  For the same reason the files of a batch are synced in groups: all of a group are written before the
-first is synced, so that the disk takes them together.  What nobody waits for comes after the answer: the space of
-replaced files (`local_space`).
+the directory is synced.  In a batch each directory is synced when its last file has its name: nothing is promised
+before the batch is answered.  For the same reason the files of a batch are synced in groups: all of a group are
+written before the first is synced, so that the disk takes them together.  What nobody waits for comes after the
+answer: the space of replaced files (`local_space`).
 The parents of directories made on the way are synced too; TensorStore leaves them, and a crash may lose the array.
 """
 
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from fsstore import _runtime
@@ -33,6 +35,8 @@ _THREADS = 8  # more gains nothing: the disk's journal is the bottleneck
 _GROUP = (
     16  # files of a thread that are synced together: each is an open file, and a lock that others wait for
 )
+_FEW = 16  # files of a batch
+_HELPERS = 3  # that see to them, beside the thread that waits
 _LARGE_BYTES = 1024 * 1024  # of a file that a thread is worth
 _GROUP_BYTES = 8 * 1024 * 1024
 
@@ -68,27 +72,27 @@ def write_late(
     They never wait for the disk: other threads do, so that no core is idle while there is something to make.
     """
     is_alone = len(makes) == 1
+
+    def begin(publisher: _Publisher, make: Callable[[], LateWrite]) -> Staged | LateWrite:
+        """Make a write and stage it, or only make it if that would mean to wait while other locks are held."""
+        made = _in_one_piece(make()) if protocol.mode == "non_atomic" else make()
+        one = stage(made, protocol, dirty, wait=is_alone) if is_alone or made.value is not None else None
+        if one is None:
+            return made
+        publisher.take(one, is_alone=is_alone)
+        return one
+
     with _answered(protocol) as dirty:
         with _Publisher(protocol, dirty, threads or _THREADS) as publisher:
-
-            def begin(make: Callable[[], LateWrite]) -> Staged | LateWrite:
-                """Make a write and stage it, or only make it if that would mean to wait while other locks are held."""
-                made = _in_one_piece(make()) if protocol.mode == "non_atomic" else make()
-                one = (
-                    stage(made, protocol, dirty, wait=is_alone)
-                    if is_alone or made.value is not None
-                    else None
-                )
-                if one is None:
-                    return made
-                publisher.take(one, is_alone=is_alone)
-                return one
-
-            begun = _runtime.map_blocking(begin, makes, limit=makers)
+            steps: list[Callable[[], Staged | LateWrite | None]]
+            steps = [partial(begin, publisher, make) for make in makes]
+            if 1 < len(makes) <= _FEW:
+                steps.append(publisher.begin_few)
+            begun = _runtime.map_blocking(lambda step: step(), steps, limit=makers)
             publisher.finish()
         left = [one for one in begun if isinstance(one, LateWrite)]
         others = iter(_shared(lambda part: _write_some(part, protocol, dirty), left, protocol, threads))
-    return [one.stamp if isinstance(one, Staged) else next(others) for one in begun]
+    return [one.stamp if isinstance(one, Staged) else next(others) for one in begun if one is not None]
 
 
 def _in_one_piece(write: LateWrite) -> LateWrite:
@@ -101,51 +105,90 @@ def _in_one_piece(write: LateWrite) -> LateWrite:
 class _Publisher:
     """Makes staged writes durable and gives them their names, on other threads than those that make them.
 
-    Large ones are begun with at once.  Small ones are sent to the disk, and seen to all together when all are there:
-    one by one they would take 1.05 to 1.3 of the time, for each makes the disk write what is common to all.
+    Large ones are begun with at once.  Small ones are sent to the disk, and seen to when nothing is left to be begun:
+    before that they would take 1.05 to 1.3 of the time, for each makes the disk write what is common to all.  Of a few
+    the last in a directory syncs it while others are still at theirs: a twentieth less; of many, a tenth more.
     """
 
     def __init__(self, protocol: Protocol, dirty: set[bytes], threads: int) -> None:
         self._protocol, self._dirty, self._threads = protocol, dirty, threads
         self._room = threading.BoundedSemaphore(threads)
-        self._small: list[Staged] = []
         self._jobs: list[ThreadFuture[None]] = []
+        self._small: deque[Staged] = deque()
+        self._lock = threading.Lock()
+        self._left: Counter[bytes] = Counter()  # of the small ones, by directory
 
     def take(self, one: Staged, *, is_alone: bool) -> None:
         """Take over a write; one that is alone is left for `finish`."""
         if one.held is None:
             return
-        if is_alone or one.size < _LARGE_BYTES:
-            self._small.append(one)
-            if not is_alone and self._protocol.sync and begin_writeback is not None:
-                begin_writeback(one.held.fd)
-        else:
+        if one.size >= _LARGE_BYTES and not is_alone:
             self._room.acquire()
-            self._jobs.append(_runtime.submit(self._see_to, one, kind="io"))
+            self._jobs.append(_runtime.submit(self._see_to_large, one, kind="io"))
+            return
+        if not is_alone and self._protocol.sync and begin_writeback is not None:
+            begin_writeback(one.held.fd)
+        with self._lock:
+            self._left[one.folder] += 1
+        self._small.append(one)
+
+    def begin_few(self) -> None:
+        """Begin with the small ones, if they are few, while the last of all are still being made."""
+        helpers = min(_HELPERS, self._threads - 1, len(self._small)) if self._protocol.sync else 0
+        for _ in range(helpers):
+            self._jobs.append(_runtime.submit(self._see_to_few, kind="io"))
 
     def finish(self) -> None:
         """Return when all that was taken over is published."""
-        _shared(self._publish, self._small, self._protocol, self._threads)
+        if len(self._small) > _FEW:
+            many, self._small = list(self._small), deque()
+            with _letting_go(many):
+                _shared(
+                    lambda part: _publish(part, self._protocol, self._dirty),
+                    many,
+                    self._protocol,
+                    self._threads,
+                )
+        self._see_to_few()
         for job in self._jobs:
             job.result()
 
-    def _see_to(self, one: Staged) -> None:
+    def _see_to_large(self, one: Staged) -> None:
         try:
-            with _letting_go([one]):
-                self._publish([one])
+            self._publish(one, self._dirty)
         finally:
             self._room.release()
 
-    def _publish(self, group: Sequence[Staged]) -> list[Stamp]:
-        return _publish(group, self._protocol, self._dirty)
+    def _see_to_few(self) -> None:
+        while self._small:
+            try:
+                one = self._small.popleft()
+            except IndexError:  # another thread took it
+                return
+            self._publish(one, set())
+            with self._lock:
+                self._left[one.folder] -= 1
+                is_last = not self._left[one.folder]
+            if is_last and self._protocol.sync:
+                _sync_directory(one.folder)
+
+    def _publish(self, one: Staged, dirty: set[bytes]) -> None:
+        try:
+            _publish([one], self._protocol, dirty)
+        finally:
+            one.let_go()
 
     def __enter__(self) -> _Publisher:
         """Begin."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Give up the locks, also after a failure."""
-        with _letting_go(self._small):
+        """Wait for what is under way, and give up what is left after a failure."""
+        dropped = []
+        with suppress(IndexError):
+            while True:
+                dropped.append(self._small.popleft())
+        with _letting_go(dropped):
             wait(self._jobs)
 
 

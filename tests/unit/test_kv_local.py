@@ -500,8 +500,11 @@ def test_a_batch_of_values_deletions_and_failed_conditions(tmp_path, put):
     assert sorted(os.listdir(tmp_path)) == ["new", "old", "other"]
 
 
-def test_a_value_is_written_before_the_next_is_made(tmp_path, monkeypatch):
-    """A thread that makes several has each on its way to the disk first; all are synced before any has its name."""
+@pytest.mark.parametrize(
+    ("count", "published"), [(3, ["fsync", "rename"] * 3), (20, ["fsync"] * 20 + ["rename"] * 20)]
+)
+def test_a_value_is_written_before_the_next_is_made(tmp_path, monkeypatch, count, published):
+    """A thread that makes several has each on its way to the disk first; then they are published, many together."""
     calls = recorded(monkeypatch, "write", "fsync", "rename")
     monkeypatch.setattr(local_write, "begin_writeback", lambda fd: calls.append("begin"))
     monkeypatch.setattr(local_stage, "begin_writeback", None)
@@ -510,8 +513,28 @@ def test_a_value_is_written_before_the_next_is_made(tmp_path, monkeypatch):
         calls.append("make")
         return LateWrite(f"{tmp_path}/{n}", b"v")
 
-    drive(LocalDriver(io_limit=1).write_late([partial(make, n) for n in range(3)], 1))
-    assert calls == ["make", "write", "begin"] * 3 + ["fsync"] * 3 + ["rename"] * 3 + ["fsync"]
+    drive(LocalDriver(io_limit=1).write_late([partial(make, n) for n in range(count)], 1))
+    assert calls == ["make", "write", "begin"] * count + [*published, "fsync"]
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_directories_are_synced_when_their_last_file_has_its_name(tmp_path, monkeypatch, count):
+    """Whichever thread is the last, each is synced after its renames, and by itself."""
+    events = []
+    rename, sync = os.rename, local_write._sync_directory
+    monkeypatch.setattr(
+        os, "rename", lambda old, new: (rename(old, new), events.append(os.path.dirname(new)))
+    )
+    monkeypatch.setattr(local_write, "_sync_directory", lambda path: (events.append((path,)), sync(path)))
+    names = [f"{n % 4}/{n}" for n in range(count)]
+    for _ in range(5):
+        events.clear()
+        drive(LocalDriver().write_late([partial(LateWrite, f"{tmp_path}/{name}", b"v") for name in names], 2))
+        for n in range(4):
+            mine = [event for event in events if os.fsencode(f"{tmp_path}/{n}") in (event, *event[:1])]
+            assert len(mine) > count // 4
+            assert isinstance(mine[-1], tuple)
+            assert sum(isinstance(event, bytes) for event in mine) == count // 4
 
 
 @pytest.mark.parametrize("large", [2, 10])
