@@ -161,7 +161,7 @@ def test_local_files(tmp_path, monkeypatch, mode, operation):
     for caught in interrupted(lambda: run(OPERATIONS[operation](driver))):
         found = Path("a/k").read_bytes() if Path("a/k").exists() else None
         assert found in {b"old", b"new", None} or mode == "non_atomic"
-        assert eventually(lambda: descriptors() == before)
+        assert eventually(lambda: descriptors() <= before)  # what earlier tests left may be closed meanwhile
         held = eventually(lambda: hold_if_free(b"a/k", mode, set()))
         assert held is not None
         held.let_go()
