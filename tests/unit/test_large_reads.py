@@ -7,7 +7,6 @@ import pytest
 
 import fsstore
 from fsstore import _runtime
-from fsstore.chunk import read as reading
 from fsstore.errors import StoreError
 
 SIDE = 2048
@@ -30,34 +29,20 @@ def part(store):
     return store[:, ::512, ::4]
 
 
-@pytest.fixture
-def threads(monkeypatch):
-    """Return the threads that decode."""
-    seen = []
-    decode = reading.decode
-
-    def noting(window, answers):
-        seen.append(threading.current_thread())
-        decode(window, answers)
-
-    monkeypatch.setattr(reading, "decode", noting)
-    return seen
-
-
-def test_workers_make_it(spec, threads):
+def test_workers_make_it(spec, decoding_threads):
     """Each chunk is decoded by a worker for itself, not by the thread that waits."""
     found = part(fsstore.open(spec).result()).read().result()
     assert (found == np.arange(CHUNKS)[:, None, None]).all()
-    assert len(threads) == CHUNKS
-    assert threading.current_thread() not in threads
+    assert len(decoding_threads) == CHUNKS
+    assert threading.current_thread() not in decoding_threads
 
 
-def test_the_limit_of_workers_holds(spec, threads):
+def test_the_limit_of_workers_holds(spec, decoding_threads):
     """An array that may use one thread is decoded by one."""
     one = fsstore.Context({"data_copy_concurrency": {"limit": 1}})
     part(fsstore.open(spec, context=one).result()).read().result()
-    assert len(threads) == CHUNKS
-    assert len(set(threads)) == 1
+    assert len(decoding_threads) == CHUNKS
+    assert len(set(decoding_threads)) == 1
 
 
 def test_workers_may_wait_for_one(spec):

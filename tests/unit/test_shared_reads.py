@@ -54,18 +54,10 @@ def values(shape=(16, SIDE, SIDE)):
 
 
 @pytest.fixture
-def threads(monkeypatch):
+def threads(decoding_threads, monkeypatch):
     """Return the threads that decode, of two that this machine has."""
     monkeypatch.setattr(_runtime, "core_count", lambda: 2)
-    seen = []
-    decode = reading.decode
-
-    def noting(window, answers):
-        seen.append(threading.current_thread())
-        decode(window, answers)
-
-    monkeypatch.setattr(reading, "decode", noting)
-    return seen
+    return decoding_threads
 
 
 @pytest.fixture
