@@ -15,6 +15,7 @@ import tomllib
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,42 +63,35 @@ EVERYONE = ("",)
 ALLOWED: dict[str, tuple[str, ...]] = {
     "numpy": EVERYONE,
     "ml_dtypes": EVERYONE,
-    "fsspec": ("_runtime", "kvstore.fs", "kvstore.roots", "kvstore.reference", "filesystem", "interop"),
+    "fsspec": ("kvstore.fs", "kvstore.reference", "filesystem"),
     "numcodecs": ("codec",),
-    "zstandard": ("codec", "compression", "kvstore.ocdbt", "kvstore.reference", "kvstore.zip"),
+    "zstandard": ("codec", "compression", "kvstore.ocdbt", "kvstore.zip"),
     "imagecodecs": ("codec", "driver.image"),
     "eccodes": ("codec.kerchunk_v2",),
     "msgpack": ("codec.object_list",),
     "pcodec": ("codec.numeric_v2",),
     "zfpy": ("codec.numeric_v2",),
-    "zlib_ng": ("codec", "kvstore"),
-    "isal": ("codec", "kvstore"),
+    "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
-    "ujson": ("_json", "kvstore.reference"),
     "pyarrow": ("kvstore.reference",),
     "fastparquet": ("kvstore.reference",),
     "obstore": ("kvstore",),
-    "upath": ("kvstore", "interop"),
     "aiohttp": ("kvstore.fs_http", "kvstore.reference.web_root"),
     "yarl": ("kvstore.fs_http",),
     "botocore": ("kvstore.root",),
-    "zarr": ("interop", "kvstore.live"),
+    "zarr": ("kvstore.live",),
     "xarray": ("interop",),
     "dask": ("interop",),
-    "pandas": ("interop", "kvstore.reference"),
+    "pandas": ("kvstore.reference",),
     "kerchunk": ("kvstore.reference.scan",),
     "tifffile": ("kvstore.reference.scan",),
     "astropy": ("kvstore.reference.scan",),
-    "pytest": ("testing",),
-    "hypothesis": ("testing",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.
 UNDECLARED = {
     "fastparquet": "reads parquet where pyarrow is not installed",
     "pandas": "comes with fastparquet, whose results it holds",
-    "pytest": "plug-in authors who use the batteries have it",
-    "hypothesis": "plug-in authors who use the batteries have it",
 }
 
 # What opening an array may not pull in unless the array needs it.
@@ -148,6 +142,18 @@ def arrows() -> list[tuple[str, str]]:
             if target == "fsstore" or target.startswith("fsstore."):
                 found.append((name, target.removeprefix("fsstore").removeprefix(".")))
     return sorted(found)
+
+
+@cache
+def third_party() -> dict[str, set[str]]:
+    """Return the modules of others that the package imports, and which of its modules import each."""
+    found: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        for target in imported(name, path):
+            top = target.split(".")[0]
+            if top != "fsstore" and top not in sys.stdlib_module_names:
+                found.setdefault(top, set()).add(name)
+    return found
 
 
 def _covers(owner: str, name: str) -> bool:
@@ -239,29 +245,46 @@ def _targets(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 def test_third_party_modules_stay_where_they_belong():
     """Each third-party module is imported only by those that own the contact with it."""
-    problems = []
-    for name, path in modules().items():
-        for target in imported(name, path):
-            top = target.split(".")[0]
-            if top == "fsstore" or top in sys.stdlib_module_names:
-                continue
-            owners = ALLOWED.get(top, ())
-            if owners is not EVERYONE and not any(_covers(owner, name) for owner in owners):
-                problems.append(f"{name} imports {target}")
+    found = third_party()
+    problems = [
+        f"{name} imports {top}"
+        for top, importers in found.items()
+        for name in importers
+        if not any(_covers(owner, name) for owner in ALLOWED.get(top, ())) and ALLOWED.get(top) != EVERYONE
+    ]
     assert not problems, "\n" + "\n".join(sorted(problems))
 
 
-def test_third_party_modules_are_declared():
+def test_permissions_to_import_are_needed():
+    """No module is listed as an importer of what it does not import any more."""
+    found = third_party()
+    problems = [
+        f"{owner} does not import {top}"
+        for top, owners in ALLOWED.items()
+        for owner in owners
+        if not any(not owner or _covers(owner, name) for name in found.get(top, ()))
+    ]
+    assert not problems, "\n" + "\n".join(sorted(problems))
+
+
+def test_what_is_imported_is_declared():
     """Whatever the package imports is a dependency or stands in an extra."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = _project()
     declared = list(project["dependencies"])
     for extra in project["optional-dependencies"].values():
         declared += extra
     names = {_distribution(requirement) for requirement in declared}
-    used = {target.split(".")[0] for name, path in modules().items() for target in imported(name, path)}
-    third_party = used - set(sys.stdlib_module_names) - {"fsstore", *UNDECLARED}
-    called = {"upath": "universal_pathlib"}
-    assert {called.get(name, name) for name in third_party} <= names
+    assert set(third_party()) - set(UNDECLARED) <= names
+
+
+def test_what_is_always_installed_is_imported():
+    """No dependency is left of what the package does not import any more."""
+    needed = {_distribution(requirement) for requirement in _project()["dependencies"]}
+    assert needed <= set(third_party())
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def _distribution(requirement: str) -> str:
