@@ -6,7 +6,7 @@ VENV := .venv
 NEWEST := 3.13
 NEWEST_VENV := .venv-$(NEWEST)
 JOBS ?= 2
-LINTED := fsstore tests benchmarks examples conftest.py
+LINTED := fsstore tests benchmarks examples docs conftest.py
 
 # Tests that are about the interpreter rather than about the source text.
 NEWEST_TESTS := tests/unit tests/contract tests/interop
@@ -81,7 +81,7 @@ check-types: $(VENV)/.development
 	$(VENV)/bin/mypy
 
 check-docs: $(VENV)/.development
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 format: $(VENV)/.development
 	$(VENV)/bin/ruff check --fix $(LINTED)
