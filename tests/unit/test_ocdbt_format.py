@@ -1,5 +1,6 @@
 """The stored form of OCDBT: the worked examples of the format, round trips, limits, and refusals."""
 
+import random
 import struct
 
 import google_crc32c
@@ -19,7 +20,7 @@ from fsstore.kvstore.ocdbt import envelope
 from fsstore.kvstore.ocdbt.config import Config, parse_constraints
 from fsstore.kvstore.ocdbt.data_file import DataFile, Location, decode_files, encode_files
 from fsstore.kvstore.ocdbt.generation import value_generation
-from fsstore.kvstore.ocdbt.key_column import key_lengths, shared_prefixes, take_keys
+from fsstore.kvstore.ocdbt.key_column import encode_keys, key_lengths, shared_prefixes, take_keys
 from fsstore.kvstore.ocdbt.key_texts import keys_bytes, keys_texts
 from fsstore.kvstore.ocdbt.leaf import INLINE
 from fsstore.kvstore.ocdbt.leaf_merge import leaf_of
@@ -224,6 +225,35 @@ def test_shared_prefixes_in_blocks(monkeypatch):
     keys = [b"%05d" % number for number in range(0, 99999, 7)]
     wanted = [next(i for i in range(5) if a[i] != b[i]) for a, b in zip(keys, keys[1:])]
     assert shared_prefixes(keys, key_lengths(keys)).tolist() == wanted
+
+
+def _key_column(keys, at_most=2**16):
+    """Return the stored form of keys, of which none shares more than so many letters with the one before."""
+    lengths = key_lengths(keys)
+    shared = np.minimum(shared_prefixes(keys, lengths), at_most)
+    return Cursor(b"".join(encode_keys(keys, shared, lengths)), "keys")
+
+
+@pytest.mark.parametrize("letters", [b"ab", b"0123456789/\n", bytes(range(1, 256)), bytes(range(256))])
+@pytest.mark.parametrize(("count", "longest"), [(1, 0), (20, 8), (3000, 8), (3000, 70)])
+@pytest.mark.parametrize("at_most", [0, 2, 2**16])
+def test_keys_are_rebuilt(letters, count, longest, at_most):
+    """Keys come back, few or many, short or long, with zeros or without, and shared as little as the writer liked."""
+    choice = random.Random(count)
+    keys = sorted({bytes(choice.choices(letters, k=choice.randint(0, longest))) for _ in range(count)})
+    cursor = _key_column(keys, at_most)
+    assert take_keys(cursor, len(keys), subtrees=False)[0] == keys
+    cursor.finish()
+
+
+@pytest.mark.parametrize("count", [3, 3000])
+@pytest.mark.parametrize("key", [b"00001", b"00000", b"0000", b""])
+def test_keys_must_rise(count, key):
+    """A key that is not greater than the one before is damage, in a small node and in a large one."""
+    keys = [b"%05d" % number for number in range(count)]
+    keys[2] = key
+    with pytest.raises(DataLossError, match="not strictly increasing"):
+        take_keys(_key_column(keys), count, subtrees=False)
 
 
 def test_data_file_table():
