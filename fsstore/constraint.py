@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from fsstore.errors import StoreError
+from fsstore.index.domain import check_rank
 
 __all__ = [
-    "MAX_RANK",
     "Bound",
     "Vector",
     "braced",
@@ -35,8 +35,6 @@ T = TypeVar("T")
 Bound: TypeAlias = tuple[T, bool] | None
 Vector: TypeAlias = tuple[Bound[T], ...] | None
 
-MAX_RANK = 32
-
 
 def braced(values: Sequence[object]) -> str:
     """Return values as messages print them: `{1, 2}`."""
@@ -45,8 +43,7 @@ def braced(values: Sequence[object]) -> str:
 
 def checked_rank(new: int, existing: int) -> int:
     """Return the rank both agree on; -1 says nothing.  Raises `StoreError` for a bad or different one."""
-    if not 0 <= new <= MAX_RANK:
-        raise StoreError(f"Rank {new} is outside valid range [0, {MAX_RANK}]")
+    check_rank(new)
     if existing not in (-1, new):
         raise StoreError(f"Rank {new} does not match existing rank {existing}")
     return new

@@ -23,6 +23,7 @@ __all__ = [
     "Locking",
     "ResourceKind",
     "duration",
+    "duration_text",
     "kind_of",
     "kind_of_member",
 ]
@@ -43,6 +44,12 @@ def duration(value: Any) -> float:
         raise expected('duration such as "60s"', value)
     sign = -1.0 if value.startswith("-") else 1.0
     return sign * sum(float(amount) * _UNITS[unit] for amount, unit in parts)
+
+
+def duration_text(value: Any) -> str:
+    """Parse a duration, left as it is."""
+    duration(value)
+    return string(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +133,6 @@ def _locking_value(config: Mapping[str, Any]) -> Locking:
     return Locking(config.get("mode", "os"), duration(config.get("acquire_timeout", "60s")))
 
 
-def _checked_duration(value: Any) -> str:
-    duration(value)
-    return string(value)
-
-
 def _memory_storage(_: Json) -> Any:
     from fsstore.kvstore.memory import MemoryStorage
 
@@ -142,7 +144,7 @@ REQUEST_RETRIES: Mapping[str, Any] = {"initial_delay": "1s", "max_delay": "32s",
 
 
 def _retries(name: str, defaults: Mapping[str, Any]) -> ResourceKind:
-    parsers = {"initial_delay": _checked_duration, "max_delay": _checked_duration, "max_retries": integer(0)}
+    parsers = {"initial_delay": duration_text, "max_delay": duration_text, "max_retries": integer(0)}
     parse = _members({member: (parser, defaults[member]) for member, parser in parsers.items()})
     return ResourceKind(name, parse, dict, {}, defaults)
 
@@ -165,7 +167,7 @@ KINDS: Mapping[str, ResourceKind] = {
             _members(
                 {
                     "mode": (one_of("os", "lockfile", "none", "non_atomic"), "os"),
-                    "acquire_timeout": (_checked_duration, "60s"),
+                    "acquire_timeout": (duration_text, "60s"),
                 }
             ),
             _locking_value,
@@ -188,7 +190,7 @@ KINDS: Mapping[str, ResourceKind] = {
         ),
         ResourceKind(
             "ocdbt_coordinator",
-            _members({"address": (string, None), "lease_duration": (_checked_duration, None)}),
+            _members({"address": (string, None), "lease_duration": (duration_text, None)}),
             dict,
             {},
         ),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from fsstore.errors import StoreError
 from fsstore.index.domain import IndexDomain
+from fsstore.index.interval import INF
 
 __all__ = ["merge_domains"]
-
-_INF: Final = 2**62 - 1
 
 
 def merge_domains(existing: IndexDomain | None, new: IndexDomain | None) -> IndexDomain | None:
@@ -60,9 +57,9 @@ def _conflict(existing: IndexDomain, new: IndexDomain, why: str) -> StoreError:
 def _merged(existing: tuple[int, bool], new: tuple[int, bool], what: str) -> tuple[int, bool]:
     if existing[0] == new[0]:
         return existing[0], existing[1] and new[1]
-    if abs(existing[0]) >= _INF and existing[1]:
+    if abs(existing[0]) >= INF and existing[1]:
         return new
-    if abs(new[0]) >= _INF and new[1]:
+    if abs(new[0]) >= INF and new[1]:
         return existing
     raise StoreError(f"{what} do not match")
 

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from fsstore._json import Json, array_of, integer, obj, optional
 from fsstore.constraint import (
-    MAX_RANK,
     Bound,
     Vector,
     braced,
@@ -25,6 +24,7 @@ from fsstore.constraint import (
     soft,
 )
 from fsstore.errors import JsonError, StoreError
+from fsstore.index.domain import MAX_RANK, check_rank
 from fsstore.layout_grid import MAX_SIZE, GridValue, located
 
 __all__ = ["GRIDS", "GridName", "LayoutValue", "layout_from_json"]
@@ -67,8 +67,7 @@ class LayoutValue:
 
     def with_inner_order(self, order: Sequence[int], *, is_hard: bool) -> LayoutValue:
         """Return the value with an order of dimensions, outermost first, merged in."""
-        if len(order) > MAX_RANK:
-            checked_rank(len(order), self.rank)
+        check_rank(len(order))
         if sorted(order) != list(range(len(order))):
             raise StoreError(f"Invalid permutation: {braced(order)}")
         ranked = self.with_rank(len(order))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fsstore import dtypes
-from fsstore._json import expected, quote
+from fsstore._json import boolean, expected, quote, string
 from fsstore.constraint import braced
 from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
@@ -277,9 +277,9 @@ def _element_parser(of: dtype) -> Any:
     if of.name == "json":
         return lambda value: value
     if of.name in ("string", "ustring"):
-        return lambda value: _text(value).encode() if of.name == "string" else _text(value)
+        return lambda value: string(value).encode() if of.name == "string" else string(value)
     if of.name == "bool":
-        return _bool
+        return boolean
     if kind in "iu" or of.name in ("int2", "int4"):
         bits = 2 if of.name == "int2" else 4 if of.name == "int4" else of.itemsize * 8
         low, high = (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -295,24 +295,12 @@ def _element_parser(of: dtype) -> Any:
 
 def _octets(value: Any, native: np.dtype[Any]) -> Any:
     try:
-        data = a2b_base64(_text(value), strict_mode=True)
+        data = a2b_base64(string(value), strict_mode=True)
     except ValueError:
         data = b""
     if len(data) != native.itemsize:
         raise expected(f"{native.itemsize} base64-encoded bytes", value)
     return np.frombuffer(data, native)[0]
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise expected("string", value)
-    return value
-
-
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise expected("boolean", value)
-    return value
 
 
 def _int(value: Any, low: int, high: int) -> int:

@@ -13,11 +13,10 @@ from typing import Any, Final
 from fsstore import dtypes
 from fsstore._json import Json, integer, obj, quote, string
 from fsstore.codec_spec import CodecSpec, merge_codecs
-from fsstore.constraint import MAX_RANK
 from fsstore.domain_merge import merge_domains
 from fsstore.dtypes import dtype_of
 from fsstore.errors import JsonError, StoreError
-from fsstore.index.domain import IndexDomain
+from fsstore.index.domain import MAX_RANK, IndexDomain, check_rank
 from fsstore.index.transform import IndexTransform, identity
 from fsstore.index.wire import domain_from_json, domain_to_json
 from fsstore.layout_grid import located
@@ -43,8 +42,7 @@ class SchemaValue:
 
     def with_rank(self, rank: int, what: str = "rank") -> SchemaValue:
         """Return the value with its rank set; `what` is the constraint that brings it."""
-        if not 0 <= rank <= MAX_RANK:
-            raise StoreError(f"Rank {rank} is outside valid range [0, {MAX_RANK}]")
+        check_rank(rank)
         if self.rank not in (-1, rank):
             raise StoreError(
                 f"Rank specified by {what} ({rank}) does not match existing rank specified by schema ({self.rank})"

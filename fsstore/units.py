@@ -20,7 +20,7 @@ __all__ = ["Unit", "Units", "merge_units", "show_units", "unit_of", "units_from_
 _BLANKS: Final = " \t\n\r\v\f"
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _SMALLEST: Final = 2.2250738585072014e-308
-_MAX_RANK: Final = 32
+_MAX_RANK: Final = 32  # that of index domains, of which nothing is known here
 _UNSET: Any = object()
 
 Units = tuple["Unit | None", ...]

@@ -13,7 +13,7 @@ from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import effective, frozen, settled
 from fsstore.index.domain import IndexDomain, check_rank
-from fsstore.index.interval import MAX_FINITE, MIN_FINITE, Bounds
+from fsstore.index.interval import INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import CONSTANT, SINGLE, OutputMap, array_map, constant_map, single_map
 
 if TYPE_CHECKING:
@@ -26,12 +26,11 @@ Affine: TypeAlias = "tuple[int, int, int]"
 """Where an old dimension went: `(new dimension or -1, offset, stride)`."""
 Row: TypeAlias = "Bounds | tuple[int, int, bool, bool]"
 _FULL = slice(None)
-_INT64 = 2**63
 
 
 def slice_bounds(domain: IndexDomain, dim: int, term: slice) -> tuple[Bounds, int, int]:
     """Return bounds, offset and stride of a slice of dimension `dim`; errors name the dimension."""
-    if not all(part is None or -_INT64 <= part < _INT64 for part in (term.start, term.stop, term.step)):
+    if not all(part is None or -INT64 <= part < INT64 for part in (term.start, term.stop, term.step)):
         raise TypeError("slice indices must be 64-bit integers or None")
     try:
         return iv.strided_slice(domain.bounds(dim), term.start, term.stop, term.step)
@@ -57,7 +56,7 @@ def _sliced(domain: IndexDomain, dim: int, term: slice) -> tuple[Row, int, int]:
     start, stop, step = term.start, term.stop, 1 if term.step is None else term.step
     first, last = low if start is None else start, high if stop is None else stop
     contained = (low <= first or implicit_low) and (last <= high or implicit_high)
-    forwards = step == 1 or (1 < step < _INT64 and first >= 0)
+    forwards = step == 1 or (1 < step < INT64 and first >= 0)
     if not (contained and forwards and MIN_FINITE <= first <= last <= MAX_FINITE):
         return slice_bounds(domain, dim, term)
     begin = first // step

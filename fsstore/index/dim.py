@@ -30,15 +30,6 @@ def dim_text(bounds: Bounds, label: str) -> str:
     return f"{quote(label)}: {text}" if label else text
 
 
-def _integer(value: Any) -> int | None:
-    if value is None:
-        return None
-    number = operator.index(value)
-    if not -(2**63) <= number < 2**63:
-        raise TypeError(f"{number} does not fit in 64 bits")
-    return number
-
-
 class _Interval:
     """What can be read from an interval."""
 
@@ -219,8 +210,10 @@ def _label(label: object) -> str:
 
 def _bounds(given: dict[str, Any], implicit: tuple[Any, Any]) -> Bounds:
     """Return the interval of the arguments; a flag that is None follows from which of them are given."""
-    low = _integer(given.get("inclusive_min"))
-    size, stop, last = (_integer(given.get(name)) for name in ("size", "exclusive_max", "inclusive_max"))
+    low = iv.int64_or_none(given.get("inclusive_min"))
+    size, stop, last = (
+        iv.int64_or_none(given.get(name)) for name in ("size", "exclusive_max", "inclusive_max")
+    )
     implicit_low = low is None and "size" not in given
     implicit_high = size is None and stop is None and last is None
     if low is None:

@@ -14,6 +14,7 @@ from fsstore.index.compose import compose, effective
 from fsstore.index.dim import dim_text
 from fsstore.index.dim_expression import DimExpression
 from fsstore.index.domain import IndexDomain
+from fsstore.index.interval import INT64
 from fsstore.index.selection import indexing_error
 from fsstore.index.term import parse_index
 
@@ -24,7 +25,6 @@ __all__ = ["index_transform", "restrict"]
 
 _PLAIN = {int, type(None), EllipsisType}
 _SLICED = {int, type(None)}
-_INT64 = 2**63
 
 
 def _basic(terms: tuple[Any, ...]) -> bool:
@@ -37,7 +37,7 @@ def _basic(terms: tuple[Any, ...]) -> bool:
                 or type(term.step) not in _SLICED
             ):
                 return False
-        elif type(term) not in _PLAIN or (type(term) is int and not -_INT64 <= term < _INT64):
+        elif type(term) not in _PLAIN or (type(term) is int and not -INT64 <= term < INT64):
             return False
     return terms.count(Ellipsis) < 2
 

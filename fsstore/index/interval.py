@@ -10,12 +10,14 @@ flags.  Knows nothing of dimensions, labels or transforms.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import operator
+from typing import Any, NamedTuple
 
 from fsstore.errors import OutOfRangeError, StoreError
 
 __all__ = [
     "INF",
+    "INT64",
     "MAX_FINITE",
     "MIN_FINITE",
     "UNBOUNDED",
@@ -26,6 +28,7 @@ __all__ = [
     "contains",
     "half_open",
     "hull",
+    "int64_or_none",
     "intersect",
     "intersect_explicit",
     "interval_text",
@@ -37,7 +40,8 @@ __all__ = [
 
 INF = 2**62 - 1
 MIN_FINITE, MAX_FINITE = -INF + 1, INF - 1
-_INT64 = 2**63
+INT64 = 2**63
+"""Integers of 64 bits are from `-INT64` on and below `INT64`."""
 
 
 class Bounds(NamedTuple):
@@ -129,9 +133,19 @@ def intersect_explicit(a: Bounds, b: Bounds) -> Bounds:
     return Bounds(low, max(low, high), a.implicit_low and b.implicit_low, a.implicit_high and b.implicit_high)
 
 
+def int64_or_none(value: Any) -> int | None:
+    """Return an integer of 64 bits, or None; raise `TypeError` for anything else."""
+    if value is None:
+        return None
+    number = operator.index(value)
+    if not -INT64 <= number < INT64:
+        raise TypeError(f"{number} does not fit in 64 bits")
+    return number
+
+
 def check_int64(value: int, what: str) -> int:
     """Return `value`; `StoreError` when it does not fit in 64 bits.  `what` names the computation."""
-    if not -_INT64 <= value < _INT64:
+    if not -INT64 <= value < INT64:
         raise StoreError(f"Integer overflow computing {what}")
     return value
 
@@ -176,7 +190,7 @@ def inverse_affine(bounds: Bounds, offset: int, stride: int) -> Bounds:
     finite = (new_low == -INF or MIN_FINITE <= new_low <= MAX_FINITE) and (
         new_high == INF + 1 or MIN_FINITE <= new_high - 1 <= MAX_FINITE
     )
-    if not finite or not (-_INT64 < offset < _INT64 and -_INT64 < stride < _INT64):
+    if not finite or not (-INT64 < offset < INT64 and -INT64 < stride < INT64):
         raise StoreError(
             f"Integer overflow propagating range {interval_text(low, high)} through inverse affine transform "
             f"with offset {offset} and multiplier {stride}"

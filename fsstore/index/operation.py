@@ -6,7 +6,6 @@ parsed by the `*_argument` functions, which raise `TypeError`.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +15,7 @@ from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import combined_maps, compose, intersection
 from fsstore.index.domain import IndexDomain, check_rank
-from fsstore.index.interval import INF, MAX_FINITE, MIN_FINITE, Bounds
+from fsstore.index.interval import INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.selection import resolve
 
@@ -37,7 +36,6 @@ __all__ = [
     "vector_argument",
 ]
 
-_INT64 = 2**63
 Vector: TypeAlias = "int | tuple[int | None, ...] | None"
 
 
@@ -51,22 +49,13 @@ def labels_argument(labels: Any) -> tuple[str, ...]:
     return names
 
 
-def _int64_or_none(value: Any) -> int | None:
-    if value is None:
-        return None
-    number = operator.index(value)
-    if not -(2**63) <= number < 2**63:
-        raise TypeError(f"{number} does not fit in 64 bits")
-    return number
-
-
 def vector_argument(vector: Any) -> Vector:
     """Return one int or None, or a tuple of them."""
     if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
-        return _int64_or_none(vector)
+        return iv.int64_or_none(vector)
     if isinstance(vector, str) or not isinstance(vector, Iterable):
         raise TypeError(f"expected integers, not {type(vector).__name__}")
-    return tuple([_int64_or_none(item) for item in vector])
+    return tuple([iv.int64_or_none(item) for item in vector])
 
 
 def implicit_argument(implicit: Any) -> tuple[bool | None, bool | None]:
@@ -167,7 +156,7 @@ def _shifted(output: OutputMap, offset: int, dim: int) -> OutputMap:
     """Return `output` for a dimension whose coordinates were increased by `offset`."""
     _, first, step, source, _, _ = output
     change = step * offset
-    if not (-_INT64 <= change < _INT64 and -_INT64 <= first - change < _INT64):
+    if not (-INT64 <= change < INT64 and -INT64 <= first - change < INT64):
         raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
     return single_map(source, first - change, step)
 

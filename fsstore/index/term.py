@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsstore.errors import InvalidIndexError
+from fsstore.index.interval import INT64
 from fsstore.index.output_map import index_array
 
 __all__ = ["NumpyIndex", "Term", "parse_index"]
 
 Term: TypeAlias = "int | slice | EllipsisType | NDArray[Any] | None"
-_INT64 = 2**63
 _NOT_AN_INDEX = (
     "Only integers, slices (`:`), ellipsis (`...`), tensorstore.newaxis (`None`) and integer or boolean arrays are "
     "valid indices"
@@ -91,7 +91,7 @@ def _parse_term(item: Any) -> tuple[Term, ...]:
         return _parse_slice(item)
     if not isinstance(item, bool | np.bool_ | np.ndarray) and hasattr(item, "__index__"):
         number = operator.index(item)
-        if -_INT64 <= number < _INT64:
+        if -INT64 <= number < INT64:
             return (number,)
     return (_parse_array(item),)
 
@@ -124,7 +124,7 @@ def _slice_int(part: Any) -> int | None:
         return None
     if hasattr(part, "__index__"):
         number = operator.index(part)
-        if -_INT64 <= number < _INT64:
+        if -INT64 <= number < INT64:
             return number
     raise TypeError("slice indices must be integers or None or have an __index__ method")
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fsstore._json import Fields, Json, boolean, expected, integer, number, obj, quote, string
-from fsstore.context_resources import duration
+from fsstore.context_resources import duration_text
 from fsstore.errors import JsonError, StoreError
 from fsstore.kvstore.key_range import key_bytes
 from fsstore.kvstore.ocdbt.commit import Options
@@ -98,11 +98,6 @@ def _version(value: Any) -> Json:
         raise JsonError(error.message) from None
 
 
-def _duration(value: Any) -> str:
-    duration(value)
-    return string(value)
-
-
 def _unsigned(value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -138,7 +133,7 @@ def take_members(fields: Fields) -> dict[str, Json]:
             out[whole] = fields.take(whole, _unsigned)
     if "experimental_read_coalescing_interval" in fields:
         out["experimental_read_coalescing_interval"] = fields.take(
-            "experimental_read_coalescing_interval", _duration
+            "experimental_read_coalescing_interval", duration_text
         )
     return out
 
