@@ -32,6 +32,8 @@ from fsstore.kvstore.single_writer import SingleWriterDriver
 from fsstore.testing.doubles import Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
+pytestmark = pytest.mark.usefixtures("s3_credentials")
+
 RETRIES = {"s3_request_retries": {"initial_delay": "10ms", "max_retries": 5}}
 NUMBERS = itertools.count()
 
@@ -161,14 +163,6 @@ def test_filesystems_and_mappings(check, store, tmp_path):
     """Filesystems of this process and live objects keep the contract."""
     if store.__name__ not in NOT_EXPRESSIBLE.get(check.__name__, ()):
         check(lambda contents: filled(store(tmp_path), contents))
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch):
-    """Give the environment of S3 clients."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,6 @@ import sys
 
 import numpy as np
 
-LABELS = ["x", "y", "z", "", "", "w"]
-
-
-def ints(rng, low, high):
-    return rng.randint(low, high)
-
 
 def box(rng, rank, wild):
     lo, hi, il, iu = [], [], [], []

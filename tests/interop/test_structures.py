@@ -16,7 +16,6 @@ from fsstore.errors import StoreError
 PAIRS = [["x", "uint8"], ["y", "int16"]]
 OBJECTS = [{"name": name, "data_type": kind} for name, kind in PAIRS]
 STRUCT = {"name": "struct", "configuration": {"fields": OBJECTS}}
-STRUCTURED = {"name": "structured", "configuration": {"fields": PAIRS}}
 GRID = {"name": "regular", "configuration": {"chunk_shape": [4, 3]}}
 LITTLE, BIG = ([{"name": "bytes", "configuration": {"endian": order}}] for order in ("little", "big"))
 SHARDS = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2, 3], "codecs": BIG}}]
