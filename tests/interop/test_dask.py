@@ -123,7 +123,9 @@ def test_a_reference_set_in_processes(tmp_path):
     (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": refs}))
     array = from_tensorstore(ts.open(f"file://{tmp_path}/r.json|reference:x/|zarr2:").result(), chunks=None)
     assert len(pickle.dumps(array)) < 10_000
-    patient = dask.config.set({"distributed.comm.timeouts.connect": "120s"})
+    patient = dask.config.set(
+        {"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(tmp_path / "dask")}
+    )
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
     with patient, distributed.LocalCluster(**options) as cluster, distributed.Client(cluster, timeout=120):
         assert np.array_equal((array + 1).compute(), DATA + 1)

@@ -257,6 +257,13 @@ def test_packages_name_their_modules(package):
     assert named == there - {"__init__"}
 
 
+def test_the_architecture_names_the_modules_in_no_folder():
+    """Who reads the page on the architecture knows what the modules at the top of the package are for."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    there = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert not sorted(name for name in there if f"`{name}`" not in text)
+
+
 def test_no_name_carries_a_colour():
     """No function, class, parameter or variable says that it is synchronous or asynchronous."""
     problems = []
