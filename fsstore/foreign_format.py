@@ -22,7 +22,7 @@ def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of 
 
 
 _BRANDS = (b"avif", b"heic", b"heix", b"mif1", b"msf1")
-_IMAGE_TOOL = "install the extra `images` to open it"
+_IMAGE_TOOL = "to open it: pip install 'fsstore[images]'"
 
 IMAGES: tuple[Detection, ...] = (
     Detection(

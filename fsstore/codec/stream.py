@@ -143,7 +143,9 @@ def lzma_stream(decoded: ByteSpec, options: Mapping[str, Any]) -> BoundStream:
     memory = None if form == lzma.FORMAT_RAW else _LZMA_MEMORY
     for entry in filters or ():
         if int(entry.get("dict_size", 0)) > _LZMA_MEMORY:
-            raise ResourceExhaustedError(f"lzma dictionary of {entry['dict_size']} bytes refused")
+            raise ResourceExhaustedError(
+                f"lzma dictionary of {entry['dict_size']} bytes is more than the {_LZMA_MEMORY} that are allowed"
+            )
     container = form if form in (lzma.FORMAT_RAW, lzma.FORMAT_XZ, lzma.FORMAT_ALONE) else lzma.FORMAT_AUTO
     start = partial(lzma.LZMADecompressor, container, memory, filters if form == lzma.FORMAT_RAW else None)
     start()  # says what is wrong with the options

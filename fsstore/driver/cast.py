@@ -51,7 +51,7 @@ class CastKind(PlainKind):
         try:
             kind = dtype_of(name)
         except (StoreError, TypeError):
-            raise StoreError(f'Unsuppported data type: "{name}"') from None
+            raise StoreError(f'Unsuppported data type: "{name}"') from None  # TensorStore's spelling
         return "", {"dtype": kind.name}
 
     def to_url(self, members: Mapping[str, Any]) -> str:

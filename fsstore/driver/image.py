@@ -151,7 +151,7 @@ def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
         import imagecodecs
     except ImportError:
         raise UnimplementedError(
-            f'the "{kind.id}" driver needs imagecodecs: install the extra `images`'
+            f"the \"{kind.id}\" driver needs imagecodecs: pip install 'fsstore[images]'"
         ) from None
     _check_size(kind.id, data, page or 0)
     decode = getattr(imagecodecs, f"{kind.decoder}_decode")

@@ -232,7 +232,8 @@ class JsonDriver(ArrayDriver):
             return
         if not self._store.driver.features.conditional_write:
             raise UnimplementedError(
-                f"Writing a part of {self._store.describe()} needs conditional writes, which this store does not have"
+                f"Writing a part of {self._store.describe()} needs conditional writes, which this store does not have;"
+                ' if only this process writes here, say so: "single_writer": true in the spec of the store'
             )
         begin_creating(self._store.driver)
         for attempt in range(_ATTEMPTS):

@@ -83,15 +83,21 @@ def located(error: BaseException, verb: str, path: str) -> StoreError:
     return translate(error).within(f"Error {verb} {quote(without_user(path))}")
 
 
+_UNCHECKED = (
+    "is not supported by this storage;"
+    ' if only this process writes here, "single_writer": true in the spec has conditions checked by it'
+)
+
+
 def check_condition(write: Write, features: Features) -> None:
     """Refuse a condition that the storage cannot check atomically."""
     if write.if_equal == UNKNOWN:
         return
     if write.value is None:
-        raise UnimplementedError("conditional delete is not supported by this storage")
+        raise UnimplementedError(f"conditional delete {_UNCHECKED}")
     allowed = features.create_only if write.if_equal == NO_VALUE else features.conditional_write
     if not allowed:
-        raise UnimplementedError("conditional write is not supported by this storage")
+        raise UnimplementedError(f"conditional write {_UNCHECKED}")
 
 
 class Turns:

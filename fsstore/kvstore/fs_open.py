@@ -53,7 +53,7 @@ def filesystem_class(protocol: str) -> Any:
         return fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         package, extra = _EXTRAS.get(protocol, ("", ""))
-        advice = f'it needs the package {package}: pip install "{extra}"' if package else redact(str(error))
+        advice = f"it needs the package {package}: pip install '{extra}'" if package else redact(str(error))
         raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from error
     except ValueError as error:
         raise StoreError(f'Unknown filesystem protocol: "{protocol}"') from error

@@ -45,7 +45,7 @@ def choose_engine(members: Mapping[str, Json], *, possible: bool) -> Library:
         if not possible:
             raise UnimplementedError("obstore cannot serve this URL or these options; leave `engine` out")
         if find_spec("obstore") is None:
-            raise UnimplementedError('obstore is not installed: pip install "fsstore[fast]"')
+            raise UnimplementedError("obstore is not installed: pip install 'fsstore[fast]'")
         if not _obstore_works():
             raise UnimplementedError(
                 "obstore cannot be used in a process that was forked off after its first use: start processes with"
