@@ -39,7 +39,7 @@ __all__ = [
     "map_in_order",
     "must_not_wait",
     "offload",
-    "on_loop_thread",
+    "on_worker",
     "pause",
     "spread",
     "start",

@@ -27,6 +27,7 @@ __all__ = [
     "beginning",
     "compressor",
     "expand",
+    "frame_end",
     "method_named",
     "method_of",
     "pieces",

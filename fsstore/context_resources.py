@@ -18,6 +18,7 @@ from fsstore.errors import JsonError
 
 __all__ = [
     "KINDS",
+    "REQUEST_RETRIES",
     "Coalescing",
     "Concurrency",
     "Locking",

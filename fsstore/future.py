@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from fsstore.errors import FailedPreconditionError
 
-__all__ = ["Future", "FutureLike", "WriteFutures"]
+__all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "WriteFutures", "make", "ready"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Future[Any]")

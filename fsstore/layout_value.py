@@ -27,7 +27,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.index.domain import MAX_RANK, check_rank
 from fsstore.layout_grid import MAX_SIZE, GridValue, located
 
-__all__ = ["GRIDS", "GridName", "LayoutValue", "layout_from_json"]
+__all__ = ["GRIDS", "GridName", "LayoutValue", "layout_from_json", "merge_grids"]
 
 GridName: TypeAlias = Literal["write_chunk", "read_chunk", "codec_chunk"]
 GRIDS: Final[tuple[GridName, ...]] = ("write_chunk", "read_chunk", "codec_chunk")

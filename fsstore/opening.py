@@ -17,7 +17,7 @@ from fsstore.spec import Spec
 from fsstore.spec_options import OPEN_OPTIONS, apply_options, constrained_base
 from fsstore.store import TensorStore
 
-__all__ = ["open", "open_spec"]
+__all__ = ["may_wait", "open", "open_spec"]
 
 _LOCAL = frozenset(("file", "memory"))
 
@@ -70,10 +70,10 @@ def _transaction_of(place: Any) -> Any:
 
 
 def _begun(begin: Callable[[], Coroutine[Any, Any, TensorStore]], spec: Spec) -> Future[TensorStore]:
-    return _runtime.start(begin()) if _waits(spec) else _runtime.start_here(begin)
+    return _runtime.start(begin()) if may_wait(spec) else _runtime.start_here(begin)
 
 
-def _waits(spec: Spec) -> bool:
+def may_wait(spec: Spec) -> bool:
     """Return whether opening may have to wait; the roots of this machine have nothing to wait for.
 
     What detection finds there may have, and says so.

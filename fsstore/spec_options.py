@@ -15,7 +15,15 @@ from fsstore.recheck import MEMBERS, differs, recheck_argument
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 
-__all__ = ["OPEN_OPTIONS", "UPDATE_OPTIONS", "apply_options", "constrained_base"]
+__all__ = [
+    "OPEN_OPTIONS",
+    "UPDATE_OPTIONS",
+    "apply_options",
+    "constrained_base",
+    "handed_down",
+    "with_mode",
+    "written_down",
+]
 
 _SCHEMA = (
     *("rank", "dtype", "domain", "shape", "chunk_layout", "codec", "fill_value", "dimension_units", "schema"),

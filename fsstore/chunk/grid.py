@@ -21,6 +21,7 @@ __all__ = [
     "SliceSegments",
     "VariableAxis",
     "array_segments",
+    "point_segment",
     "slice_segments",
 ]
 

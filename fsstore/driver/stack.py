@@ -197,11 +197,11 @@ class StackDriver(ArrayDriver):
             raise error.within(f"While opening layer {layer}") from error
 
     def _waits(self) -> bool:
-        from fsstore.opening import _waits as spec_waits
+        from fsstore.opening import may_wait
         from fsstore.store import TensorStore
 
         return any(
-            layer._waits() if isinstance(layer, TensorStore) else spec_waits(layer) for layer in self.layers
+            layer._waits() if isinstance(layer, TensorStore) else may_wait(layer) for layer in self.layers
         )
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:

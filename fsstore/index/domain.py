@@ -20,14 +20,14 @@ from fsstore._json import quote
 from fsstore.errors import StoreError
 from fsstore.index import interval as iv
 from fsstore.index.dim import Dim, dim_text
-from fsstore.index.interval import INF, Bounds
+from fsstore.index.interval import INF, INT64, Bounds
 from fsstore.index.mixin import DomainView
 from fsstore.index.selection import in_expression, resolve
 
 if TYPE_CHECKING:
     from fsstore.index.transform import IndexTransform
 
-__all__ = ["MAX_RANK", "IndexDomain", "check_labels", "check_rank", "from_components"]
+__all__ = ["MAX_RANK", "IndexDomain", "check_labels", "check_rank", "checked_vector", "from_components"]
 
 MAX_RANK = 32
 _MAX_SIZE = 2**63 - 1
@@ -314,7 +314,7 @@ def from_components(given: Mapping[str, Any], prefix: str = "") -> IndexDomain:
     unknown = given.keys() - {"rank", *_VECTORS}
     if unknown:
         raise TypeError(f"unexpected keyword argument(s): {', '.join(sorted(unknown))}")
-    vectors = {name: _vector(name, given[name]) for name in _VECTORS if given.get(name) is not None}
+    vectors = {name: checked_vector(name, given[name]) for name in _VECTORS if given.get(name) is not None}
     rank = _common_rank(given.get("rank"), vectors, prefix)
     ends = [name for name in ("exclusive_max", "inclusive_max", "shape") if name in vectors]
     if len(ends) > 1:
@@ -351,7 +351,8 @@ def _common_rank(rank: Any, vectors: Mapping[str, tuple[Any, ...]], prefix: str)
     return ranks[0][1]
 
 
-def _vector(name: str, value: Any) -> tuple[Any, ...]:
+def checked_vector(name: str, value: Any) -> tuple[Any, ...]:
+    """Return the argument `name`, one value a dimension, as a tuple; raise `TypeError` for what is none."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a sequence, not {type(value).__name__}")
     items = list(value)
@@ -362,6 +363,6 @@ def _vector(name: str, value: Any) -> tuple[Any, ...]:
     if name.startswith("implicit"):
         return tuple(bool(item) for item in items)
     numbers = tuple(operator.index(item) for item in items)
-    if not all(-(2**63) <= number < 2**63 for number in numbers):
+    if not all(-INT64 <= number < INT64 for number in numbers):
         raise TypeError(f"{name} must hold 64-bit integers")
     return numbers

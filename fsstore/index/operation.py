@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from fsstore.index.transform import IndexTransform
 
 __all__ = [
+    "Vector",
     "diagonal",
     "implicit_argument",
     "label",
     "labels_argument",
     "mark_bounds_implicit",
     "permute",
+    "reorder",
     "stride",
     "translate_backward_by",
     "translate_by",

@@ -15,7 +15,7 @@ from typing import Any
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import check_index, effective
-from fsstore.index.domain import MAX_RANK, IndexDomain, from_components
+from fsstore.index.domain import MAX_RANK, IndexDomain, checked_vector, from_components
 from fsstore.index.indexable import Indexable
 from fsstore.index.output_map import (
     ARRAY,
@@ -30,7 +30,7 @@ from fsstore.index.output_map import (
     single_map,
 )
 
-__all__ = ["IndexTransform", "identity"]
+__all__ = ["IndexTransform", "checked", "identity"]
 
 
 class _Mapping:
@@ -192,9 +192,7 @@ class IndexTransform(_Mapping, Indexable):
 
         `OutOfRangeError` when it lies outside an explicit bound, or an index array outside its range.
         """
-        from fsstore.index.domain import _vector
-
-        where = _vector("indices", point)
+        where = checked_vector("indices", point)
         if len(where) != self.input_rank:
             raise StoreError(
                 f"input indices vector of length {len(where)} cannot be used with index transform with input rank "

@@ -64,6 +64,7 @@ __all__ = [
     "State",
     "Write",
     "begin_creating",
+    "now",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

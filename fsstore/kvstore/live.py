@@ -32,7 +32,7 @@ from fsstore.kvstore.key_range import KeyRange, key_bytes
 from fsstore.kvstore.secret import redact
 from fsstore.kvstore.single_writer import digest, guarded
 
-__all__ = ["MappingDriver", "ZarrStoreDriver", "from_live"]
+__all__ = ["MappingDriver", "ZarrStoreDriver", "filesystem_prefix", "from_live", "is_live_set"]
 
 
 def from_live(source: Any, *, single_writer: bool = False) -> KvPrefix:

@@ -18,9 +18,18 @@ from fsstore.kvstore.fault import translate
 from fsstore.kvstore.secret import guard, reveal
 
 __all__ = [
-    "azure_options", "azure_store", "choose_engine", "concurrency_from", "gcs_options", "gcs_store", "s3_options",
-    "s3_store", "take_engine", "take_options",
-]  # fmt: skip
+    "Library",
+    "azure_options",
+    "azure_store",
+    "choose_engine",
+    "concurrency_from",
+    "gcs_options",
+    "gcs_store",
+    "s3_options",
+    "s3_store",
+    "take_engine",
+    "take_options",
+]
 
 Library = Literal["fsstore", "obstore", "fsspec"]
 Make = Callable[[dict[str, Any]], Any]

@@ -7,6 +7,7 @@ functions count like all others: a hidden arrow is an arrow.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import subprocess
@@ -183,6 +184,26 @@ def test_imports_point_downwards():
         for importer, target in arrows()
         if layer(importer) < layer(target) and (importer, target) not in EXCEPTIONS
     ]
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_modules_offer_what_others_import():
+    """What a module imports by name from another stands in `__all__` there: the list says what others need of it."""
+    problems = []
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                not isinstance(node, ast.ImportFrom)
+                or node.level
+                or not (node.module or "").startswith("fsstore")
+            ):
+                continue
+            origin = node.module.removeprefix("fsstore").removeprefix(".")
+            offered = getattr(importlib.import_module(node.module), "__all__", None)
+            for item in node.names:
+                is_module = f"{origin}.{item.name}".removeprefix(".") in modules()
+                if not is_module and offered is not None and item.name not in {*offered, "*"}:
+                    problems.append(f"{name} imports {item.name}, which is not in the `__all__` of {origin}")
     assert not problems, "\n" + "\n".join(problems)
 
 

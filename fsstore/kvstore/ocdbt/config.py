@@ -16,7 +16,7 @@ from fsstore._json import Fields, Json, expected, integer, one_of, optional, sho
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError
 from fsstore.kvstore.ocdbt.varint import U32, Cursor, encode
 
-__all__ = ["Config", "Constraints", "ManifestKind", "parse_constraints"]
+__all__ = ["MAX_INLINE", "Config", "Constraints", "ManifestKind", "complete_config", "parse_constraints"]
 
 ManifestKind: TypeAlias = Literal["single", "numbered"]
 

@@ -13,7 +13,7 @@ from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.ocdbt.data_file import Location
 from fsstore.kvstore.ocdbt.generation import value_generation
 
-__all__ = ["Changes", "Request", "Stored"]
+__all__ = ["Changes", "Request", "Stored", "rows_between"]
 
 Stored: TypeAlias = bytes | Location
 """A value as a leaf holds it."""

@@ -11,7 +11,7 @@ from fsstore.kvstore.ocdbt.options import format_time
 from fsstore.kvstore.ocdbt.source import Source
 from fsstore.kvstore.ocdbt.version import Version
 
-__all__ = ["VersionInfo", "versions"]
+__all__ = ["VersionInfo", "describe_version", "versions"]
 
 
 class VersionInfo(NamedTuple):

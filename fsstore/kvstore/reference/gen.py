@@ -29,7 +29,7 @@ from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.template import Hole, Scope, Template, TemplateError, Templates, Value
 from fsstore.kvstore.reference.value import MAX_OFFSET, Located, plain_text
 
-__all__ = ["Gen", "parse_gen"]
+__all__ = ["MAX_TABULATED", "Gen", "parse_gen"]
 
 MAX_ENUMERATED = 100_000
 MAX_TABULATED = 1_000_000

@@ -37,6 +37,7 @@ __all__ = [
     "beside",
     "driver_in_memory",
     "open_reference",
+    "policy_of",
     "reference_driver",
     "targets_of",
 ]

@@ -18,7 +18,7 @@ from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.table_builder import Run
 from fsstore.kvstore.reference.value import decode_text, encode_text
 
-__all__ = ["format_metadata", "is_document", "is_object", "parse_metadata"]
+__all__ = ["MAX_RECORD_SIZE", "format_metadata", "is_document", "is_object", "parse_metadata"]
 
 MAX_RECORD_SIZE = 10_000_000
 _DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")

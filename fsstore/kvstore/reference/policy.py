@@ -33,7 +33,15 @@ from fsstore.errors import PermissionDeniedError, UrlError
 from fsstore.kvstore.reference.target_url import is_foreign, split_scheme
 from fsstore.kvstore.secret import redact_url
 
-__all__ = ["Policy", "has_prefix", "longest_prefix", "normalize"]
+__all__ = [
+    "Policy",
+    "has_prefix",
+    "host_of",
+    "join_relative",
+    "longest_prefix",
+    "normalize",
+    "normalize_prefix",
+]
 
 _SLASHES = re.compile("//+")
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file", "abfss": "abfs", "wasbs": "wasb"}

@@ -28,7 +28,7 @@ from fsstore.kvstore.reference.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.refset import TableSet
 from fsstore.kvstore.reference.value import encode_text
 
-__all__ = ["ScanError", "Scanned", "detect_format", "scan_files"]
+__all__ = ["ScanError", "Scanned", "combine", "detect_format", "scan_files"]
 
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),

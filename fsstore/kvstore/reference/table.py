@@ -26,7 +26,7 @@ import numpy as np
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.keys import Family, join, split, split_one
 
-__all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Row", "Rows", "Table"]
+__all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Int32", "Int64", "Row", "Rows", "Table"]
 
 ABSENT = -1
 INLINE = -2

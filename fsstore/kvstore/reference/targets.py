@@ -35,7 +35,7 @@ from fsstore.kvstore.reference.target_url import Link, first_link, is_relative, 
 from fsstore.kvstore.reference.web_root import guarded_home, guarded_root, is_web
 from fsstore.kvstore.secret import redact_url, reveal
 
-__all__ = ["OpenTarget", "Place", "Targets", "open_in", "open_with_spec"]
+__all__ = ["OpenTarget", "Place", "Targets", "check_prefixes", "open_in", "open_with_spec"]
 
 OpenTarget: TypeAlias = Callable[[Any, Mapping[str, Any] | None], "KvPrefix | Awaitable[KvPrefix]"]
 """Opens a URL or kvstore spec, with storage options or None."""

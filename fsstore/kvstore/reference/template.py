@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 from fsstore.errors import StoreError
 
-__all__ = ["Scope", "Template", "TemplateError", "Templates", "Value", "render"]
+__all__ = ["Hole", "Scope", "Template", "TemplateError", "Templates", "Value", "render"]
 
 Value: TypeAlias = int | str
 Scope: TypeAlias = Mapping[str, Value]

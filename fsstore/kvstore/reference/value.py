@@ -23,7 +23,7 @@ import numpy as np
 from fsstore._json import dumps, expected, string
 from fsstore.errors import JsonError
 
-__all__ = ["Located", "decode_text", "decode_value", "encode_text", "is_url", "plain_text"]
+__all__ = ["MAX_OFFSET", "Located", "decode_text", "decode_value", "encode_text", "is_url", "plain_text"]
 
 _PREFIX = "base64:"
 _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")

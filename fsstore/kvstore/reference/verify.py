@@ -21,7 +21,7 @@ from fsstore.kvstore.reference.table import WHOLE
 from fsstore.kvstore.reference.targets import Targets
 from fsstore.kvstore.secret import redact_url
 
-__all__ = ["Problem", "Verification", "verify_state"]
+__all__ = ["MAX_PROBLEMS", "Problem", "Verification", "verify_state"]
 
 MAX_PROBLEMS = 1000
 _TOGETHER = 64
