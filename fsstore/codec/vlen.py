@@ -1,7 +1,7 @@
 """The `vlen-utf8` and `vlen-bytes` codecs: strings of any length, as zarr-python and numcodecs store them.
 
 The encoding is the number of elements and then each element after its length, all as 32-bit little-endian numbers.
-The count must be that of the chunk, so damaged bytes cannot ask for memory.
+The count must be that of the chunk, so damaged bytes cannot ask for memory, and nothing may follow the last element.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from fsstore._json import Json, quote
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.configuration import Members, Options, read_options
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.size import too_long
 from fsstore.errors import FailedPreconditionError, StoreError
 
 __all__ = ["BoundVlen", "VlenBytesCodec", "VlenUtf8Codec"]
 
-
+_TOGETHER = (
+    4096  # texts whose bytes are counted together, while they are in the cache: an eighth of decoding them
+)
 _TYPES: Mapping[str, type[Any]] = {"vlen-utf8": str, "vlen-bytes": bytes, "vlen-array": np.ndarray}
 
 
@@ -85,7 +88,20 @@ class BoundVlen:
             array: Array = _library(self.name, self.dtype).decode(data)
         except (ValueError, SystemError, OverflowError) as error:
             raise FailedPreconditionError(f"Invalid {self.name} data: {error}") from None
+        end = 4 + 4 * count + self._size_of(array)
+        if end != length:
+            raise too_long(end, length)
         return array.reshape(self.shape)
+
+    def _size_of(self, array: Array) -> int:
+        """Return how many bytes the elements have that were decoded; the library does not say where they end."""
+        if self.name == "vlen-array":
+            return sum(item.nbytes for item in array)
+        total = 0
+        for start in range(0, len(array), _TOGETHER):
+            items = array[start : start + _TOGETHER].tolist()
+            total += len("".join(items).encode() if self.name == "vlen-utf8" else b"".join(items))
+        return total
 
 
 @dataclass(frozen=True, slots=True)

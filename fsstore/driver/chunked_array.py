@@ -89,9 +89,7 @@ class ChunkedDriver(ArrayDriver):
             array = self._current()
         except FailedPreconditionError:
             array = self.array
-        codec = {name: value for name, value in array.codec.items() if name != "driver"}
-        metadata = {**array.metadata, **codec}
-        return {"metadata": metadata, **array.extra, **self.options.to_json()}
+        return {"metadata": array.constraints, **array.extra, **self.options.to_json()}
 
     def resources(self) -> Mapping[str, ContextResource]:
         """Return the context resources in use."""

@@ -25,8 +25,8 @@ __all__ = ["ChunkedArray", "Format", "decode_stored"]
 class ChunkedArray:
     """A stored array.
 
-    `metadata` is the document as stored, `codec` its members that say how chunks are encoded, with every default
-    filled in as it is printed, `extra` how the format found it (a selected field, say).
+    `metadata` is the document as stored, `constraints` what a spec says of it with every default filled in, `codec` the
+    part of this that says how chunks are encoded, `extra` how the format found it (a selected field, say).
     The last `fixed` dimensions belong to the elements and cannot be resized.
     """
 
@@ -34,6 +34,7 @@ class ChunkedArray:
     dtype: dtype
     model: ChunkModel
     metadata: Mapping[str, Json]
+    constraints: Mapping[str, Json]
     codec: Mapping[str, Json]
     write_chunk: tuple[int, ...]
     read_chunk: tuple[int, ...]

@@ -195,7 +195,7 @@ def fill_from_v2(value: Any, native: np.dtype[Any], name: str = "") -> Any:
         return None
     limits = _integer_range(native)
     if limits is not None:
-        parse = integer() if native.name in _ML_INTEGERS else integer(*limits)
+        parse = integer(-128, 127) if native.name in _ML_INTEGERS else integer(*limits)
         return _scalar(parse(value), native)
     if native.kind == "b":
         return np.bool_(boolean(value))

@@ -160,6 +160,7 @@ def build(metadata: dict[str, Any]) -> ChunkedArray:
             fill_value=native.type(0),
         ),
         metadata=metadata,
+        constraints=metadata,
         codec={"driver": "n5", "compression": metadata["compression"]},
         write_chunk=block,
         read_chunk=block,

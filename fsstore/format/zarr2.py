@@ -30,7 +30,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.format.dimension_names import labels_of_attributes
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
 from fsstore.format.zarr2_create import create_metadata
-from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, shown_field
+from fsstore.format.zarr2_dtype import checked_dtype, parse_dtype, shown_field
 from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
 from fsstore.index.interval import MAX_FINITE
 from fsstore.schema import Schema
@@ -47,19 +47,16 @@ def _filters(value: Any) -> Json:
     return [each.to_json() for each in parse_filters(value)] or None
 
 
-def _dtype(value: Any) -> Json:
-    return dtype_json(parse_dtype(value))
-
-
 _MEMBERS: Mapping[str, Parser[Any]] = {
     "zarr_format": integer(2, 2),
     "shape": array_of(integer(0, MAX_FINITE)),
     "chunks": array_of(integer(1, MAX_FINITE)),
-    "dtype": _dtype,
+    "dtype": checked_dtype,
     "compressor": _compressor,
     "order": one_of("C", "F"),
     "filters": _filters,
 }
+_KNOWN = {*_MEMBERS, "fill_value", "dimension_separator"}
 
 
 def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
@@ -166,16 +163,17 @@ _NOTHING = {"ustring": "", "string": b""}  # what missing objects are where the 
 def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     """Return the array that a complete, checked document describes."""
     native = parse_dtype(metadata["dtype"])
-    field = shown_field(native, options, metadata.get("filters"))
+    field = shown_field(native, options, metadata["filters"])
     fill = fill_from_v2(metadata["fill_value"], native, field.dtype.name)
     shown = field.shown(fill, native)
     if fill is None and native.kind == "O":
         fill = _NOTHING.get(field.dtype.name)
     chunks = tuple(metadata["chunks"])
-    pipeline = V2Pipeline.from_json(metadata["compressor"], metadata.get("filters"), metadata["order"])
+    pipeline = V2Pipeline.from_json(metadata["compressor"], metadata["filters"], metadata["order"])
     chain = pipeline.bind(ChunkSpec(native, chunks, fill))
     sizes = chunks + field.shape
     rank, trailing = len(chunks), len(field.shape)
+    known = {"dimension_separator": ".", **metadata}
     chosen = {**{name: value for name, value in options.items() if value}, **field.options}
     return ChunkedArray(
         shape=tuple(metadata["shape"]) + field.shape,
@@ -183,7 +181,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
         model=ChunkModel(
             dtype=field.native,
             axes=tuple(RegularAxis(max(1, size)) for size in sizes),
-            keys=KeyEncoding("", metadata.get("dimension_separator", "."), "0"),
+            keys=KeyEncoding("", known["dimension_separator"], "0"),
             chain=chain,
             fill_value=field.of(fill, native),
             key_rank=rank,
@@ -191,11 +189,8 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
             octets=field.octets,
         ),
         metadata=metadata,
-        codec={
-            "driver": "zarr",
-            "compressor": metadata["compressor"],
-            "filters": metadata.get("filters"),
-        },
+        constraints={name: value for name, value in known.items() if name in _KNOWN},
+        codec={"driver": "zarr", "compressor": metadata["compressor"], "filters": metadata["filters"]},
         write_chunk=sizes,
         read_chunk=sizes,
         inner_order=(*permutation(metadata["order"], rank), *range(rank, rank + trailing)),

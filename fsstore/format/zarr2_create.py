@@ -54,7 +54,7 @@ def create_metadata(
         "zarr_format": 2,
         "shape": list(shape),
         "chunks": list(chunks),
-        "dtype": dtype_json(native),
+        "dtype": constraints["dtype"],
         "compressor": codec["compressor"],
         "filters": codec["filters"],
         "order": order,

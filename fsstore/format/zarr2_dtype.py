@@ -13,9 +13,11 @@ from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, StoreError
 from fsstore.format.field import Field, is_chosen, select_field
 
-__all__ = ["dtype_json", "parse_dtype", "shown_field", "stored_dtype"]
+__all__ = ["checked_dtype", "dtype_json", "parse_dtype", "shown_field", "stored_dtype"]
 
-_SCALAR = re.compile(r"([<>|])([biufc])([0-9]+)|([<>|])([SVUO])([0-9]*)|([<>])([mM])8\[([0-9]*[A-Za-zμ]+)\]")
+_SCALAR = re.compile(
+    r"([<>|])([biufc])([1-9][0-9]*)|([<>|])([SVUO])([0-9]*)|([<>])([mM])8\[(?!generic)([1-9][0-9]*)?[A-Za-zμ]+\]"
+)
 _BARE = (
     "bfloat16", "int2", "int4", "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz",
     "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
@@ -73,9 +75,23 @@ def _field(value: Any) -> Any:
         raise JsonError(f"Unsupported zarr dtype: {show(kind)}")
     if len(value) == 2:
         return name, element
-    shape = value[2]
-    sizes = array_of(integer(0, _MAX_SIZE))([shape] if isinstance(shape, int) else shape)
-    return name, element, tuple(sizes)
+    return name, element, _sizes(value[2])
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(array_of(integer(0, _MAX_SIZE))([shape] if isinstance(shape, int) else shape))
+
+
+def checked_dtype(value: Any) -> Json:
+    """Return a `dtype` member as it is stored: types keep the text they have, `<u1` too; raises if it is malformed."""
+    parse_dtype(value)
+    if isinstance(value, str):
+        return value
+    return [[name, checked_dtype(kind), *_shape_json(*shape)] for name, kind, *shape in value]
+
+
+def _shape_json(shape: Any = None) -> list[Json]:
+    return [list(_sizes(shape))] if shape else []
 
 
 def dtype_json(native: np.dtype[Any]) -> Json:
@@ -89,7 +105,7 @@ def dtype_json(native: np.dtype[Any]) -> Json:
     for name in native.names or ():
         part = native.fields[name][0]
         base, shape = part.subdtype if part.subdtype is not None else (part, ())
-        out.append([name, dtype_json(base), *([list(shape)] if shape else [])])
+        out.append([name, dtype_json(base), *_shape_json(list(shape))])
     return out
 
 

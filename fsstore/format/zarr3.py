@@ -162,6 +162,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     rank, trailing = len(shape), field.shape
     names = labels_of(metadata.get("dimension_names") or [None] * rank)
     units = stored_units(metadata, rank)
+    codecs = _shown_codecs(metadata["codecs"])
     return ChunkedArray(
         shape=shape + trailing,
         dtype=field.dtype,
@@ -176,7 +177,8 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
             octets=field.octets,
         ),
         metadata=metadata,
-        codec={"driver": "zarr3", "codecs": _shown_codecs(metadata["codecs"])},
+        constraints={**metadata, "codecs": codecs},
+        codec={"driver": "zarr3", "codecs": codecs},
         write_chunk=write_chunk + trailing,
         read_chunk=(wished_read_shape(wish, rank) or write_chunk) + trailing,
         inner_order=(*wished_order(wish, rank), *range(rank, rank + len(trailing))),

@@ -410,6 +410,18 @@ def test_hostile_string_lengths(name, length):
         codec.decode(struct.pack("<III", length, 0, 0))
 
 
+@pytest.mark.parametrize("after", [b"x", bytes(4), bytes(8)])
+@pytest.mark.parametrize("name", ["vlen-utf8", "vlen-bytes", "vlen-array"])
+def test_bytes_after_the_last_string_are_refused(name, after):
+    """As after any other chunk: numcodecs ignores them.  Lengths count bytes and not characters."""
+    options = {"id": name, **({"dtype": "<i4"} if name == "vlen-array" else {})}
+    codec = V2Pipeline.from_json(None, [options]).bind(ChunkSpec(np.dtype(object), (2,)))
+    good = struct.pack("<II", 2, 4) + "éé".encode() + struct.pack("<I", 0)
+    assert len(codec.decode(good)) == 2
+    with pytest.raises(FailedPreconditionError, match=f"remaining length: {len(after)}; at byte 16"):
+        codec.decode(good + after)
+
+
 def test_json2_does_not_believe_its_shape():
     """The shape and dtype inside the text are not allocated."""
     codec = V2Pipeline.from_json(None, [{"id": "json2"}]).bind(ChunkSpec(np.dtype(object), (2,)))

@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).with_name("zarr_programs.py")
 
 def run(first, count):
     """Work through seeds in a process of its own; a crash of TensorStore costs the seed and no more."""
-    problems, end, crashes = [], first + count, 0
+    problems, tallies, end, crashes = [], [], first + count, 0
     while first < end:
         done = subprocess.run(
             [sys.executable, str(PROGRAM), str(first), str(end - first)],
@@ -23,6 +23,7 @@ def run(first, count):
         )
         lines = done.stdout.splitlines()
         problems += [json.loads(line) for line in lines if line.startswith('{"seed"')]
+        tallies += [json.loads(line) for line in lines if line.startswith('{"done"')]
         if done.returncode == 0:
             break
         assert done.returncode < 0, done.stderr[-2000:]
@@ -30,6 +31,8 @@ def run(first, count):
         first = int(seeds[-1].split()[1]) + 1
         crashes += 1
     assert crashes <= count // 100, "TensorStore crashes too often to compare with"
+    refused = sum(tally["done"]["refused"] for tally in tallies)
+    assert refused <= count // 20, "what both refuse compares little"
     return problems
 
 

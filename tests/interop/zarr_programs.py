@@ -11,11 +11,14 @@ reads 1 as 2**-64) and values that the small floats cannot hold.  A program crea
 the end both libraries read both stores.
 """
 
+import base64
 import json
+import math
 import random
 import sys
 import tempfile
 
+import ml_dtypes
 import numpy as np
 
 INTEGERS = "int8 uint8 int16 uint16 int32 uint32 int64 uint64".split()
@@ -232,12 +235,14 @@ def compressor_v2(rng):
             {"id": "zlib", "level": rng.randint(0, 9)},
             {"id": "gzip"},
             {"id": "bz2", "level": rng.randint(1, 9)},
-            {"id": "zstd", "level": rng.randint(1, 5)},
+            {"id": "zstd", "level": rng.randint(-20, 5)},
+            {"id": "blosc"},
             {
                 "id": "blosc",
-                "cname": rng.choice(["lz4", "zstd", "zlib"]),
-                "clevel": 5,
+                "cname": rng.choice("blosclz lz4 lz4hc zlib zstd".split()),
+                "clevel": rng.randint(0, 9),
                 "shuffle": rng.randint(-1, 2),
+                "blocksize": rng.choice([0, 1, 5, 100]),
             },
         ]
     )
@@ -264,11 +269,23 @@ def fill_v2(rng, name):
 def struct_v2(rng):
     fields = []
     for i in range(rng.randint(1, 3)):
-        field = [f"f{i}", rng.choice(["|b1", "<i2", ">u4", "<f4", ">f8", "|u1", "<c8"])]
+        field = [f"f{i}", rng.choice([*V2_NAMES, "<u1", ">b1"])]
         if rng.random() < 0.4:
-            field.append([rng.randint(1, 3) for _ in range(rng.randint(1, 2))])
+            field.append([rng.randint(1, 3) for _ in range(rng.randint(0, 2))])
         fields.append(field)
     return fields
+
+
+def struct_fill_v2(rng, fields):
+    """Return null, or the bytes of an element that are valid for every type."""
+    if rng.random() < 0.3:
+        return None
+    sizes = [native_v2(name).itemsize * math.prod(*(shape or [()])) for _, name, *shape in fields]
+    return base64.b64encode(bytes(rng.choice([0, 1]) for _ in range(sum(sizes)))).decode()
+
+
+def native_v2(name):
+    return np.dtype(name) if name[0] in "<>|" else np.dtype(getattr(ml_dtypes, name))
 
 
 def zarr2_spec(rng):
@@ -279,8 +296,8 @@ def zarr2_spec(rng):
         metadata["dtype"] = struct_v2(rng)
         if len(metadata["dtype"]) > 1 or rng.random() < 0.5:
             spec["field"] = rng.choice(metadata["dtype"])[0]
-        if rng.random() < 0.5:
-            metadata["fill_value"] = None
+        if rng.random() < 0.7:
+            metadata["fill_value"] = struct_fill_v2(rng, metadata["dtype"])
     else:
         metadata["dtype"] = rng.choice(V2_NAMES)
         if rng.random() < 0.8:
