@@ -51,7 +51,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 PoolKind = Literal["compute", "io", "request"]
 
-_IO_THREADS = 32
+_IO_THREADS = 32  # which wait more than they work
 
 
 class _Pool(ThreadPoolExecutor):

@@ -24,10 +24,10 @@ from fsstore.layout_value import LayoutValue, merge_grids
 
 __all__ = ["DEFAULT_ELEMENTS", "choose_one_grid", "choose_read_write_grids"]
 
-DEFAULT_ELEMENTS: Final = 1024 * 1024
-_SATURATED: Final = 2**63 - 1
+DEFAULT_ELEMENTS: Final = 1024 * 1024  # TensorStore's
+_SATURATED: Final = 2**63 - 1  # what larger products count as
 _MAX_SIZE: Final = 2**62
-_MAX_FACTOR: Final = 1e300
+_MAX_FACTOR: Final = 1e300  # a float that can still be doubled
 
 Shape: TypeAlias = tuple[int, ...]
 Rounding: TypeAlias = Callable[[int, int], int]

@@ -55,9 +55,9 @@ _SUFFIXES: Mapping[str, Method] = {
     ".xz": "xz",
 }
 _PADDED = ("gzip", "xz")
-_FEED = 1 << 17
-_STEP = 1 << 20
-_LARGEST = 8 << 30
+_FEED = 1 << 17  # bytes given to a decompressor at a time
+_STEP = 1 << 20  # bytes taken from it at a time
+_LARGEST = 8 << 30  # bytes that a file may decompress to, if its reader does not allow more
 _MEMORY = 1 << 30  # for the dictionary of xz; that of zstd is allowed 2 GiB, as its command allows at most
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 

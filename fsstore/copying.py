@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["align", "copy_between"]
 
-_PIECE_BYTES = 64 * 1024 * 1024
+_PIECE_BYTES = 64 * 1024 * 1024  # of a copy that are in memory at a time
 
 
 def copy_between(source: TensorStore, target: TensorStore) -> Future[None]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html"]
 
-_SIDE = 180
+_SIDE = 180  # pixels of the longest side
 _MAX_LINES = 40
 
 

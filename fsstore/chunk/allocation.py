@@ -18,8 +18,8 @@ from fsstore.errors import ResourceExhaustedError, StoreError
 
 __all__ = ["broadcast", "new_array"]
 
-_LINE = 64
-_ALIGNED_FROM = 1 << 20
+_LINE = 64  # bytes of a line of the processor's cache
+_ALIGNED_FROM = 1 << 20  # bytes from which an array is large
 
 
 def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaustedError:

@@ -29,8 +29,8 @@ from fsstore.kvstore.contract import ReadResult
 
 __all__ = ["ReadQueue"]
 
-_FETCH_BYTES = 64 * 1024 * 1024
-_QUEUE_LIMIT = 4096
+_FETCH_BYTES = 64 * 1024 * 1024  # decoded, of chunks that are fetched together
+_QUEUE_LIMIT = 4096  # reads; when so many wait they are made, whoever asks
 _COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 _LARGE_CHUNK = 256 * 1024  # worth a worker each
 _SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks

@@ -33,7 +33,7 @@ from fsstore.kvstore.contract import KvDriver, KvPrefix
 
 __all__ = ["settle", "write_small"]
 
-_BATCH_CHUNKS = 128
+_BATCH_CHUNKS = 128  # of a batch, whose first waits for its last
 _BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
 _WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; who begins more helps to make them
 _WRITE_BYTES = 4096  # of a write beside its values

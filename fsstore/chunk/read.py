@@ -36,20 +36,19 @@ if TYPE_CHECKING:
 
 __all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here", "read_spread"]
 
-_WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_CELLS = 512
-_NEAR_BYTES = 1024 * 1024  # of stores that never wait: still in the processor's cache when it is decoded
-_NEAR_SHARE = (
-    16  # windows a worker, where decoding takes long: a window's Python then costs more than cold caches
-)
-_TURN_S = 0.005
+# of a window of a store that never waits: still in the processor's cache when it is decoded
+_NEAR_BYTES = 1024 * 1024
+# windows a worker where decoding takes long, and their bytes at most: their Python costs more than cold caches do
+_NEAR_SHARE, _NEAR_MOST = 16, 8 * 1024 * 1024
+_TURN_S = 0.005  # that a worker waits for its turn to fetch
 _FEW = 16  # of so many cells, which are large, fetching is reading
 INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
 _WORTH_A_THREAD = 384 * 1024  # bytes of zstd: 0.4 ms, of which waking a worker takes 0.1
-_IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
+_IN_FLIGHT_BYTES = 48 * 1024 * 1024
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
-_COPIED_BYTES = 2 * 1024 * 1024
-_WINDOW_COST = 256 * 1024
+_COPIED_BYTES = 2 * 1024 * 1024  # of a window that the event loop may copy itself
+_WINDOW_COST = 256 * 1024  # bytes that weigh as much as the tasks and requests of a window
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
 
@@ -157,7 +156,7 @@ def _near_bytes(model: ChunkModel, touched: int) -> int:
     """
     if model.chain.flat_dtype is not None:
         return _NEAR_BYTES
-    return max(_NEAR_BYTES, min(touched // _NEAR_SHARE, _WINDOW_BYTES // 2))
+    return max(_NEAR_BYTES, min(touched // _NEAR_SHARE, _NEAR_MOST))
 
 
 def _window_of_box(request: ReadRequest) -> Window | None:

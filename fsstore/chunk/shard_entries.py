@@ -27,7 +27,7 @@ from fsstore.codec.shard_layout import ShardLayout
 
 __all__ = ["ShardEntries"]
 
-_SHARE_FROM = 1 << 18
+_SHARE_FROM = 1 << 18  # bytes of a sub-chunk that is worth a worker
 
 
 Number: TypeAlias = "int | tuple[int, ...]"

@@ -18,7 +18,7 @@ from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
 
 __all__ = ["ByteRange", "KvSource", "ShardSource", "Source"]
 
-_ATTEMPTS = 20
+_ATTEMPTS = 20  # at a shard that is rewritten while it is read
 _WHOLE_SHARE = 0.5  # from this share of a shard's entries on, one read of the whole shard is cheaper
 
 

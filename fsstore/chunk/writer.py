@@ -35,7 +35,7 @@ from fsstore.kvstore.contract import (
 __all__ = ["LATE_BYTES", "Change", "Changed", "Changes", "Writer"]
 
 LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
-_ATTEMPTS = 10_000
+_ATTEMPTS = 10_000  # at a chunk that others write: one of them gets on each time
 _MISSING = ReadResult("missing")
 
 

@@ -32,7 +32,7 @@ _UNPACK = struct.Struct("<B2xBI4xI").unpack_from
 _SIZES = struct.Struct("<III")
 _HEADER_BYTES, _SIZES_AT, _FLAGS_AT = 16, 4, 2
 _IS_COPY = 2  # a flag: nothing is compressed
-_MAX_BYTES = 2**31 - 1 - 16
+_MAX_BYTES = 2**31 - 1 - 16  # the library's limit: sizes are signed numbers of 32 bits, the header included
 _EFFORT = {"zlib": 2, "zstd": 1}  # of the others decompressing is not much more than a copy
 
 

@@ -23,7 +23,7 @@ from fsstore.errors import FailedPreconditionError, JsonError, StoreError, Unimp
 
 __all__ = ["FitsAscii", "Grib", "HdfStrings", "RecordMember", "ZipMember"]
 
-_ABSENT = -1.7e308
+_ABSENT = -1.7e308  # marks missing values while they are decoded: nothing that is measured is so small
 _ECCODES = threading.Lock()  # for builds of ecCodes that cannot be called from several threads
 _FAILURES = (ValueError, TypeError, KeyError, OverflowError)
 _ZIP_TAILS = ((16, 8, "<I"), (12, 4, "<I"), (24, 8, "<Q"), (20, 4, "<Q"))  # length, and where the size stands

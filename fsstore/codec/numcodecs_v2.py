@@ -53,7 +53,7 @@ OBJECT_CODECS = frozenset({"json2", "msgpack2", "vlen-array", "vlen-bytes", "vle
 PACKING_CODECS = frozenset({"pcodec", "zfpy"})
 _NUMCODECS = ARRAY_CODECS | BYTES_CODECS | OBJECT_CODECS
 _EXECUTES_CODE = frozenset({"pickle"})
-_MAX_DIGITS = 400
+_MAX_DIGITS = 400  # decimal digits; a float has fewer on either side of its point
 _REFUSED = {
     "msgpack": ": it does not say the shape of a chunk; numcodecs writes msgpack2 instead",
     "FITSVarBintable": ": rows hold arrays of any length, which no array of numbers can show",

@@ -29,7 +29,7 @@ _SIGNATURE = b"zfp\x05"
 _HEADER_BYTES = 20
 _HEADER_BITS, _SHORT_RATE = (96, 148), 2048  # a block of more bits is written with more
 _FIXED_RATE, _LEAST_BLOCK_BITS = 2, 12  # an exponent is written, however few bits a block shall have
-_WORD = 8
+_WORD = 8  # bytes: zfp writes words
 _ZERO_BLOCK_BITS = 80  # a bit for each plane, and what leads them
 
 

@@ -31,8 +31,8 @@ _ENCODINGS = ("utf-8", "utf8", "ascii", "utf-16", "utf-32", "latin-1")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 # what CPython takes at most for a list, a dict and a short text, and for a number with its place in a list
 _LIST, _DICT, _SHORT, _PLACE = 88, 232, 64, 41
-_ELEMENT = 128
-_LONGEST = 1 << 20
+_ELEMENT = 128  # bytes that an element may take besides
+_LONGEST = 1 << 20  # entries of a list, unless the chunk has more
 
 
 class Notation(Protocol):

@@ -29,8 +29,8 @@ Entries = npt.NDArray[np.uint64]
 MISSING = 2**64 - 1
 """The offset and the length of a sub-chunk that is not in the shard."""
 _NEAR = 2**62  # the sum of two such numbers is no nonsense
-_SHARE_FROM = 16
-_PORTION_BYTES = 1 << 20
+_SHARE_FROM = 16  # sub-chunks of a shard that is worth every core
+_PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded
 _PORTION_PARTS = 512  # a system call takes 1,024
 
 

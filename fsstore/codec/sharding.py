@@ -22,7 +22,7 @@ from fsstore.errors import StoreError
 
 __all__ = ["ShardingCodec", "sub_chunk_grid"]
 
-_MAX_ENTRIES = 1 << 30
+_MAX_ENTRIES = 1 << 30  # TensorStore's limit
 
 
 def _shape(value: Any) -> tuple[int, ...]:

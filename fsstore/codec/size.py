@@ -12,8 +12,8 @@ from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
 
 __all__ = ["FREE_BYTES", "check_size", "encoded_bound", "output_limit", "too_large", "too_long", "too_short"]
 
-FREE_BYTES = 64 << 20
-_RATIO = 256
+FREE_BYTES = 64 << 20  # that anything may decode to
+_RATIO = 256  # times its own size that more may
 
 
 def too_short(expected: int, actual: int) -> FailedPreconditionError:

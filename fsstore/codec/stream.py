@@ -20,9 +20,9 @@ from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
 
 __all__ = ["BoundStream", "Inflater", "bz2_stream", "inflate", "lzma_stream"]
 
-_LZMA_MEMORY = 256 << 20
+_LZMA_MEMORY = 256 << 20  # bytes of a dictionary
 _STEP_BYTES = 4 << 20
-_FEED_BYTES = 4 << 10
+_FEED_BYTES = 4 << 10  # given to a member behind the first, then twice as many and so on
 
 
 @dataclass(frozen=True, slots=True)

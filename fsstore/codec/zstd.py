@@ -29,7 +29,7 @@ from fsstore.errors import FailedPreconditionError, StoreError
 
 __all__ = ["BoundZstd", "ZstdCodec"]
 
-_STEP = 64
+_STEP = 64  # bytes of input, which are sixteen blocks at most
 _MAGIC = zstandard.FRAME_HEADER
 _SIZE = zstandard.frame_content_size
 # put at the end of a destination: the library does not say how much of it it has filled

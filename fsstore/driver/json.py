@@ -44,7 +44,7 @@ from fsstore.url import decode_path, encode_path
 
 __all__ = ["KIND", "JsonDriver"]
 
-_ATTEMPTS = 1000
+_ATTEMPTS = 1000  # at a document that others write
 
 
 def _pointer(value: Any) -> str:

@@ -23,7 +23,7 @@ from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, Write
 __all__ = ["delete_outside"]
 
 _BATCH = 1024
-_LISTED_FROM = 100_000
+_LISTED_FROM = 100_000  # chunks; of more those that are stored are found in a listing
 
 _Numbers = Sequence[int]
 

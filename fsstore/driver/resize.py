@@ -22,7 +22,7 @@ from fsstore.kvstore.contract import UNKNOWN
 
 __all__ = ["Resize"]
 
-_ATTEMPTS = 100
+_ATTEMPTS = 100  # at metadata that others write
 
 
 class Resize:

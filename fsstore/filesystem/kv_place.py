@@ -29,7 +29,7 @@ __all__ = ["KvPlace", "Place"]
 
 T = TypeVar("T")
 
-_HOP_S = 0.0002
+_HOP_S = 0.0002  # what handing an operation to a thread takes
 _RECENT = 8  # one alone may have waited for the interpreter lock
 
 

@@ -39,8 +39,8 @@ DETECT = Detection("zarr3", "array", files=("zarr.json",), read_whole=True)
 """How an array is recognised."""
 
 _MARSHAL = 2  # the last version in which equal values are equal bytes
-_MAX_KEPT = 16 * 1024
-_MAX_LISTED = 1 << 22
+_MAX_KEPT = 16 * 1024  # bytes of constraints whose parsed form is remembered
+_MAX_LISTED = 1 << 22  # chunks along a dimension: a few bytes in a document may stand for many
 
 
 class Zarr3:

@@ -29,8 +29,8 @@ from fsstore.kvstore.overlay import Overlay, evaluate
 
 __all__ = ["AtomicDriver", "commit_overlay"]
 
-_ATTEMPTS = 1000
-_BATCH = 256
+_ATTEMPTS = 1000  # at a key that others write
+_BATCH = 256  # keys that are written at once
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ __all__ = ["BZ2", "GZIP", "XZ", "ZSTD", "CompressedDriver", "CompressedKind"]
 
 Wanted: TypeAlias = Mapping[str, list[Read]]
 
-_OWN_BYTES = 64 << 20
+_OWN_BYTES = 64 << 20  # kept by a store in whose context nothing is cached
 _HEAD = 1 << 18
 """A range of the first bytes that ends here is served without the rest."""
 _BLOCK = (1 << 17) + 64

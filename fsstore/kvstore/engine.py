@@ -59,7 +59,7 @@ class Engine(Protocol):
 
 
 _kept: OrderedDict[Hashable, Engine] = OrderedDict()
-_KEPT = 32
+_KEPT = 32  # engines, with their connections, used last
 _VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
 
 

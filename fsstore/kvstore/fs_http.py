@@ -45,7 +45,7 @@ T = TypeVar("T")
 IDENTITY = {"Accept-Encoding": "identity"}
 """What every request says: values are wanted as they are stored."""
 _DATED = b"date:"
-_BLOCK = 64 * 1024
+_BLOCK = 64 * 1024  # bytes that a server which thinks in blocks may send too many
 
 
 def generation_of(headers: Mapping[str, str]) -> bytes:

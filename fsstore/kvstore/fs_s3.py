@@ -36,7 +36,7 @@ from fsstore.kvstore.value_limit import check_announced, limit_of
 
 __all__ = ["S3Engine"]
 
-_DELETE_BATCH = 1000
+_DELETE_BATCH = 1000  # keys of a request: S3's limit
 _DELETE_ERRORS: dict[str, type[StoreError]] = {
     "AccessDenied": PermissionDeniedError,
     "InternalError": UnavailableError,

@@ -36,7 +36,7 @@ _HEAD = re.compile(
     r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\n]*)?(?:\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*+", re.ASCII
 )
 _SWITCHING = "101"
-_LINE_LIMIT = 4096
+_LINE_LIMIT = 4096  # bytes between two chunks of a body
 _TRAILER_LIMIT = 64 * 1024
 
 

@@ -35,8 +35,8 @@ _LEFT_TO_OTHERS = frozenset(
     ("connection", "content-length", "transfer-encoding", "expect", "te", "upgrade", "proxy-authorization")
 )
 _FOR_ANYBODY = frozenset(("accept", "accept-encoding", "accept-language", "user-agent"))
-_ROUTES = 1000
-_KEPT = 128
+_ROUTES = 1000  # servers whose way is remembered
+_KEPT = 128  # idle connections
 _URL = re.compile(r"(https?://[^/?#\s]+)([!-~]*)", re.ASCII)
 
 

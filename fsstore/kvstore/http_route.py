@@ -30,8 +30,8 @@ from fsstore.kvstore.secret import redact_url
 __all__ = ["Dial", "Proxy", "Route", "basic", "proxy_of", "route_to"]
 
 _PORTS = {"http": 80, "https": 443}
-_NAMES_KEPT_S = 10.0
-_STAGGER_S = 0.25
+_NAMES_KEPT_S = 10.0  # that the addresses of a name are remembered
+_STAGGER_S = 0.25  # that one address is tried before the next is too
 _CONNECT_S = 30.0
 
 

@@ -35,7 +35,7 @@ from fsstore.kvstore.value_limit import check_announced
 
 __all__ = ["ANYTHING", "Connection", "Reply", "Want"]
 
-_SCRATCH = 64 * 1024
+_SCRATCH = 64 * 1024  # bytes of a head, and of small values that come with it
 
 
 class Want(NamedTuple):

@@ -43,12 +43,12 @@ __all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
 S = TypeVar("S")
 T = TypeVar("T")
 
-_FEW = 4
-_NEAR_S = 0.002
+_FEW = 4  # threads that begin a batch; more come where a server is not so near that few are enough
+_NEAR_S = 0.002  # that a near server takes for a few answers
 _SLOWEST = 32 * 1024  # bytes a second of one of several requests, below which a line is taken for dead
-_DELETE_BATCH = 1000
-_LIST_PAGE = 1000
-_NO_VERSION = "1"  # likewise; Google's cloud compares versions, the others ignore them
+_DELETE_BATCH = 1000  # keys of a request: S3's limit
+_LIST_PAGE = 1000  # S3's page
+_NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
 
 
 def retry_config(policy: Retry) -> dict[str, Any]:

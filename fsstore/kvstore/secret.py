@@ -29,7 +29,7 @@ _ASSIGNED = re.compile(
     r"(?:Bearer |Basic )?[^\s,;&\"']+",
     re.IGNORECASE,
 )
-_LONGEST = 400
+_LONGEST = 400  # characters of a foreign message
 
 
 def is_secret(name: str) -> bool:

@@ -44,9 +44,9 @@ from fsstore.url import encode_path
 __all__ = ["KIND", "ZipDriver", "ZipKind"]
 
 _SMALL = 64 * 1024  # a stored member up to this size is read whole rather than asked where its data start
-_HEADER = 30
+_HEADER = 30  # bytes of a local header before its name
 _PAGE = 1000
-_INLINE = 64 * 1024
+_INLINE = 64 * 1024  # bytes that are unpacked on the thread that asks
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ _RECORD = np.dtype(
     ]
 )
 _SIGNATURE = 0x02014B50
-_ONES = 0xFFFFFFFF
+_ONES = 0xFFFFFFFF  # stands for a number that the ZIP64 record holds
 
 TAIL = 65535 + _END.size + _LOCATOR.size + _END64.size
 """So many bytes at the end of the file surely hold all end records."""

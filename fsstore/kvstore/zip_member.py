@@ -22,9 +22,9 @@ __all__ = ["STORED", "check_readable", "data_start", "unpack"]
 
 STORED = 0
 _ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
-_MAX_SIZE = 2**32
-_TRUSTED_SIZE = 64 << 20
-_MAX_RATIO = 4096
+_MAX_SIZE = 2**32  # bytes of any member
+_TRUSTED_SIZE = 64 << 20  # bytes of a member that are never questioned
+_MAX_RATIO = 4096  # times its packed size that a larger one may have
 _MAX_WINDOW_LOG = 27
 _LOCAL = struct.Struct("<4s22x2H")
 

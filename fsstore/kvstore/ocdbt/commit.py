@@ -38,8 +38,8 @@ from fsstore.kvstore.ocdbt.version_tree import VersionNode, advance, encode_vers
 
 __all__ = ["Committer", "Options", "current_generations"]
 
-_ATTEMPTS = 10_000
-_KEPT_MANIFESTS = 128
+_ATTEMPTS = 10_000  # at a manifest that others replace
+_KEPT_MANIFESTS = 128  # of a numbered database; older ones are deleted
 
 
 @dataclass(frozen=True, slots=True)

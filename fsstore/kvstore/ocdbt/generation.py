@@ -14,7 +14,7 @@ from fsstore.kvstore.ocdbt.data_file import Location
 
 __all__ = ["value_generation"]
 
-_DIGEST = 20
+_DIGEST = 20  # bytes
 
 
 def value_generation(value: bytes | Location | None) -> bytes:

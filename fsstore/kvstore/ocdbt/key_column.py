@@ -23,7 +23,7 @@ __all__ = ["KEY_LIMIT", "encode_keys", "key_lengths", "shared_prefixes", "take_k
 KEY_LIMIT = U16
 """The greatest length of a key."""
 
-_BLOCK = 4 * 1024 * 1024
+_BLOCK = 4 * 1024 * 1024  # bytes of keys that are compared at a time
 _LETTERS = 64
 """Longer keys, and fewer keys for each letter, are rebuilt sooner by the loop."""
 

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _PREFIXES = ("value_data_prefix", "btree_node_data_prefix", "version_tree_node_data_prefix")
-_TARGET = 2**31
+_TARGET = 2**31  # bytes of a data file: TensorStore's default
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z", re.ASCII)
 
 

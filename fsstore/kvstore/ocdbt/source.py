@@ -31,8 +31,8 @@ __all__ = ["ABSENT", "Snapshot", "Source", "read_spans"]
 T = TypeVar("T")
 
 _NUMBERED = KeyRange("manifest.0", "manifest.:")
-_NODE_OVERHEAD = 200
-_LISTING_ATTEMPTS = 100
+_NODE_OVERHEAD = 200  # bytes of a decoded node beside its columns
+_LISTING_ATTEMPTS = 100  # at manifests that are deleted while they are listed
 
 
 class Snapshot(NamedTuple):

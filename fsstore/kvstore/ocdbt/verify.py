@@ -25,8 +25,8 @@ from fsstore.kvstore.ocdbt.version import EMPTY, Statistics, Version
 
 __all__ = ["Report", "verify"]
 
-_WINDOW = 64
-_PROBLEMS = 1000
+_WINDOW = 64  # nodes or values asked for at once
+_PROBLEMS = 1000  # that are reported
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ __all__ = ["FREE", "check_length", "chunk_bytes", "limits_of", "refuse_larger"]
 
 FREE = 64 * 2**20
 """References of up to this many bytes are never questioned."""
-_OBJECTS = 2**30
-_MOST = 2**34
+_OBJECTS = 2**30  # bytes of a chunk of objects, whose size its metadata do not say
+_MOST = 2**34  # bytes of any chunk
 _MORE = "more than the {} bytes that a chunk of the array can need; refused"
 _DOCUMENTS = frozenset({".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json"})
 

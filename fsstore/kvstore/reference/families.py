@@ -23,7 +23,7 @@ FEW = 32
 """Of how many keys a family is a group."""
 
 _DOT, _ZERO = b".0"
-_MOST_DIMS = 40
+_MOST_DIMS = 40  # numbers in a key: their separators are the bits of one
 _SEPARATES = np.isin(np.arange(256), list(b'./"'))
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _FOLD, _MIDDLE, _UPPER, _ONE = map(np.uint64, (29, 32, 48, 1))

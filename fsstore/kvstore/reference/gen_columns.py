@@ -25,7 +25,7 @@ __all__ = ["BATCH", "Written", "in_columns"]
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 BATCH = 4096
-_SURE = 2.0**62
+_SURE = 2.0**62  # below this a float tells for sure that an integer fits 64 bits
 
 
 class _Column:

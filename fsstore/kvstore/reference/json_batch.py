@@ -22,7 +22,7 @@ from fsstore.kvstore.reference.value import MAX_OFFSET, decode_text, is_url
 __all__ = ["Batch", "sort", "take"]
 
 _DECODER = json.JSONDecoder(strict=False)
-_LEAST = 1024
+_LEAST = 1024  # bytes of members that are worth a call of the parser
 
 
 class Batch(NamedTuple):

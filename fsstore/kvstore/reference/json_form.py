@@ -22,7 +22,7 @@ from fsstore.kvstore.reference.text import Ints, Mask, Text
 
 __all__ = ["Members", "Places", "members"]
 
-_MAX_KEY = 256
+_MAX_KEY = 256  # bytes; longer keys are read one by one
 _SLASH, _QUOTE, _COLON = b'/":'
 _NULL = b"null"
 _WS = rb"[ \t\r\n]*+"

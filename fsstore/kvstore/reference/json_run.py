@@ -25,7 +25,7 @@ from fsstore.kvstore.reference.value import decode_text, is_url
 
 __all__ = ["take"]
 
-_WORTH = 4
+_WORTH = 4  # times the text that may be looked at to find URLs that are equal in a row
 _DOT = b"."[0]
 _BASE64 = b"base64:"
 

@@ -30,7 +30,7 @@ Buffer = bytes | bytearray | memoryview
 MAX_DEPTH = 100
 _LEAST, _MOST = 1 << 13, 1 << 20
 _FEW, _MANY = 64, 4096
-_BATCH = 1 << 16
+_BATCH = 1 << 16  # bytes given to a parser at a time
 _TOP = 4  # members of a document of version 1, which a parser of many would read in vain
 
 _WS = rb"[ \t\r\n]*+"

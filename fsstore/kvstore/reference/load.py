@@ -34,7 +34,7 @@ PARQUET_NAMES = ("/", ".parq", ".parquet")
 """How the names of parquet sets end."""
 RECORD_SIZE = 10_000
 """References in a file of a new parquet set: every batch of writes makes the files it touches anew."""
-_PIECE = 4 * 2**20
+_PIECE = 4 * 2**20  # bytes of a document that are read at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from fsstore.kvstore.reference.table import ABSENT, INLINE, Row, Rows
 
 __all__ = ["Changes", "Document", "Overlay", "Saved", "State", "inline_generation"]
 
-_TRIES = 50
+_TRIES = 50  # against other processes
 
 Changes = Mapping[str, bytes | None]
 """New values by key; None deletes."""

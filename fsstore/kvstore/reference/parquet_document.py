@@ -42,7 +42,7 @@ __all__ = ["ParquetDocument"]
 
 _FILES = 32
 """Files that one round of a batch replaces: all of them are in memory at once."""
-_TRIES = 50
+_TRIES = 50  # against other processes
 
 Basis: TypeAlias = Mapping[Where, Loaded]
 

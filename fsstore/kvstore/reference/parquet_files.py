@@ -19,7 +19,7 @@ from fsstore.kvstore.reference.parquet_read import Partition, read_partition
 
 __all__ = ["Loaded", "PartitionFiles", "Where", "file_name", "where_of"]
 
-_BUDGET = 64 * 2**20
+_BUDGET = 64 * 2**20  # bytes of files that are kept
 _NAME = re.compile(r"(?:(.*)/)?refs\.(0|[1-9][0-9]{0,17})\.parq", re.DOTALL)
 
 Where: TypeAlias = tuple[str, int]

@@ -29,7 +29,7 @@ from fsstore.kvstore.reference.table import INLINE, Row, Rows
 
 __all__ = ["ParquetSet"]
 
-_MAX_LISTED = 100_000
+_MAX_LISTED = 100_000  # files, where they cannot be listed and each has to be asked for
 
 
 class ParquetSet:

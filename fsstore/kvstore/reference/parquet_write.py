@@ -37,8 +37,8 @@ from fsstore.kvstore.reference.table import INLINE, WHOLE, Rows
 
 __all__ = ["encode_partition", "save_parquet"]
 
-_DICTIONARY = 10
-_WRITES = 64
+_DICTIONARY = 10  # references to each URL from which on the URLs are written as a dictionary
+_WRITES = 64  # files that are in memory at once
 
 
 class _Array:

@@ -33,7 +33,7 @@ INLINE = -2
 WHOLE = -1
 
 _BATCH = 16384
-_FEW = 8
+_FEW = 8  # keys that are looked up one by one, which is quicker then
 
 Int64: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Int32: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]

@@ -24,8 +24,8 @@ from fsstore.kvstore.reference.text import Ints, Mask, Words
 
 __all__ = ["Run", "TableBuilder"]
 
-_DENSE = 1.5
-_BATCH = 16384
+_DENSE = 1.5  # places of a grid for each reference; where there are more, rows have an index
+_BATCH = 16384  # references that are sorted into families together
 
 
 class Run(NamedTuple):

@@ -41,7 +41,7 @@ OpenTarget: TypeAlias = Callable[[Any, Mapping[str, Any] | None], "KvPrefix | Aw
 """Opens a URL or kvstore spec, with storage options or None."""
 
 _CACHE_LINKS = ("simplecache", "filecache", "blockcache", "cached")
-_MAX_PLACES = 65536
+_MAX_PLACES = 65536  # URLs whose place is remembered
 
 
 class Place(NamedTuple):

@@ -20,7 +20,7 @@ Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 LONGEST = 24
 """Of how many digits a number is looked at; of more it is not known where they begin."""
-_DIGITS = 18
+_DIGITS = 18  # that fit 64 bits
 _MARGIN = bytes(8)
 _LEAST = np.array([2**62, 0, *(10**power for power in range(1, _DIGITS)), *[2**62] * (LONGEST - _DIGITS)])
 

@@ -24,8 +24,8 @@ from fsstore.kvstore.secret import redact_url
 __all__ = ["MAX_PROBLEMS", "Problem", "Verification", "verify_state"]
 
 MAX_PROBLEMS = 1000
-_TOGETHER = 64
-_NAMED = 3
+_TOGETHER = 64  # targets asked at once
+_NAMED = 3  # keys that a problem names
 
 
 @dataclass(frozen=True, slots=True)
