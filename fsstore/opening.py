@@ -11,15 +11,13 @@ from fsstore.context import Context, ContextResource
 from fsstore.driver.contract import ArrayDriver, OpenArray, Opening
 from fsstore.errors import StoreError
 from fsstore.future import Future
-from fsstore.kvstore.opened import OpenKv, open_bound
+from fsstore.kvstore.opened import OpenKv, open_bound, opening_waits
 from fsstore.open_mode import as_flag
 from fsstore.spec import Spec
 from fsstore.spec_options import OPEN_OPTIONS, apply_options, constrained_base
 from fsstore.store import TensorStore
 
 __all__ = ["may_wait", "open", "open_spec"]
-
-_LOCAL = frozenset(("file", "memory"))
 
 
 def open(  # noqa: A001  # TensorStore's name
@@ -74,7 +72,7 @@ def _begun(begin: Callable[[], Coroutine[Any, Any, TensorStore]], spec: Spec) ->
 
 
 def may_wait(spec: Spec) -> bool:
-    """Return whether opening may have to wait; the roots of this machine have nothing to wait for.
+    """Return whether opening may have to wait.
 
     What detection finds there may have, and says so.
     """
@@ -82,12 +80,7 @@ def may_wait(spec: Spec) -> bool:
         spec = spec.base_spec
     if spec.layers:
         return True
-    if spec._kvstore is None:
-        return False
-    root = spec._kvstore
-    if root.live is not None:
-        return root.live.features.waits
-    return root.base is not None or root.kind.id not in _LOCAL
+    return spec._kvstore is not None and opening_waits(spec._kvstore)
 
 
 async def open_spec(spec: Spec, *, transaction: Any = None, writable: bool = True) -> OpenArray:

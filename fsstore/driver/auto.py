@@ -22,7 +22,7 @@ from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import now
 from fsstore.kvstore.hierarchy import arrays_below
-from fsstore.kvstore.opened import OpenKv, open_adapter
+from fsstore.kvstore.opened import KEEP_TO_THEIR_BASE, OpenKv, open_adapter
 from fsstore.kvstore.probe import Found, find, looked_for
 from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.recheck import MEMBERS as RECHECK
@@ -31,7 +31,6 @@ from fsstore.recheck import recheck
 __all__ = ["KIND", "enter", "enter_group"]
 
 _DEPTH = 8  # adapters inside each other
-_KEEP_TO_THEIR_FILE = ("zip",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -
         found = await find(kvstore, began)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
-        if found.detection.name not in _KEEP_TO_THEIR_FILE and _runtime.must_not_wait():
+        if found.detection.name not in KEEP_TO_THEIR_BASE and _runtime.must_not_wait():
             raise _runtime.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:

@@ -22,7 +22,7 @@ from fsstore.kvstore.batch import Batch
 from fsstore.kvstore.contract import UNKNOWN, KvDriver, KvPrefix, Read, Write
 from fsstore.kvstore.key_range import KeyRange as Range
 from fsstore.kvstore.key_range import key_bytes, key_text
-from fsstore.kvstore.opened import OpenKv, open_kv
+from fsstore.kvstore.opened import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
 from fsstore.kvstore.spec import KvSpec, join_path
 from fsstore.kvstore.spec_parse import kv_spec
@@ -35,7 +35,6 @@ __all__ = ["KvStore"]
 T = TypeVar("T")
 Key = str | bytes
 _WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
-_LOCAL = frozenset(("file", "memory"))
 
 
 class KvStore:
@@ -90,7 +89,7 @@ class KvStore:
         except StoreError as error:
             return futures.failed(error)
         opening = _open_store(parsed, Context() if context is None else context, transaction)
-        return _runtime.start(opening, waits=_opening_waits(parsed))
+        return _runtime.start(opening, waits=opening_waits(parsed))
 
     @property
     def path(self) -> str:
@@ -308,16 +307,9 @@ async def _open_store(spec: KvSpec, context: Context, transaction: Transaction |
     return KvStore.of(await open_kv(spec, context), transaction)
 
 
-def _opening_waits(spec: KvSpec) -> bool:
-    """Return whether opening may have to wait; the roots of this machine have nothing to wait for."""
-    if spec.live is not None:
-        return spec.live.features.waits
-    return spec.base is not None or spec.kind.id not in _LOCAL
-
-
 def _reopen(spec: KvSpec) -> KvStore:
     """Return the store that was pickled; resources pickled together are still shared."""
-    return _runtime.call(_open_store(spec, Context(), None), waits=_opening_waits(spec))
+    return _runtime.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
 
 
 async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:

@@ -46,6 +46,29 @@ def test_detection_of_an_adapter_goes_on_on_the_event_loop(stored, tmp_path, mon
     assert begun
 
 
+@pytest.mark.parametrize(
+    "url", ["file://{}/base/|ocdbt:", "file://{}/base/|ocdbt:|zarr3:", "file://{}/a.zip|zip:"]
+)
+def test_archives_on_this_machine_open_without_an_event_loop(url, tmp_path, monkeypatch):
+    """Databases and archives in local files, and arrays in them, are open when `open` returns."""
+    place = url.format(tmp_path)
+    fsstore.open(f"file://{tmp_path}/base/|ocdbt:|zarr3:", create=True, dtype="int8", shape=[3]).result()
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("key", b"value")
+    monkeypatch.setattr(_runtime, "loop", lambda: pytest.fail("the event loop was asked for"))
+    assert (fsstore.open if "zarr3" in url else fsstore.KvStore.open)(place).done()
+
+
+def test_a_database_waits_where_its_manifest_may(tmp_path, monkeypatch):
+    """A database whose manifest lies elsewhere is opened on the loop: that place may be far away."""
+    begun = []
+    loop = _runtime.loop
+    monkeypatch.setattr(_runtime, "loop", lambda: begun.append(True) or loop())
+    base = f"file://{tmp_path}/base/"
+    fsstore.KvStore.open({"driver": "ocdbt", "base": base, "manifest": f"file://{tmp_path}/top/"}).result()
+    assert begun
+
+
 def test_failure_of_detection_is_in_the_future(tmp_path):
     """`open` itself does not raise when nothing is found: the future does."""
     future = fsstore.open(f"file://{tmp_path}/")
