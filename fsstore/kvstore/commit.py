@@ -53,7 +53,7 @@ async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
         if change.refused:
             raise _mismatch(driver, key)
     await _check_observed(driver, overlay.observed)
-    if not (overlay.pending or overlay.deleted):
+    if not (overlay.plain or overlay.pending or overlay.deleted):
         return
     begin_creating(driver)
     if driver.features.atomic_transactions and isinstance(driver, AtomicDriver):
@@ -61,17 +61,13 @@ async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
         return
     for keys in overlay.deleted:
         await _delete_range(driver, overlay, keys)
-    values = [
-        Write(key, change.value, change.if_equal)
-        for key, change in overlay.pending.items()
-        if not change.stored and not change.functions
-    ]
+    values = overlay.writes()
     guarded = [write for write in values if write.if_equal != UNKNOWN]
     plain = [write for write in values if write.if_equal == UNKNOWN]
     for writes in (guarded, plain):
         for start in range(0, len(writes), _BATCH):
             await _write_values(driver, writes[start : start + _BATCH])
-    computed = [key for key, change in overlay.pending.items() if change.stored or change.functions]
+    computed = overlay.computed()
     for start in range(0, len(computed), _BATCH):
         await _write_computed(driver, overlay, computed[start : start + _BATCH])
 
@@ -154,12 +150,7 @@ def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
 
 
 async def _commit_as_one(driver: AtomicDriver, overlay: Overlay) -> None:
-    computed = [key for key, change in overlay.pending.items() if change.stored or change.functions]
-    fixed = [
-        Write(key, change.value, change.if_equal)
-        for key, change in overlay.pending.items()
-        if not (change.stored or change.functions)
-    ]
+    fixed, computed = overlay.writes(), overlay.computed()
     for _ in range(_ATTEMPTS):
         writes = fixed + await _compute(driver, overlay, computed) if computed else fixed
         failed = await driver.write_atomic(writes, unchanged=overlay.observed, deleted=overlay.deleted)

@@ -22,7 +22,7 @@ from fsstore import future as futures
 from fsstore.errors import StoreError, TransactionCancelledError
 from fsstore.future import Future
 from fsstore.kvstore.commit import commit_overlay
-from fsstore.kvstore.contract import NO_VALUE, KvDriver, Stamp, Write, now
+from fsstore.kvstore.contract import KvDriver, Stamp, Write, now
 from fsstore.kvstore.overlay import Overlay
 
 __all__ = ["Ledger", "Phase"]
@@ -118,11 +118,13 @@ class Ledger:
         """Take a write of `bytes` as one step, between which and the commit nothing can come."""
         key, value, if_equal = write
         if self.atomic:
+            self.require_open()
             self.admit(driver, key)
         with self._lock:
-            self.require_open()
-            change = self._overlay(driver).put(key, value, if_equal)
-        return Stamp(NO_VALUE if value is None else change.generation, now())
+            if self.phase != "open":
+                raise self._closed()
+            generation = self._overlay(driver).put(key, value, if_equal)
+        return tuple.__new__(Stamp, (generation, now()))
 
     def admit(self, driver: KvDriver, key: str) -> None:
         """Raise, and abort, if an atomic transaction cannot change this key besides what it changes already."""

@@ -73,10 +73,8 @@ async def _read_one(driver: KvDriver, request: Read) -> ReadResult:
 
 def put(transaction: Transaction, driver: KvDriver, request: Write) -> Future[TimestampedStorageGeneration]:
     """Write inside a transaction, which is done at once."""
-    ledger = transaction.ledger
     try:
-        ledger.require_open()
-        return futures.ready(TimestampedStorageGeneration.of(ledger.put(driver, request)))
+        return futures.ready(TimestampedStorageGeneration.of(transaction.ledger.put(driver, request)))
     except StoreError as error:
         return futures.failed(error)
 

@@ -107,8 +107,8 @@ class TransactionalDriver:
         stamps = []
         for key, value, if_equal in writes:
             self.ledger.admit(self.base, key)
-            change = overlay.put(key, None if value is None else bytes(value), if_equal)
-            stamps.append(Stamp(NO_VALUE if value is None else change.generation, now()))
+            generation = overlay.put(key, None if value is None else bytes(value), if_equal)
+            stamps.append(Stamp(generation, now()))
         return stamps
 
     def modify(self, key: str, function: Modify) -> None:

@@ -440,14 +440,36 @@ def test_a_deleted_key_is_never_seen_as_it_is_stored():
     seen = []
 
     class Watched(dict):
-        def pop(self, key):
-            value = super().pop(key)
+        def pop(self, key, default=None):
+            value = super().pop(key, default)
             seen.append(overlay.find(key))
             return value
 
-    overlay = Overlay(pending=Watched())
+    overlay = Overlay(plain=Watched(), pending=Watched())
     for key in "abc":
         overlay.put(key, b"new", UNKNOWN)
     overlay.delete(KeyRange("a", "c"))
-    assert [(change.stored, change.value) for change in seen] == [(False, None)] * 2
+    assert {(change.stored, change.value) for change in seen} == {(False, None)}
     assert overlay.find("c").value == b"new"
+
+
+def test_a_key_changed_again_is_never_seen_as_it_is_stored():
+    """Who reads while a pending value is replaced sees the one or the other; each has a generation of its own."""
+    seen = []
+
+    class Watched(dict):
+        def pop(self, key, default=None):
+            seen.append(overlay.find(key).value)
+            value = super().pop(key, default)
+            seen.append(overlay.find(key).value)
+            return value
+
+    overlay = Overlay(plain=Watched())
+    generations = [overlay.put("a", value, UNKNOWN) for value in (b"1", b"2", b"3")]
+    assert seen == [b"1", b"2", b"3", b"3"]
+    assert len(set(generations)) == 3
+    assert overlay.find("a").generation == generations[-1]
+    assert overlay.keys_in(KeyRange()) == ["a"]
+    overlay.delete(KeyRange())
+    assert overlay.put("a", b"4", UNKNOWN) not in generations
+    assert overlay.writes() == [Write("a", b"4")]
