@@ -17,7 +17,7 @@ from fsstore.kvstore.batch import Batch
 from fsstore.kvstore.contract import Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract import ReadResult as Answer
 from fsstore.kvstore.key_range import key_bytes
-from fsstore.kvstore.result import ReadFuture, ReadResult, TimestampedStorageGeneration
+from fsstore.kvstore.result import ReadFuture, ReadResult, StampFuture, TimestampedStorageGeneration
 from fsstore.kvstore.transaction import Transaction
 
 __all__ = ["answer", "begin_read", "byte_bounds", "put", "value_bytes", "write_one"]
@@ -74,7 +74,7 @@ async def _read_one(driver: KvDriver, request: Read) -> ReadResult:
 def put(transaction: Transaction, driver: KvDriver, request: Write) -> Future[TimestampedStorageGeneration]:
     """Write inside a transaction, which is done at once."""
     try:
-        return futures.ready(TimestampedStorageGeneration.of(transaction.ledger.put(driver, request)))
+        return futures.make(StampFuture, futures.RESULT, transaction.ledger.put(driver, request))
     except StoreError as error:
         return futures.failed(error)
 

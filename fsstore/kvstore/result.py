@@ -14,7 +14,7 @@ from fsstore.future import RESULT, Future
 from fsstore.kvstore import contract
 from fsstore.kvstore.key_range import key_bytes
 
-__all__ = ["ReadFuture", "ReadResult", "TimestampedStorageGeneration"]
+__all__ = ["ReadFuture", "ReadResult", "StampFuture", "TimestampedStorageGeneration"]
 
 
 @dataclass(slots=True, init=False, repr=False)
@@ -81,6 +81,15 @@ class ReadResult:
     def __repr__(self) -> str:
         """Return the form TensorStore prints."""
         return f"KvStore.ReadResult(state={self.state!r}, value={self.value!r}, stamp={self.stamp!r})"
+
+
+class StampFuture(Future[TimestampedStorageGeneration]):
+    """A future that is resolved with a driver's stamp: most who write never ask for the form users get of it."""
+
+    __slots__ = ()
+
+    def _get(self) -> TimestampedStorageGeneration:
+        return TimestampedStorageGeneration.of(self._value) if self._state == RESULT else super()._get()
 
 
 class ReadFuture(Future[ReadResult]):
