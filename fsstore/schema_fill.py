@@ -138,7 +138,8 @@ def elements_json(array: np.ndarray[Any, Any], of: dtype) -> Any:
         return _mapped(octets.tolist(), lambda data: b2a_base64(data, newline=False).decode())
     if kind == "V":
         wide = "i8" if of.name.startswith("int") else "f8"
-        return array.astype(wide).tolist()
+        with np.errstate(invalid="ignore"):  # a NaN may be a signaling one
+            return array.astype(wide).tolist()
     return array.tolist()
 
 

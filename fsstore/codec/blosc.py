@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore._json import Fields, Json, integer, one_of, quote
+from fsstore._json import Fields, Json, integer, one_of
+from fsstore.codec import blosc_snappy
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
@@ -69,11 +70,11 @@ class BoundBlosc:
         """Return `data` compressed."""
         cname, clevel, shuffle, blocksize, typesize = self._compress
         library = _library()
-        if cname.decode() not in library.list_compressors():
-            raise UnimplementedError(f"This build of blosc cannot compress with {quote(cname)}")
         octets = np.frombuffer(data, np.uint8)
         if octets.size > _MAX_BYTES:
             raise StoreError(f"Blosc holds at most {_MAX_BYTES} bytes, but the chunk has {octets.size}")
+        if cname.decode() not in library.list_compressors():
+            return blosc_snappy.compress(octets, clevel, shuffle, blocksize, typesize)
         if octets.size % typesize == 0:
             # the library takes the element size from the buffer
             return bytes(library.compress(octets.view(f"V{typesize}"), cname, clevel, shuffle, blocksize))
@@ -176,17 +177,13 @@ def _with_blocks(data: Any, low: int, high: int) -> bytes | None:
 
 
 def _other_build(data: Any) -> Any:
-    """Decode with imagecodecs, whose blosc knows snappy; raise the error of damaged data if that fails too."""
+    """Decode what may be snappy; raise the error of damaged data if it is not, or that fails too."""
     if (data[_FLAGS_AT] >> 5) != 2:
         raise _invalid()
     try:
-        import imagecodecs
-    except ImportError:
-        raise UnimplementedError(
-            'This build of blosc cannot decompress "snappy"; install imagecodecs'
-        ) from None
-    try:
-        return imagecodecs.blosc_decode(bytes(data))
+        return blosc_snappy.decompress(data)
+    except UnimplementedError:
+        raise
     except (RuntimeError, ValueError):
         raise _invalid() from None
 

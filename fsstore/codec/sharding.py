@@ -66,11 +66,14 @@ class ShardingCodec:
 
     @classmethod
     def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
+        """Return the codec of a stored configuration; that the index comes last need not be said."""
+        options = read_options(cls.members, configuration)
+        if options.get("index_location") == "end":
+            del options["index_location"]
+        return cls(**options)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored; the location of the index only if it was given."""
+        """Return the configuration as stored; the location of the index only if it comes first."""
         out: dict[str, Json] = {
             "chunk_shape": list(self.chunk_shape),
             "codecs": self.codecs.to_json(),

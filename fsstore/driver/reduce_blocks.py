@@ -45,8 +45,12 @@ def check_method(method: str, kind: dtype) -> None:
         raise StoreError(f'Downsample method "{method}" does not support data type "{kind.name}"')
 
 
+@np.errstate(all="ignore")
 def reduce_blocks(values: Array, groups: Sequence[Sequence[int]], method: str) -> Array:
-    """Return the array of reduced blocks; `groups` are the sizes of the groups along each dimension."""
+    """Return the array of reduced blocks; `groups` are the sizes of the groups along each dimension.
+
+    What overflows or is not a number shows in the result, without a warning.
+    """
     out = np.empty(tuple(len(sizes) for sizes in groups), values.dtype)
     reduce = _REDUCERS[method]
     # the outermost dimension that can be cut: its parts are contiguous

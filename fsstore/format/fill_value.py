@@ -20,6 +20,7 @@ from fsstore.errors import JsonError
 __all__ = ["fill_from_v2", "fill_from_v3", "fill_to_v2", "fill_to_v3"]
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _ML_INTEGERS = {"int2": (-2, 1), "int4": (-8, 7), "uint2": (0, 3), "uint4": (0, 15)}
 
 
@@ -41,13 +42,10 @@ def _scalar(value: Any, native: np.dtype[Any]) -> Any:
 
 def _hex_bits(text: str, native: np.dtype[Any]) -> Any:
     digits = text[2:]
-    try:
-        bits = int(digits, 16)
-    except ValueError:
-        bits = -1
-    if not text.lower().startswith("0x") or bits < 0 or len(digits) > 2 * native.itemsize or "_" in digits:
+    if text[:2] != "0x" or not 0 < len(digits) <= 2 * native.itemsize or not _HEX_DIGITS.issuperset(digits):
         raise expected('"Infinity", "-Infinity", "NaN", or hex string', text)
-    return np.frombuffer(bits.to_bytes(native.itemsize, "little"), native.newbyteorder("<")).astype(native)[0]
+    bits = int(digits, 16).to_bytes(native.itemsize, "little")
+    return np.frombuffer(bits, native.newbyteorder("<")).astype(native)[0]
 
 
 def _number(value: Any) -> float:
@@ -181,6 +179,8 @@ def fill_to_v3(value: Any, native: np.dtype[Any], name: str = "") -> Json:
         return int(np.asarray(value, native.newbyteorder("=")).view("i8"))
     if native.kind == "U" or isinstance(value, str):
         return str(value)
+    if native.kind == "S":  # without the zeros at the end, as zarr-python writes it
+        return _to_base64(bytes(value), np.dtype(object))
     if native.fields is not None and name != "structured":  # of these zarr-python wants the bytes
         return {name: fill_to_v3(value[name], native.fields[name][0]) for name in native.names or ()}
     return _to_base64(value, native)

@@ -97,7 +97,7 @@ def _key_encoding(value: Any) -> dict[str, Json]:
 
 def _key_configuration(value: Any) -> dict[str, Json]:
     fields = Fields(value)
-    separator = fields.take("separator", optional(_SEPARATOR))
+    separator = fields.take("separator", _SEPARATOR)
     fields.finish()
     return {} if separator is None else {"separator": separator}
 

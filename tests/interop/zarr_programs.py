@@ -94,7 +94,7 @@ def compressors(rng, itemsize):
             out.append({"name": kind, "configuration": configuration})
         elif kind == "blosc":
             configuration = {
-                "cname": rng.choice("blosclz lz4 lz4hc zlib zstd".split()),
+                "cname": rng.choice("blosclz lz4 lz4hc snappy zlib zstd".split()),
                 "clevel": rng.randint(0, 9),
             }
             if rng.random() < 0.5:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -231,15 +233,33 @@ def test_gzip_output_is_reproducible():
     assert bound.encode(bytes(100))[4:8] == bytes(4)
 
 
-def test_snappy_is_decoded_elsewhere_and_never_written():
-    """A blosc library without snappy refuses to write it and reads it through imagecodecs."""
-    bound = BloscCodec("snappy", 5, "noshuffle", None, 0).bind(ByteSpec(1000))
-    with pytest.raises(UnimplementedError, match="cannot compress"):
-        bound.encode(bytes(1000))
-    import imagecodecs
+@pytest.mark.parametrize("shuffle", ["noshuffle", "shuffle", "bitshuffle"])
+@pytest.mark.parametrize("size", [1, 63, 1000, 70_001])
+@pytest.mark.parametrize("blocksize", [0, 64, 5000])
+def test_snappy_in_blosc(shuffle, size, blocksize):
+    """What is random is stored as it is, anything else gets smaller; all of it and parts are read again."""
+    random = np.random.default_rng(0).integers(0, 256, size, np.uint8).tobytes()
+    steps = np.resize((np.arange(size) // 9).astype("<i4").view("u1"), size).tobytes()
+    for clevel, data in ((0, steps), (5, random), (5, steps)):
+        bound = BloscCodec("snappy", clevel, shuffle, 4, blocksize).bind(ByteSpec(size))
+        encoded = bound.encode(data)
+        assert bytes(bound.decode(encoded)) == data
+        assert len(encoded) <= size + 16
+        if size >= 1000 and clevel and data is steps:
+            assert len(encoded) < size // 2
+        for damaged in (encoded[:-1], encoded + b"x"):
+            with pytest.raises(FailedPreconditionError, match="Invalid blosc"):
+                bound.decode(damaged)
 
-    encoded = imagecodecs.blosc_encode(bytes(1000), compressor="snappy", level=5)
-    assert bytes(bound.decode(encoded)) == bytes(1000)
+
+def test_snappy_needs_imagecodecs(monkeypatch):
+    """Without it an error says so, of reading and of writing."""
+    bound = BloscCodec("snappy", 5, "noshuffle", None, 0).bind(ByteSpec(1000))
+    encoded = bound.encode(bytes(1000))
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    for run in (lambda: bound.encode(bytes(1000)), lambda: bound.decode(encoded)):
+        with pytest.raises(UnimplementedError, match='"snappy"; install imagecodecs'):
+            run()
 
 
 def test_version_2_defaults_are_spelled_out():

@@ -1,5 +1,6 @@
 """Fill values of every kind of element: what is stored, shown, asked for and read is one value."""
 
+import base64
 import json
 
 import numpy as np
@@ -142,3 +143,39 @@ def test_one_problem_is_one_message(driver, metadata):
     with pytest.raises(ValueError, match="foo|U0") as caught:
         ts.Spec({"driver": driver, "kvstore": "memory://", "metadata": metadata})
     assert "fill_value" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [b"ab", b"", b"a\0b"])
+def test_zeros_at_the_end_of_octets_are_not_stored(value):
+    """Strings of fixed length are stored as zarr-python stores them: shorter than an element, where they are."""
+    store = ts.open(
+        {"driver": "zarr3", "kvstore": "memory://"},
+        create=True,
+        dtype=np.dtype("S4"),
+        shape=[1],
+        fill_value=value,
+    ).result()
+    document = json.loads(store.kvstore["zarr.json"])
+    assert base64.b64decode(document["fill_value"]) == value
+    store.resize(exclusive_max=[2]).result()
+    assert json.loads(store.kvstore["zarr.json"]) == {**document, "shape": [2]}
+    assert store.resolve().result().read().result().tolist() == [value, value]
+
+
+SIGNALING = [("float16", "0x7c01"), ("bfloat16", "0x7f81"), ("bfloat16", "0xff81")]
+SIGNALING += [("float32", "0xff800001"), ("float64", "0x7ff0000000000001"), ("float8_e5m2", "0x7d")]
+
+
+@pytest.mark.parametrize(("name", "bits"), SIGNALING)
+def test_signaling_nans(name, bits):
+    """Such a fill value is kept bit by bit, and nothing that is made of it warns."""
+    metadata = {"shape": [4], "data_type": name, "fill_value": bits}
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+    context = ts.Context()
+    store = ts.open(spec, create=True, context=context).result()
+    assert json.loads(store.kvstore["zarr.json"])["fill_value"] == bits
+    assert store.read().result().tobytes() == int(bits, 16).to_bytes(len(bits) // 2 - 1, "little") * 4
+    assert np.isnan(float(store.schema.to_json()["fill_value"]))
+    assert ts.open(store.spec(), context=context).result().shape == (4,)
+    assert np.isnan(ts.downsample(store, [2], "mean").read().result().astype("f8")).all()
+    assert np.isnan(ts.cast(store, "float64").read().result()).all()
