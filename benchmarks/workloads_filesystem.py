@@ -12,15 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Contender, workload
-from benchmarks.workloads_read import BYTES, MEBIBYTE, ZSTD, prepare, sample
+from benchmarks.workloads_read import BYTES, MEBIBYTE, ZSTD, everything, prepare, sample
 
 _LARGE = ((256, 256, 256), (64, 64, 64))
 _SMALL = ((256, 256, 64), (16, 16, 16))
-_MEMBERS = 2000
-
-
-def _all(array: Any) -> Any:
-    return array[...]
 
 
 def _through_view(folder: Path, codecs: list[Any], shapes: tuple[Any, Any]) -> Mapping[str, Contender]:
@@ -29,8 +24,8 @@ def _through_view(folder: Path, codecs: list[Any], shapes: tuple[Any, Any]) -> M
 
     path = prepare(folder, *shapes, codecs)["kvstore"]["path"]
     return {
-        "fsstore": partial(_all, zarr.open_array(f"zarr3::file://{path}", mode="r")),
-        "zarr": partial(_all, zarr.open_array(path, mode="r")),
+        "fsstore": partial(everything, zarr.open_array(f"zarr3::file://{path}", mode="r")),
+        "zarr": partial(everything, zarr.open_array(path, mode="r")),
     }
 
 
@@ -72,8 +67,8 @@ def _from_v2(folder: Path, compressor: Any, shapes: tuple[Any, Any]) -> Mapping[
     )
     array[...] = sample(shape)
     return {
-        "fsstore": partial(_all, zarr.open_array(f"zarr3::file://{path}", mode="r")),
-        "zarr": partial(_all, zarr.open_array(path, mode="r")),
+        "fsstore": partial(everything, zarr.open_array(f"zarr3::file://{path}", mode="r")),
+        "zarr": partial(everything, zarr.open_array(path, mode="r")),
     }
 
 
@@ -127,15 +122,21 @@ def detected(folder: Path) -> Mapping[str, Contender]:
     return {"fsstore": lambda: ts.open(url).result().shape, "explicit": explicit}
 
 
+def _archive(folder: Path, count: int, size: int) -> Path:
+    """Return the path of an archive of members of one size."""
+    path = folder / "x.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for number in range(count):
+            file.writestr(f"d{number % 10}/{number}", os.urandom(size))
+    return path
+
+
 @workload("auto:: reads 2000 members of an archive")
 def archive(folder: Path) -> Mapping[str, Contender]:
     """Read many small members by detection, and by fsspec's own filesystem for archives."""
     import fsspec
 
-    path = folder / "x.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        for number in range(_MEMBERS):
-            file.writestr(f"d{number % 10}/{number}", os.urandom(1000))
+    path = _archive(folder, 2000, 1000)
 
     def read(protocol: str) -> Any:
         filesystem = fsspec.filesystem(protocol, fo=str(path), skip_instance_cache=True)
@@ -144,20 +145,11 @@ def archive(folder: Path) -> Mapping[str, Contender]:
     return {"fsstore": partial(read, "auto"), "fsspec zip": partial(read, "zip")}
 
 
-def _archive(folder: Path, count: int) -> Path:
-    """Return the path of an archive of small members."""
-    path = folder / "x.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        for number in range(count):
-            file.writestr(f"d{number % 10}/{number}", os.urandom(100))
-    return path
-
-
 def _found(folder: Path, count: int, *, opened: bool) -> Mapping[str, Contender]:
     """Return finding all members of an archive, by detection and by fsspec's own filesystem."""
     import fsspec
 
-    path = _archive(folder, count)
+    path = _archive(folder, count, 100)
 
     def make(protocol: str) -> Any:
         return fsspec.filesystem(protocol, fo=str(path), skip_instance_cache=True)

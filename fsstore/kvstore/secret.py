@@ -1,9 +1,8 @@
 """What must not be shown: credentials in options, URLs and foreign error messages.
 
-Options with credential-like names stay in memory: they are printed, written to JSON and
-pickled as absent.  A URL is shown without user information and without the values of its query, because
-presigned URLs carry their signature there.  Foreign error texts are shortened, freed of debug dumps and of
-everything above.
+Options with credential-like names stay in memory: they are printed, written to JSON and pickled as absent.  A URL is
+shown without user information and without the values of its query, because presigned URLs carry their signature there.
+Foreign error texts are shortened, and freed of debug dumps and of everything above.
 """
 
 from __future__ import annotations

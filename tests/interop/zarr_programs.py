@@ -4,11 +4,11 @@ Run as a program, `zarr_programs.py FIRST COUNT` works through seeds and prints 
 a summary at the end; before each seed it prints the seed, so that the caller can go on after a crash of TensorStore.
 Left out on purpose: what the documents say otherwise than TensorStore does (repeated dimension names), what TensorStore
 writes and then refuses (`"order": "F"` with fewer than two dimensions), reading and writing nothing (TensorStore stores
-chunks then), reversed views of empty implicit dimensions,
-statistics of shards, and
-float8_e8m0fnu (TensorStore
-reads 1 as 2**-64) and values that the small floats cannot hold.  A program creates an array from random metadata, reads, writes, resizes and reopens it through random views, and at
-the end both libraries read both stores.
+chunks then), reversed views of empty implicit dimensions, statistics of shards, float8_e8m0fnu (TensorStore reads 1 as
+2**-64) and values that the small floats cannot hold.
+
+A program creates an array from random metadata, reads, writes, resizes and reopens it through random views, and at the
+end both libraries read both stores.
 """
 
 import base64

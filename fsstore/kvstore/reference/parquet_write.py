@@ -1,10 +1,13 @@
 """Writing a set as a parquet directory, readable by fsspec, kerchunk and VirtualiZarr.
 
 Every chunk has its row, so a set can hold chunks of arrays and metadata and nothing else; what does not fit is listed
-in one error.  Offsets and sizes are never null and say so in statistics (without them
-fastparquet makes floats of integers); `raw` is always of type binary; an empty range is an inline empty value, because
-zero offset and size would mean a whole target; files without any reference are not written.  `.zmetadata` comes last:
-until then the directory is not a set.
+in one error.
+
+* Offsets and sizes are never null and say so in statistics: without them fastparquet makes floats of integers.
+* `raw` is always of type binary.
+* An empty range is an inline empty value, because zero offset and size would mean a whole target.
+* Files without any reference are not written.
+* `.zmetadata` comes last: until then the directory is not a set.
 """
 
 from __future__ import annotations
