@@ -33,7 +33,7 @@ from fsstore.kvstore.contract import (
     Stamp,
     Write,
     now,
-)  # fmt: skip
+)
 from fsstore.kvstore.engine import Turns, check_condition, each, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing
 from fsstore.kvstore.fs import Home

@@ -25,7 +25,7 @@ from fsstore.kvstore.contract import (
     Stamp,
     Write,
     now,
-)  # fmt: skip
+)
 from fsstore.kvstore.engine import Turns, check_condition, each, located
 from fsstore.kvstore.fault import translate
 from fsstore.kvstore.key_range import KeyRange, key_bytes

@@ -31,7 +31,7 @@ from fsstore.kvstore.contract import (
     Stamp,
     Write,
     now,
-)  # fmt: skip
+)
 from fsstore.kvstore.engine import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.fault import is_missing, status_of, translate
 from fsstore.kvstore.piece import NO_TAG, Piece, entity_tag, fit

@@ -37,7 +37,7 @@ from fsstore.kvstore.root_option import (
     s3_store,
     take_engine,
     take_options,
-)  # fmt: skip
+)
 from fsstore.kvstore.secret import guard, reveal
 from fsstore.kvstore.single_writer import guarded, take_single_writer
 from fsstore.url import decode_path, encode_path, reject_query

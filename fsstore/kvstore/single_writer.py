@@ -35,7 +35,7 @@ from fsstore.kvstore.contract import (
     Stamp,
     Write,
     now,
-)  # fmt: skip
+)
 from fsstore.kvstore.key_range import KeyRange
 
 __all__ = ["SingleWriterDriver", "digest", "guarded", "take_single_writer"]

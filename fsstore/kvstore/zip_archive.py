@@ -33,7 +33,7 @@ from fsstore.kvstore.contract import (
     ReadOnly,
     ReadResult,
     now,
-)  # fmt: skip
+)
 from fsstore.kvstore.key_range import KeyRange, key_bytes
 from fsstore.kvstore.kind import AdapterKind, KvOpening
 from fsstore.kvstore.zip_directory import Member

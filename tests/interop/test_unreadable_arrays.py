@@ -31,7 +31,7 @@ BROKEN = {
 
 def _with_broken(tmp_path, broken):
     """Save a set of one sound array, and of broken ones, whose documents are as they are given."""
-    array = '{"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": "|u1", "compressor": null, "filters": null, "order": "C", "fill_value": 0}'  # fmt: skip
+    array = '{"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": "|u1", "compressor": null, "filters": null, "order": "C", "fill_value": 0}'
     refs = {"good/.zarray": array, "good/0": "abc", "good/.zattrs": '{"_ARRAY_DIMENSIONS": ["x"]}'}
     refs |= {".zgroup": '{"zarr_format": 2}', "g/.zgroup": '{"zarr_format": 2}'}
     refs |= {"attributes/.zarray": array} if any(key.startswith("attributes") for key in broken) else {}
