@@ -94,8 +94,7 @@ def get_mapper(url: Any, **storage_options: Any) -> Mapper:
         return Mapper(url)
     if storage_options or (isinstance(url, str) and "::" in url):
         opened = _runtime.call(open_target(Target(url, None, storage_options), Context()))
-        path = opened.path
-        return Mapper(KvStore.of(opened.at(path if not path or path.endswith("/") else path + "/")))
+        return Mapper(KvStore.of(opened.as_directory()))
     view = _view_of(url)
     if view is not None:
         return Mapper(view)
@@ -122,5 +121,4 @@ def _view_of(url: Any) -> KvStore | None:
         opened = _runtime.call(PipelineFileSystem(skip_instance_cache=True).open_place(url))
     except StoreError as error:
         raise error.within(f"Cannot open {url}") from error
-    path = opened.path
-    return KvStore.of(opened.at(path if not path or path.endswith("/") else path + "/"))
+    return KvStore.of(opened.as_directory())

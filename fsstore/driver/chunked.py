@@ -31,7 +31,7 @@ from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, as_directory, begin_creating
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.open_mode import OpenMode
 from fsstore.recheck import MEMBERS as RECHECK
@@ -127,7 +127,7 @@ class ChunkedKind:
 
     def kvstore_path(self, path: str) -> str:
         """Return the path with a slash at its end, unless it is empty."""
-        return path + "/" if path and not path.endswith("/") else path
+        return as_directory(path)
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
         """Return the path below the key-value store's."""

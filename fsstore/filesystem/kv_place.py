@@ -108,9 +108,7 @@ class KvPlace(BlockingFileSystem):
 
     async def _make(self) -> OpenKv:
         """Open the store whose keys are shown."""
-        opened = await open_target(self._target, self._context)
-        path = opened.path
-        return opened.at(path if not path or path.endswith("/") else path + "/")
+        return (await open_target(self._target, self._context)).as_directory()
 
     async def open_place(self, path: str) -> OpenKv:
         """Return the store and `path` in it; runs on fsstore's own event loop until it is open."""

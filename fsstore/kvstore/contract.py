@@ -63,6 +63,7 @@ __all__ = [
     "Stamp",
     "State",
     "Write",
+    "as_directory",
     "begin_creating",
     "now",
 ]
@@ -278,6 +279,11 @@ class KvPrefix(NamedTuple):
     def join(self, path: str) -> KvPrefix:
         """Return the prefix with `path` appended as it is."""
         return KvPrefix(self.driver, self.path + path)
+
+
+def as_directory(path: str) -> str:
+    """Return a path that ends with a slash, unless it is empty."""
+    return path + "/" if path and not path.endswith("/") else path
 
 
 def begin_creating(driver: KvDriver) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsstore.context import Context, ContextResource
-from fsstore.kvstore.contract import KvDriver, KvPrefix
+from fsstore.kvstore.contract import KvDriver, KvPrefix, as_directory
 from fsstore.kvstore.kind import KvKind, KvOpening
 from fsstore.kvstore.spec import KvSpec
 
@@ -58,6 +58,10 @@ class OpenKv(NamedTuple):
     def at(self, path: str) -> OpenKv:
         """Return the same store at another path."""
         return self._replace(path=path)
+
+    def as_directory(self) -> OpenKv:
+        """Return the same store at a path that ends with a slash, unless it is empty."""
+        return self.at(as_directory(self.path))
 
 
 def opening_waits(spec: KvSpec) -> bool:

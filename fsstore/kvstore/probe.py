@@ -25,7 +25,7 @@ from fsstore.detection import Detection, is_page, match_file, match_files, settl
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.foreign_format import FOREIGN, IMAGES
 from fsstore.kvstore.chain_url import names_file
-from fsstore.kvstore.contract import KvPrefix, Read, ReadResult
+from fsstore.kvstore.contract import KvPrefix, Read, ReadResult, as_directory
 from fsstore.kvstore.opened import OpenKv
 from fsstore.kvstore.reference.detect import DETECT as REFERENCE
 from fsstore.kvstore.reference.detect import is_parquet_index
@@ -61,8 +61,7 @@ class Found:
 
     def place(self, kvstore: OpenKv) -> str:
         """Return the path in the form the format wants: that of a directory ends with a slash."""
-        path = kvstore.path
-        return path if self.is_file or not path or path.endswith("/") else path + "/"
+        return kvstore.path if self.is_file else as_directory(kvstore.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,7 @@ async def open_view(
     kvstore, found = await enter(base, context)
     name = found.name
     if not found.is_file:
-        path = kvstore.path
-        kvstore = kvstore.at(path if not path or path.endswith("/") else path + "/")
+        kvstore = kvstore.as_directory()
     if name == f"zarr{zarr_format}" and not explode_shards:
         return kvstore
     if _runtime.must_not_wait():

@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 from fsstore._json import Fields, Json
 from fsstore.context import Context
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract import KvDriver, KvPrefix
+from fsstore.kvstore.contract import KvDriver, KvPrefix, as_directory
 from fsstore.kvstore.kind import AdapterKind, KvOpening
 from fsstore.kvstore.ocdbt.cache import NodeCache, Pool
 from fsstore.kvstore.ocdbt.options import (
     choice_of,
-    directory,
     format_version,
     options_from,
     parse_version,
@@ -39,7 +38,7 @@ def open_database(
     """Return the driver of the database in the directory `base`; `members` are canonical JSON members."""
     from fsstore.kvstore.ocdbt.driver import OcdbtDriver
 
-    base = KvPrefix(base.driver, directory(base.path))
+    base = KvPrefix(base.driver, as_directory(base.path))
     given = dict(members or {})
     owner = (base.driver.describe_key(base.path), id(base.driver))
     source = Source(base, manifests, NodeCache(pool, owner))
@@ -66,7 +65,7 @@ class OcdbtKind(AdapterKind):
 
     def base_path(self, path: str) -> str:
         """Return the path of the database directory, with a slash at the end."""
-        return directory(path)
+        return as_directory(path)
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # one scheme only
         """Return path and version of `ocdbt:<rest>`."""

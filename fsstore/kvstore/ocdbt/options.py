@@ -10,6 +10,7 @@ from typing import Any
 from fsstore._json import Fields, Json, boolean, expected, integer, number, obj, quote, string
 from fsstore.context_resources import duration_text
 from fsstore.errors import JsonError, StoreError
+from fsstore.kvstore.contract import as_directory
 from fsstore.kvstore.key_range import key_bytes
 from fsstore.kvstore.ocdbt.commit import Options
 from fsstore.kvstore.ocdbt.config import Constraints, parse_constraints
@@ -19,7 +20,6 @@ from fsstore.kvstore.ocdbt.varint import U64
 
 __all__ = [
     "choice_of",
-    "directory",
     "format_time",
     "format_version",
     "options_from",
@@ -148,14 +148,9 @@ def _store(value: Any) -> Json:
         raise
     except StoreError as error:
         raise JsonError(str(error)) from None
-    spec.path = directory(spec.path)
+    spec.path = as_directory(spec.path)
     json: Json = spec.to_json()
     return json
-
-
-def directory(path: str) -> str:
-    """Return a path that ends with a slash, unless it is empty."""
-    return path if not path or path.endswith("/") else path + "/"
 
 
 def options_from(members: Mapping[str, Any]) -> Options:

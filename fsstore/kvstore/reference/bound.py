@@ -18,6 +18,7 @@ import numpy as np
 
 from fsstore.errors import ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract import KvPrefix, Read
+from fsstore.kvstore.reference.grid import is_document
 from fsstore.kvstore.reference.overlay import Overlay
 from fsstore.kvstore.reference.table import INLINE
 
@@ -28,7 +29,6 @@ FREE = 64 * 2**20
 _OBJECTS = 2**30  # bytes of a chunk of objects, whose size its metadata do not say
 _MOST = 2**34  # bytes of any chunk
 _MORE = "more than the {} bytes that a chunk of the array can need; refused"
-_DOCUMENTS = frozenset({".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json"})
 
 
 def chunk_bytes(metadata: Mapping[str, Any]) -> int | None:
@@ -60,10 +60,10 @@ async def limits_of(overlay: Overlay, keys: Sequence[str]) -> list[int | None]:
     known: dict[str, int | None] = {}
     out: list[int | None] = []
     for key in keys:
-        path, _, name = key.rpartition("/")
-        if name in _DOCUMENTS:
+        if is_document(key):
             out.append(FREE)
             continue
+        path = key.rpartition("/")[0]
         if path not in known:
             known[path] = await _limit_below(overlay, path)
         out.append(known[path])

@@ -18,16 +18,23 @@ from fsstore._json import integer, show
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.keys import Family
 
-__all__ = ["Grid", "grid_of"]
+__all__ = ["Grid", "grid_of", "is_document"]
 
+_DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 _COORDS = re.compile(r"(?:0|[1-9][0-9]{0,17})")
+
+
+def is_document(key: str) -> bool:
+    """Return whether a key names a metadata document."""
+    return key.rpartition("/")[2] in _DOCUMENTS
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """The chunk grid of the array at `path`: `shape` in chunks (`(1,)` for a scalar), and how keys are written.
 
-    `chunk` is the shape of a chunk in elements."""
+    `chunk` is the shape of a chunk in elements.
+    """
 
     path: str
     shape: tuple[int, ...]

@@ -29,10 +29,10 @@ from fsstore import _runtime
 from fsstore._json import quote
 from fsstore.errors import AbortedError, FailedPreconditionError, StoreError
 from fsstore.kvstore.contract import UNKNOWN, Read, Write
-from fsstore.kvstore.reference.grid import Grid
+from fsstore.kvstore.reference.grid import Grid, is_document
 from fsstore.kvstore.reference.overlay import Changes, Saved, State
 from fsstore.kvstore.reference.parquet_files import Loaded, PartitionFiles, Where, file_name
-from fsstore.kvstore.reference.parquet_metadata import format_metadata, is_document, is_object
+from fsstore.kvstore.reference.parquet_metadata import format_metadata, is_object
 from fsstore.kvstore.reference.parquet_read import Partition
 from fsstore.kvstore.reference.parquet_refs import ParquetSet
 from fsstore.kvstore.reference.parquet_write import encode_partition

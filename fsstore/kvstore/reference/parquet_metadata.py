@@ -18,15 +18,9 @@ from fsstore.kvstore.reference.keys import check_key
 from fsstore.kvstore.reference.table_builder import Run
 from fsstore.kvstore.reference.value import decode_text, encode_text
 
-__all__ = ["MAX_RECORD_SIZE", "format_metadata", "is_document", "is_object", "parse_metadata"]
+__all__ = ["MAX_RECORD_SIZE", "format_metadata", "is_object", "parse_metadata"]
 
 MAX_RECORD_SIZE = 10_000_000
-_DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
-
-
-def is_document(key: str) -> bool:
-    """Return whether a key names a metadata document."""
-    return key.rpartition("/")[2] in _DOCUMENTS
 
 
 def is_object(value: bytes) -> bool:

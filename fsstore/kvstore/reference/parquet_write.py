@@ -24,14 +24,13 @@ from fsstore._json import quote
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import KvPrefix, Write
 from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.grid import Grid, grid_of
+from fsstore.kvstore.reference.grid import Grid, grid_of, is_document
 from fsstore.kvstore.reference.keys import split
 from fsstore.kvstore.reference.overlay import State
 from fsstore.kvstore.reference.parquet_files import file_name, where_of
 from fsstore.kvstore.reference.parquet_metadata import (
     MAX_RECORD_SIZE,
     format_metadata,
-    is_document,
     is_object,
     parse_metadata,
 )
