@@ -15,7 +15,6 @@ import numpy as np
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
-from fsstore.index.domain import IndexDomain
 from fsstore.index.interval import INF, UNBOUNDED, Bounds
 from fsstore.index.output_map import (
     ARRAY,
@@ -29,6 +28,7 @@ from fsstore.index.output_map import (
 )
 
 if TYPE_CHECKING:
+    from fsstore.index.domain import IndexDomain
     from fsstore.index.transform import IndexTransform
 
 __all__ = [
@@ -81,7 +81,7 @@ def propagate_bounds(base: IndexDomain, maps: Sequence[OutputMap], domain: Index
     for dim, outer in inferred.items():
         merged[dim] = _resolved(dim, merged[dim], outer, unused=unused)
     low, high, implicit_low, implicit_high = zip(*merged, strict=True) if merged else ((), (), (), ())
-    return IndexDomain._of(low, high, implicit_low, implicit_high, domain.labels)
+    return domain._of(low, high, implicit_low, implicit_high, domain.labels)
 
 
 def _resolved(dim: int, inner: Bounds, outer: Bounds, *, unused: bool) -> Bounds:

@@ -152,6 +152,8 @@ def check_int64(value: int, what: str) -> int:
 
 def shift(low: int, high: int, offset: int) -> tuple[int, int]:
     """Return the interval moved by `offset`; infinite ends stay.  `StoreError` when a finite end would not."""
+    if -INF < low <= high <= INF and MIN_FINITE <= low + offset <= high + offset <= MAX_FINITE:
+        return low + offset, high + offset
     return low if low == -INF else _sum(low, offset), high if high == INF + 1 else _sum(high - 1, offset) + 1
 
 

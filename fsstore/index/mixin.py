@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
+from fsstore.index import operation
+
 if TYPE_CHECKING:
     from fsstore.index.transform import IndexTransform
 
@@ -40,8 +42,6 @@ class _Label(Subscript[V]):
 
     def __getitem__(self, labels: str | Iterable[str]) -> V:
         """Return the view with its dimensions labelled."""
-        from fsstore.index import operation
-
         names = operation.labels_argument(labels)
         return self._view._apply(lambda t: operation.label(t, range(t.input_rank), names))
 
@@ -49,8 +49,6 @@ class _Label(Subscript[V]):
 class _Translate(Subscript[V]):
     def __getitem__(self, offsets: int | Iterable[int | None] | None) -> V:
         """Return the view moved; one number applies to every dimension, None leaves a dimension alone."""
-        from fsstore.index import operation
-
         vector = operation.vector_argument(offsets)
         move = getattr(operation, self._name)
         return self._view._apply(lambda t: move(t, range(t.input_rank), vector))
@@ -73,8 +71,6 @@ class _MarkBoundsImplicit(Subscript[V]):
 
     def __getitem__(self, implicit: bool | slice | None) -> V:
         """Return the view with its bounds marked; `lower:upper` marks the sides apart, None leaves a side alone."""
-        from fsstore.index import operation
-
         lower, upper = operation.implicit_argument(implicit)
         return self._view._apply(
             lambda t: operation.mark_bounds_implicit(t, range(t.input_rank), lower, upper)
@@ -117,8 +113,6 @@ class DomainView:
 
     def transpose(self, axes: Any = None) -> Self:
         """Return the view with its dimensions in the order `axes`, by number or label; None reverses them."""
-        from fsstore.index import operation
-
         return self._apply(lambda t: operation.permute(t, axes))
 
     @property

@@ -14,12 +14,12 @@ import numpy as np
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import combined_maps, compose, intersection
-from fsstore.index.domain import IndexDomain, check_rank
 from fsstore.index.interval import INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.selection import resolve
 
 if TYPE_CHECKING:
+    from fsstore.index.domain import IndexDomain
     from fsstore.index.transform import IndexTransform
 
 __all__ = [
@@ -53,6 +53,8 @@ def labels_argument(labels: Any) -> tuple[str, ...]:
 
 def vector_argument(vector: Any) -> Vector:
     """Return one int or None, or a tuple of them."""
+    if type(vector) is tuple:
+        return tuple([iv.int64_or_none(item) for item in vector])
     if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
         return iv.int64_or_none(vector)
     if isinstance(vector, str) or not isinstance(vector, Iterable):
@@ -98,7 +100,7 @@ def label(transform: IndexTransform, dims: Sequence[int], names: Sequence[str]) 
     for dim, name in zip(dims, names, strict=True):
         labels[dim] = name
     bounds = [domain.bounds(dim) for dim in range(domain.rank)]
-    return _with_domain(transform, IndexDomain._of_bounds(bounds, labels))
+    return _with_domain(transform, domain._of_bounds(bounds, labels))
 
 
 def translate_by(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
@@ -142,7 +144,7 @@ def _translated(transform: IndexTransform, dims: Sequence[int], offsets: Sequenc
         if offset:
             low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
             shifts[dim] = offset
-    moved = IndexDomain._of(
+    moved = domain._of(
         tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels
     )
     maps = [
@@ -177,7 +179,7 @@ def stride(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> In
         except StoreError as error:
             raise error.within(place) from None
         maps[dim] = single_map(dim, 0, step)
-    inner = _with_domain(transform, IndexDomain._of_bounds(bounds, domain.labels), maps)
+    inner = _with_domain(transform, domain._of_bounds(bounds, domain.labels), maps)
     return compose(inner, transform)
 
 
@@ -219,14 +221,13 @@ def diagonal(transform: IndexTransform, dims: Sequence[int]) -> IndexTransform:
     domain = transform.domain
     chosen = set(dims)
     rest = [dim for dim in range(domain.rank) if dim not in chosen]
-    check_rank(len(rest) + 1)
     bounds: list[Bounds] = [
         intersection([domain.bounds(dim) for dim in dims]),
         *(domain.bounds(dim) for dim in rest),
     ]
     labels = ["", *(domain.labels[dim] for dim in rest)]
     maps = [single_map(0 if dim in chosen else 1 + rest.index(dim)) for dim in range(domain.rank)]
-    inner = _with_domain(transform, IndexDomain._of_bounds(bounds, labels), maps)
+    inner = _with_domain(transform, domain._of_bounds(bounds, labels), maps)
     return _with_domain(transform, inner.domain, combined_maps(inner, transform, inner.domain))
 
 
@@ -241,7 +242,7 @@ def mark_bounds_implicit(
             _check_unindexed(transform, dim)
         first[dim] = first[dim] if lower is None else lower
         last[dim] = last[dim] if upper is None else upper
-    marked = IndexDomain._of(
+    marked = domain._of(
         domain.inclusive_min, domain.exclusive_max, tuple(first), tuple(last), domain.labels
     )
     return _with_domain(transform, marked)
