@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsstore._json import Fields, boolean
 from fsstore.context import Context
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec import KvSpec
@@ -185,9 +184,3 @@ def _parts(schema: Schema) -> dict[str, Any]:
         "dimension_units": schema._value.units,
     }
     return {name: value for name, value in parts.items() if value is not None}
-
-
-def flag(fields: Fields, name: str, *, default: bool) -> dict[str, bool]:
-    """Take a boolean member; the default is left out."""
-    value = fields.take(name, boolean, default=default)
-    return {} if value == default else {name: value}

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 __all__ = ["KeyEncoding"]
 
+_DIGITS = 20  # which no number of a chunk has
+
 
 class KeyEncoding(NamedTuple):
     """`lead` and the chunk numbers joined by `separator`; `scalar` is the key of an array of rank 0.
@@ -52,4 +54,4 @@ class KeyEncoding(NamedTuple):
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
+    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0") and len(text) < _DIGITS

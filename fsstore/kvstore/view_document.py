@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fsstore._json import Json
+from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.model import ChunkModel
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.vlen import VlenBytesCodec, VlenUtf8Codec
@@ -31,7 +32,7 @@ from fsstore.format.fill_value import fill_to_v2, fill_to_v3
 from fsstore.format.zarr2_dtype import dtype_json
 from fsstore.format.zarr3_dtype import stored_type
 from fsstore.kvstore.contract import Entry
-from fsstore.kvstore.key_range import KeyRange, prefix_end
+from fsstore.kvstore.key_range import KeyRange, key_bytes, prefix_end
 from fsstore.kvstore.view_codec import codecs_v3, pipeline_v2
 
 __all__ = ["Presented", "group_documents", "present"]
@@ -70,22 +71,16 @@ class Presented:
         return tuple(-(-size // step) for size, step in zip(self.shape, self.chunk, strict=True))
 
     @property
-    def lead(self) -> str:
-        """What stands before chunk numbers."""
-        return "c/" if self.zarr_format == 3 else ""
+    def keys(self) -> KeyEncoding:
+        """How the keys of chunks are written: as each version does by default."""
+        return KeyEncoding("c", "/", "c") if self.zarr_format == 3 else KeyEncoding()
 
     def position(self, name: str) -> tuple[int, ...] | None:
         """Return which chunk a key below the array names, or None."""
-        if not self.shape:
-            return () if name == ("c" if self.zarr_format == 3 else "0") else None
-        if not name.startswith(self.lead):
+        numbers = self.keys.numbers(name, len(self.shape))
+        if numbers is None or any(number >= count for number, count in zip(numbers, self.grid, strict=True)):
             return None
-        parts = name[len(self.lead) :].split("/" if self.zarr_format == 3 else ".")
-        if len(parts) != len(self.shape) or not all(_is_number(part) for part in parts):
-            return None
-        numbers = tuple(int(part) for part in parts)
-        inside = all(number < count for number, count in zip(numbers, self.grid, strict=True))
-        return numbers if inside else None
+        return numbers
 
     @property
     def chunk_size(self) -> int | None:
@@ -95,27 +90,19 @@ class Presented:
 
     def entries(self, prefix: str, keys: KeyRange) -> Iterator[Entry]:
         """Yield the keys of all chunks that lie in a range, in byte order."""
-        size = self.chunk_size
-        if not self.shape:
-            key = prefix + ("c" if self.zarr_format == 3 else "0")
-            if keys.contains(key):
-                yield Entry(key, size)
-            return
-        lead = prefix + self.lead
-        first = lead.encode("utf-8", "surrogateescape")
+        encoding, size = self.keys, self.chunk_size
+        first = key_bytes(prefix + encoding.lead)
         last = prefix_end(first)
         if (last and keys.inclusive_min >= last) or (keys.exclusive_max and first >= keys.exclusive_max):
             return
-        separator = "/" if self.zarr_format == 3 else "."
-        numbers = [sorted(map(str, range(count))) for count in self.grid]
-        for parts in itertools.product(*numbers):
-            key = lead + separator.join(parts)
+        columns = [
+            encoding.parts(sorted(range(count), key=str), first=not axis)
+            for axis, count in enumerate(self.grid)
+        ]
+        for parts in itertools.product(*columns):
+            key = prefix + ("".join(parts) or encoding.scalar)
             if keys.contains(key):
                 yield Entry(key, size)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and (text == "0" or not text.startswith("0")) and len(text) < 20
 
 
 def _chunk_shape(driver: ArrayDriver, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,9 +1,11 @@
 """The battery over the codec contract (`fsstore.codec.contract`), for built-in and plug-in codecs alike.
 
 A case is a codec, what it is bound to, and values of that kind.  Each function proves one sentence of the contract and
-raises `AssertionError` naming the case; `check_all` runs every one.
+raises `AssertionError` naming the case.  With pytest:
 
-    check_all(CodecCase(GzipCodec(3), ByteSpec(64), (bytes(64),)))
+    @pytest.mark.parametrize("check", CHECKS)
+    def test_my_codec(check):
+        check(CodecCase(MyCodec(3), ByteSpec(64), (bytes(64),)))
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from fsstore.codec.chain import find_codec
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Codec
 from fsstore.errors import StoreError
 
-__all__ = ["CHECKS", "CodecCase", "check_all", "mutations", "same"]
+__all__ = ["CHECKS", "CodecCase", "mutations", "same"]
 
 
 @dataclass(frozen=True)
@@ -208,10 +210,4 @@ CHECKS: tuple[Callable[[CodecCase], None], ...] = (
     check_damage,
     check_wrong_input,
 )
-"""Every check of the battery, for tests that are made one by one."""
-
-
-def check_all(case: CodecCase) -> None:
-    """Run the whole battery over one case."""
-    for check in CHECKS:
-        check(case)
+"""Every check of the battery."""

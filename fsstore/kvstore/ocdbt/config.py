@@ -44,11 +44,6 @@ class Config:
     version_tree_arity_log2: int = 4
     level: int | None = 0
 
-    @property
-    def arity(self) -> int:
-        """How many versions or nodes a version tree node holds."""
-        return 1 << self.version_tree_arity_log2
-
     def encoded(self) -> bytes:
         """Return the stored form."""
         parts = [
