@@ -155,8 +155,7 @@ def _resolve_sharding(pack: CodecOptions, chunk: ChunkSpec, wish: _Wish) -> Shar
     index_chunk = ChunkSpec(np.dtype(np.uint64), (*grid, 2))
     wanted = pack.options.get("index_codecs", _INDEX)
     index = _resolve_level(wanted, index_chunk, _Wish(index_chunk.shape, None, given=False))
-    location = pack.options.get("index_location")
-    codec = ShardingCodec(shape, inner, index, None if location == "end" else location)
+    codec = ShardingCodec(shape, inner, index, pack.options.get("index_location", "end"))
     codec.bind(chunk)
     return codec
 

@@ -53,7 +53,7 @@ class ShardingCodec:
     chunk_shape: tuple[int, ...]
     codecs: CodecChain
     index_codecs: CodecChain
-    index_location: str | None = None
+    index_location: str = "end"
 
     name: ClassVar[str] = "sharding_indexed"
     kind: ClassVar[Kind] = "array_to_bytes"
@@ -67,10 +67,7 @@ class ShardingCodec:
     @classmethod
     def from_json(cls, configuration: Mapping[str, Json]) -> Self:
         """Return the codec of a stored configuration; that the index comes last need not be said."""
-        options = read_options(cls.members, configuration)
-        if options.get("index_location") == "end":
-            del options["index_location"]
-        return cls(**options)
+        return cls(**read_options(cls.members, configuration))
 
     def to_json(self) -> dict[str, Json]:
         """Return the configuration as stored; the location of the index only if it comes first."""
@@ -79,7 +76,7 @@ class ShardingCodec:
             "codecs": self.codecs.to_json(),
             "index_codecs": self.index_codecs.to_json(),
         }
-        if self.index_location is not None:
+        if self.index_location != "end":
             out["index_location"] = self.index_location
         return out
 

@@ -82,7 +82,7 @@ def array_cases():
         for endian in ("little", "big"):
             yield CodecCase(BytesCodec(endian), ChunkSpec(np.dtype(dtype), (2, 3)), values)
     for inner in ([LITTLE], [LITTLE, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}]):
-        for location in (None, "start", "end"):
+        for location in ("start", "end"):
             codec = ShardingCodec((1, 3, 2), chain(*inner), chain(*INDEX), location)
             part = a.copy()
             part[0] = 0
