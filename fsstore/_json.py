@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from fsstore.errors import DataLossError, JsonError
 
 __all__ = [
+    "MISSING",
     "Fields",
     "Json",
     "Parser",
@@ -25,6 +26,7 @@ __all__ = [
     "dumps",
     "expected",
     "integer",
+    "integers_between",
     "loads",
     "number",
     "obj",
@@ -39,7 +41,7 @@ Json: TypeAlias = "bool | int | float | str | list[Any] | dict[str, Any] | None"
 T = TypeVar("T")
 Parser: TypeAlias = Callable[[Any], T]
 
-_MISSING: Any = object()
+MISSING: Any = object()
 _ESCAPES = {
     ord("\n"): "\\n",
     ord("\r"): "\\r",
@@ -73,7 +75,7 @@ def quote(text: str | bytes) -> str:
 
 def show(value: Any) -> str:
     """Return `value` as compact JSON for messages; what JSON cannot say prints as `<discarded>`."""
-    if value is _MISSING:
+    if value is MISSING:
         return "<discarded>"
     try:
         return dumps(value).encode("utf-8", "backslashreplace").decode()
@@ -83,7 +85,7 @@ def show(value: Any) -> str:
 
 def expected(what: str, received: Any) -> JsonError:
     """Return the error `Expected <what>, but received: <value>`."""
-    if received is _MISSING:
+    if received is MISSING:
         return JsonError(f"Expected {what}, but member is missing")
     return JsonError(f"Expected {what}, but received: {show(received)}")
 
@@ -95,12 +97,16 @@ def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Parser[int]:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            if low == -(2**63) and high == 2**63 - 1:
-                raise expected("64-bit signed integer", value)
-            raise expected(f"integer in the range [{low}, {high}]", value)
+            raise expected(integers_between(low, high), value)
         return value
 
     return parse
+
+
+def integers_between(low: int, high: int) -> str:
+    """Return how messages call the integers in `[low, high]`."""
+    named = {(-(2**63), 2**63 - 1): "64-bit signed integer", (0, 2**64 - 1): "64-bit unsigned integer"}
+    return named.get((low, high), f"integer in the range [{low}, {high}]")
 
 
 def number(value: Any) -> float:
@@ -194,7 +200,7 @@ class Fields:
 
     def require(self, name: str, parser: Parser[T]) -> T:
         """Return the member parsed; an absent one is a problem (and None is returned until `finish`)."""
-        return self._parse(name, self._left.pop(name, _MISSING), parser, None)
+        return self._parse(name, self._left.pop(name, MISSING), parser, None)
 
     def _parse(self, name: str, value: Any, parser: Parser[T], default: Any) -> T:
         try:

@@ -181,7 +181,7 @@ class Future(Generic[T]):
             raise TimeoutError(f"The operation was not done within {timeout:g} s")
 
 
-FutureLike: TypeAlias = "Future[T] | Awaitable[T] | T"
+FutureLike: TypeAlias = Future[T] | Awaitable[T] | T
 
 
 def make(kind: type[F], state: int, value: Any = None) -> F:

@@ -6,6 +6,7 @@ The first three make the driver `stack`; they differ in where they put the layer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Any
 
 from fsstore import _runtime
@@ -51,7 +52,8 @@ def overlay(
     if unknown:
         raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
     context = context or Context()
-    bound = tuple(each.bound(context) if isinstance(each, Spec) else _checked(each) for each in layers)
+    checked = [_checked(each) for each in layers]
+    bound = tuple(each.bound(context) if isinstance(each, Spec) else each for each in checked)
     opening = Opening(
         members={},
         schema=Schema(**constraints),
@@ -67,14 +69,14 @@ def overlay(
     return TensorStore._of(opened, readable=readable, writable=writable)
 
 
-def _checked(layer: Any) -> TensorStore:
-    if not isinstance(layer, TensorStore):
+def _checked(layer: Any) -> _Layer:
+    if not isinstance(layer, TensorStore | Spec):
         raise TypeError(f"A layer is a TensorStore or a Spec, not {type(layer).__name__}")
     return layer
 
 
 def _placed(layer: _Layer, number: int, place: Callable[[_Layer, IndexDomain], _Layer]) -> _Layer:
-    domain = layer.domain
+    domain = _checked(layer).domain
     if domain is None:
         raise StoreError(f"Layer {number}: Domain must be specified")
     return place(layer, domain)
@@ -172,7 +174,9 @@ def _downsampled(base: Any, downsample_factors: Sequence[int], method: str) -> A
     from fsstore.driver.downsample import KIND, DownsampleDriver
     from fsstore.driver.reduce_blocks import METHODS
 
-    factors = [int(factor) for factor in downsample_factors]
+    factors = [index(factor) for factor in downsample_factors]
+    if not isinstance(method, str):
+        raise TypeError(f"method must be str, not {type(method).__name__}")
     if method not in METHODS:
         choices = ", ".join(f'"{name}"' for name in METHODS)
         raise StoreError(f'Expected one of {choices}, but received: "{method}"')

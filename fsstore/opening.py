@@ -9,7 +9,7 @@ from fsstore import _runtime
 from fsstore._json import quote
 from fsstore.context import Context, ContextResource
 from fsstore.driver.contract import ArrayDriver, OpenArray, Opening
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.future import Future
 from fsstore.kvstore.opened import OpenKv, open_bound, opening_waits
 from fsstore.open_mode import as_flag
@@ -57,8 +57,9 @@ def open(  # noqa: A001  # TensorStore's name
         return TensorStore._of(opened, readable=readable, writable=writable)
 
     if batch is not None:
-        later: Future[TensorStore] = batch.later(lambda: _begun(begin, bound))
-        return later
+        from fsstore.kvstore.batch import checked
+
+        return checked(batch).later(lambda: _begun(begin, bound))
     return _begun(begin, bound)
 
 
@@ -96,6 +97,9 @@ async def open_spec(spec: Spec, *, transaction: Any = None, writable: bool = Tru
 
 
 async def _open_over(base: OpenArray | None, spec: Spec, *, transaction: Any, writable: bool) -> OpenArray:
+    if transaction is not None and spec.kind.role in ("standalone", "live"):
+        name = quote(spec.kind.id)
+        raise UnimplementedError(f"Error opening {name} driver: {name} driver does not support transactions")
     kvstore: OpenKv | None = None
     if spec._kvstore is not None:
         kvstore = await open_bound(spec._kvstore)

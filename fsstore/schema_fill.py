@@ -6,24 +6,27 @@ The array is kept without the leading dimensions that only repeat it.  Knows not
 from __future__ import annotations
 
 import math
+import re
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fsstore import dtypes
-from fsstore._json import boolean, expected, quote, string
+from fsstore._json import boolean, expected, integers_between, quote, string
 from fsstore.constraint import braced
 from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.index.transform import IndexTransform
 
-__all__ = ["Fill", "elements_json", "elements_of", "fill_from_json", "fill_of"]
+__all__ = ["Fill", "element_parser", "elements_json", "elements_of", "fill_from_json", "fill_of"]
 
 _OPAQUE = ("char", "byte")  # which TensorStore does not write as a fill value
 _FLOAT_NAMES = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
+_BOOLEANS = {"true": True, "false": False}
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,32}\s*")
 
 
 def _shown(value: Any) -> str:
@@ -246,7 +249,7 @@ def fill_from_json(json: Any, of: dtypes.dtype | None) -> Fill:
 
 def elements_of(json: Any, of: dtype) -> np.ndarray[Any, Any]:
     """Return an array of nested lists of elements of type `of`; raises as `fill_from_json` does."""
-    parse = _element_parser(of)
+    parse = element_parser(of)
     shape = _shape_of(json)
     if of.name.startswith("complex"):
         shape = shape[:-1]
@@ -269,18 +272,23 @@ def elements_of(json: Any, of: dtype) -> np.ndarray[Any, Any]:
         for index, item in enumerate(value):
             place(item, (*at, index))
 
-    place(json, ())
+    with np.errstate(over="ignore"):  # what a small float cannot hold is infinite
+        place(json, ())
     return out
 
 
-def _element_parser(of: dtype) -> Any:
+def element_parser(of: dtype) -> Callable[[Any], Any]:
+    """Return the function that makes an element of type `of` of a JSON value, or raises `JsonError`.
+
+    Numbers and booleans may be written as text.
+    """
     kind = of.numpy_dtype.kind
     if of.name == "json":
         return lambda value: value
     if of.name in ("string", "ustring"):
         return lambda value: string(value).encode() if of.name == "string" else string(value)
     if of.name == "bool":
-        return boolean
+        return lambda value: boolean(_BOOLEANS.get(value, value) if isinstance(value, str) else value)
     if kind in "iu" or of.name in ("int2", "int4"):
         bits = 2 if of.name == "int2" else 4 if of.name == "int4" else of.itemsize * 8
         low, high = (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -306,12 +314,12 @@ def _octets(value: Any, native: np.dtype[Any]) -> Any:
 
 def _int(value: Any, low: int, high: int) -> int:
     number = value
-    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 32:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
         number = int(value)
     if isinstance(value, float) and value.is_integer():
         number = int(value)
     if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
-        raise expected(f"integer in the range [{low}, {high}]", value)
+        raise expected(integers_between(low, high), value)
     return number
 
 
@@ -321,13 +329,14 @@ def _float(value: Any) -> float:
         named = _FLOAT_NAMES.get(text.lstrip("+-"))
         if named is not None:
             return -named if text.startswith("-") else named
-        try:
-            return float(value)
-        except ValueError:
-            raise expected("64-bit floating-point number", value) from None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        if not text.isascii() or "_" in text:  # which Python would read
+            raise expected("64-bit floating-point number", value)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         raise expected("64-bit floating-point number", value)
-    return float(value)
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        raise expected("64-bit floating-point number", value) from None
 
 
 def _complex(value: Any) -> complex:

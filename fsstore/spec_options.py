@@ -82,9 +82,15 @@ def with_mode(spec: Spec, mode: OpenMode) -> Spec:
 
 
 def _minimal(spec: Spec) -> Spec:
-    members = {name: value for name, value in spec.members.items() if name != "metadata"}
+    """Return the spec without `metadata`; type, rank and domain that it tells stay."""
     base = None if spec.base_spec is None else _minimal(spec.base_spec)
-    return spec.replace(members=members, base_spec=base)
+    members = {name: value for name, value in spec.members.items() if name != "metadata"}
+    if base is spec.base_spec and "metadata" not in spec.members:
+        return spec
+    told = spec.kind.constrain(spec.members, spec.base_schema)
+    kept = spec.base_schema.merged(Schema(dtype=told.dtype, rank=told.rank))
+    shown = spec.transform if spec.shows_transform else spec.transform_
+    return spec.replace(members=members, base_spec=base, base_schema=kept, transform_=shown)
 
 
 def _with_kvstore(spec: Spec, kvstore: Any) -> Spec:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fsstore import registry
-from fsstore._json import Fields, array_of, expected, integer, quote, string
+from fsstore._json import MISSING, Fields, array_of, expected, integer, quote, string
 from fsstore.context import ContextSpec, parse_resource
 from fsstore.driver.contract import DriverKind
 from fsstore.dtypes import dtype_of
@@ -164,7 +164,7 @@ def _nested(parse: Any, value: Any) -> Any:
 
 
 def _object_spec(parse: Any, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | list):
+    if value is None or value is MISSING or isinstance(value, bool | int | float | list):
         raise expected("object", value)
     return _nested(parse, value)
 

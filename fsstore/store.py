@@ -7,8 +7,9 @@ class holds the driver and a transform, and speaks TensorStore's Python API.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from operator import index
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from fsstore import _runtime
 from fsstore._pretty import pretty
@@ -17,7 +18,7 @@ from fsstore.driver.contract import ArrayDriver, Bounds, OpenArray, ResizeOption
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.future import Future, WriteFutures
 from fsstore.index import Indexable, IndexDomain, IndexTransform
-from fsstore.open_mode import OpenMode
+from fsstore.open_mode import OpenMode, as_flag
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 from fsstore.spec_options import apply_options, with_mode, written_down
@@ -28,11 +29,21 @@ __all__ = ["Stored", "TensorStore"]
 T = TypeVar("T")
 
 
-class Stored(NamedTuple):
+class Stored:
     """How much of a store is stored; None where it was not asked."""
 
-    not_stored: bool | None = None
-    fully_stored: bool | None = None
+    __slots__ = ("fully_stored", "not_stored")
+
+    def __init__(self, *, not_stored: bool | None = None, fully_stored: bool | None = None) -> None:
+        self.not_stored, self.fully_stored = not_stored, fully_stored
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both say the same."""
+        return isinstance(other, Stored) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(repr(self))
 
     def __repr__(self) -> str:
         """Return the form TensorStore prints."""
@@ -98,9 +109,7 @@ class TensorStore(Indexable):
             raise StoreError("Source does not support reading.")
         if order not in ("C", "F"):
             raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
-        if batch is not None:
-            return self._track(lambda: batch.later(lambda: self._driver.read(self._transform, order)))
-        return self._track(lambda: self._driver.read(self._transform, order))
+        return self._track(lambda: self._driver.read(self._transform, order), batch)
 
     def write(
         self, source: Any, *, batch: Any = None, can_reference_source_data_indefinitely: bool = False
@@ -116,7 +125,7 @@ class TensorStore(Indexable):
                 "Invalid batch: batch can only be specified when copying from a TensorStore source"
             )
         if isinstance(source, TensorStore):
-            return WriteFutures(self._track(lambda: self._copy_from(source)))
+            return WriteFutures(self._track(lambda: self._copy_from(source), batch))
         values = source_array(source, self._driver.dtype)
         del can_reference_source_data_indefinitely  # the source is never referenced after the commit
         return WriteFutures(self._track(lambda: self._driver.write(self._transform, values)))
@@ -126,8 +135,10 @@ class TensorStore(Indexable):
 
         return copy_between(source, self)
 
-    def _track(self, start: Callable[[], Future[T]]) -> Future[T]:
-        """Start an operation as part of the transaction, which waits for it before it commits."""
+    def _track(self, start: Callable[[], Future[T]], batch: Any = None) -> Future[T]:
+        """Start an operation, with a batch if there is one; the transaction waits for it before it commits."""
+        if batch is not None:
+            return self._track(partial(_batched, batch, start))
         transaction = self._driver.transaction
         return start() if transaction is None else transaction.ledger.track(start)
 
@@ -250,32 +261,34 @@ class TensorStore(Indexable):
         self,
         inclusive_min: Iterable[int | None] | None = None,
         exclusive_max: Iterable[int | None] | None = None,
-        **options: bool,
+        resize_metadata_only: bool = False,
+        resize_tied_bounds: bool = False,
+        expand_only: bool = False,
+        shrink_only: bool = False,
     ) -> Future[TensorStore]:
         """Change the bounds of the array; the result is the store with its new domain.
 
-        Options: `resize_metadata_only`, `resize_tied_bounds`, `expand_only`, `shrink_only`.
+        `resize_metadata_only` leaves what is stored outside, `resize_tied_bounds` lets the resize change what a view
+        hides; `expand_only` and `shrink_only` refuse the other direction.
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
         low, high = _entries(inclusive_min, self.rank), _entries(exclusive_max, self.rank)
-        chosen = ResizeOptions(**options)
+        flags = resize_metadata_only, resize_tied_bounds, expand_only, shrink_only
+        chosen = ResizeOptions(*(as_flag("each flag of a resize", flag) for flag in flags))
 
         async def run() -> TensorStore:
             return self._with(await self._driver.resize(self._transform, Bounds(low, high), chosen))
 
         return self._track(lambda: _runtime.start(run(), waits=self._waits()))
 
-    def resolve(self, fix_resizable_bounds: bool = False, *, batch: Any = None) -> Future[TensorStore]:
+    def resolve(self, fix_resizable_bounds: bool = False, batch: Any = None) -> Future[TensorStore]:
         """Return the store with implicit bounds brought up to date, and made explicit if asked."""
 
         async def run() -> TensorStore:
             return self._with(await self._driver.resolve(self._transform, fix=fix_resizable_bounds))
 
-        def begin() -> Future[TensorStore]:
-            return _runtime.start(run(), waits=self._waits())
-
-        return self._track(begin if batch is None else lambda: batch.later(begin))
+        return self._track(lambda: _runtime.start(run(), waits=self._waits()), batch)
 
     def storage_statistics(
         self, *, query_not_stored: bool = False, query_fully_stored: bool = False
@@ -286,7 +299,7 @@ class TensorStore(Indexable):
             found: Statistics = await self._driver.statistics(
                 self._transform, not_stored=query_not_stored, fully_stored=query_fully_stored
             )
-            return Stored(*found)
+            return Stored(not_stored=found.not_stored, fully_stored=found.fully_stored)
 
         return self._track(lambda: _runtime.start(run(), waits=self._waits()))
 
@@ -358,6 +371,13 @@ def _unpickle(spec: Spec, readable: bool, writable: bool) -> TensorStore:
     return open_store(
         spec, read=True if not writable else None, write=True if not readable else None
     ).result()
+
+
+def _batched(batch: Any, start: Callable[[], Future[T]]) -> Future[T]:
+    """Return the future of an operation that begins with a batch."""
+    from fsstore.kvstore.batch import checked
+
+    return checked(batch).later(start)
 
 
 def _entries(bound: Iterable[int | None] | None, rank: int) -> list[int | None]:

@@ -11,6 +11,7 @@ from fsstore.driver.contract import OpenArray
 from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import StoreError
 from fsstore.index.transform import identity
+from fsstore.open_mode import as_flag
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 from fsstore.store import TensorStore
@@ -28,6 +29,7 @@ def array(
 ) -> TensorStore:
     """Return a store over an array: a view of a NumPy array, or a copy if `copy` is true.
 
+    An array that is read-only gives a store that is, or is copied if `write` is true; `copy=False` refuses to copy.
     Objects are JSON unless `dtype` says what they are.
 
     >>> array([1, 2, 3], dtype="uint32").read().result()
@@ -35,10 +37,13 @@ def array(
     """
     from fsstore.driver.array import InMemoryDriver
 
-    values = np.asarray(array, dtype=None if dtype is None else dtype_of(dtype).numpy_dtype)
+    native = None if dtype is None else dtype_of(dtype).numpy_dtype
+    if copy is None and not isinstance(array, np.ndarray):
+        copy = True
+    values = np.array(array, dtype=native, copy=copy)
     if dtype is None:
         dtype = "json" if values.dtype == np.dtype(object) else values.dtype
-    if copy or (copy is None and not isinstance(array, np.ndarray)):
+    if as_flag("write", write) and not values.flags.writeable and copy is not False:
         values = values.copy()
     context = context or Context()
     resources = {"data_copy_concurrency": context["data_copy_concurrency"]}

@@ -245,7 +245,7 @@ class ArrayDriver:
 
     def with_transaction(self, transaction: Any) -> ArrayDriver:
         """Return the driver bound to a transaction."""
-        raise UnimplementedError("Transactions are not supported by this driver")
+        raise UnimplementedError(f'"{self.kind.id}" driver does not support transactions')
 
 
 def usual_resources(kind: DriverKind, context: Context) -> dict[str, ContextResource]:

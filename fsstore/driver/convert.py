@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from fsstore._json import dumps
 from fsstore.driver.contract import Array
 from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
+from fsstore.schema_fill import element_parser
 
 __all__ = ["Conversion", "conversion", "is_lossless"]
 
@@ -33,7 +33,7 @@ def conversion(source: dtype, target: dtype) -> Conversion | None:
     if target.name == "json":
         return _each(_to_json)
     if "json" in names:
-        return None if target.numpy_dtype.kind == "c" else _each(_from_json(target), target)
+        return None if target.numpy_dtype.kind == "c" else _each(element_parser(target), target)
     if source.numpy_dtype.kind == "c" and target.name == "bool":
         return None
     if source.name == "bool" and target.name in _TEXT:
@@ -108,8 +108,9 @@ def _each(function: Callable[[Any], Any], target: dtype | None = None) -> Conver
     def convert(array: Array) -> Array:
         native: Any = object if target is None else target.numpy_dtype
         out = np.empty(array.shape, native)
-        for index in np.ndindex(array.shape):
-            out[index] = function(array[index])
+        with np.errstate(over="ignore"):  # what a small float cannot hold is infinite
+            for index in np.ndindex(array.shape):
+                out[index] = function(array[index])
         return out
 
     return convert
@@ -127,31 +128,6 @@ def _to_json(value: Any) -> Any:
     if isinstance(item, complex):
         return [item.real, item.imag]
     return item.decode() if isinstance(item, bytes) else item
-
-
-def _from_json(target: dtype) -> Callable[[Any], Any]:
-    native = target.numpy_dtype
-
-    def convert(value: Any) -> Any:
-        if target.name in _TEXT:
-            if not isinstance(value, str):
-                raise StoreError(f"Expected string, but received: {dumps(value)}")
-            return value.encode() if target.name == "string" else value
-        if native.kind == "b":
-            if not isinstance(value, bool):
-                raise StoreError(f"Expected boolean, but received: {dumps(value)}")
-            return value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise StoreError(f"Expected number, but received: {dumps(value)}")
-        if native.kind in "iu":
-            info = np.iinfo(native)
-            if not float(value).is_integer() or not info.min <= value <= info.max:
-                raise StoreError(
-                    f"Expected integer in the range [{info.min}, {info.max}], but received: {dumps(value)}"
-                )
-        return value
-
-    return convert
 
 
 def _between_text(target: dtype) -> Conversion:

@@ -70,6 +70,9 @@ def implicit_argument(implicit: Any) -> tuple[bool | None, bool | None]:
         lower, upper = implicit.start, implicit.stop
     else:
         lower = upper = implicit
+    for mark in (lower, upper):
+        if isinstance(mark, str | bytes | list | tuple):
+            raise TypeError(f"mark_bounds_implicit takes True, False or None, not {mark!r}")
     return None if lower is None else bool(lower), None if upper is None else bool(upper)
 
 

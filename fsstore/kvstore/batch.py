@@ -19,7 +19,7 @@ from fsstore.future import PENDING, Future, make
 from fsstore.kvstore.contract import KvDriver, Read
 from fsstore.kvstore.result import ReadFuture
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "checked"]
 
 T = TypeVar("T")
 _SUBMITTED = "batch was already submitted"
@@ -124,8 +124,16 @@ class Batch:
 
         On another thread: the garbage collector may come in the middle of what holds a lock that reads take too.
         """
-        if (self._reads or self._starts) and not self._submitted and not sys.is_finalizing():
+        made = hasattr(self, "_starts")  # unless it was refused its arguments
+        if made and (self._reads or self._starts) and not self._submitted and not sys.is_finalizing():
             _runtime.loop().call_soon_threadsafe(lambda: _runtime.submit(self.submit, kind="request"))
+
+
+def checked(batch: object) -> Batch:
+    """Return a batch that was given as an argument; raise `TypeError` for anything else."""
+    if not isinstance(batch, Batch):
+        raise TypeError(f"batch must be a Batch or None, not {type(batch).__name__}")
+    return batch
 
 
 def _take(waiting: list[ReadFuture]) -> list[ReadFuture]:

@@ -9,12 +9,18 @@ __all__ = ["KeyRange", "key_bytes", "key_text", "prefix_end"]
 
 def key_bytes(key: str | bytes) -> bytes:
     """Return the bytes of a key; surrogate escapes become the bytes they stand for."""
-    return key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+    try:
+        return key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+    except AttributeError:
+        raise TypeError(f"a key is str or bytes, not {type(key).__name__}") from None
 
 
 def key_text(key: str | bytes) -> str:
     """Return a key as `str`; bytes that are not UTF-8 become surrogate escapes."""
-    return key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+    try:
+        return key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+    except AttributeError:
+        raise TypeError(f"a key is str or bytes, not {type(key).__name__}") from None
 
 
 def prefix_end(prefix: bytes) -> bytes:

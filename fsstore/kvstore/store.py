@@ -84,10 +84,7 @@ class KvStore:
         `single_writer` promises of a live object that nobody but this process writes to it: then conditions can be
         checked here, and parts of chunks be written.
         """
-        try:
-            parsed = kv_spec(spec, single_writer=single_writer)
-        except StoreError as error:
-            return futures.failed(error)
+        parsed = kv_spec(spec, single_writer=single_writer)
         opening = _open_store(parsed, Context() if context is None else context, transaction)
         return _runtime.start(opening, waits=opening_waits(parsed))
 
@@ -112,8 +109,13 @@ class KvStore:
 
     @property
     def transaction(self) -> Transaction | None:
-        """The transaction the store is bound to, or None."""
+        """The transaction the store is bound to, or None; may be set."""
         return self._transaction
+
+    @transaction.setter
+    def transaction(self, transaction: Transaction | None) -> None:
+        check_rebinding(None, transaction)
+        self._transaction = transaction
 
     def with_transaction(self, transaction: Transaction | None) -> KvStore:
         """Return the same store bound to a transaction, or to none."""

@@ -342,11 +342,10 @@ def test_copy_range_is_refused(store):
         store.experimental_copy_range_to(store / "x").result()
 
 
-def test_errors_come_through_the_future():
-    """A bad spec is an error of the future, not of the call."""
-    future = KvStore.open({"driver": "nothing"})
+def test_bad_specs_are_refused_by_the_call():
+    """A spec that cannot be read is an error of the call, as with arrays, and not of the future."""
     with pytest.raises(StoreError, match="is not a registered KvStore driver"):
-        future.result()
+        KvStore.open({"driver": "nothing"})
 
 
 def test_await(any_store):
