@@ -1,4 +1,7 @@
-"""Random programs over zarr v2 and v3 arrays: fsstore does what TensorStore does, and each reads the other's files."""
+"""Random programs over zarr v2 and v3 arrays: fsstore does what TensorStore does, and each reads the other's files.
+
+zarr-python reads the files of both too, and they what it writes.
+"""
 
 import json
 import subprocess
@@ -33,6 +36,9 @@ def run(first, count):
     assert crashes <= count // 100, "TensorStore crashes too often to compare with"
     refused = sum(tally["done"]["refused"] for tally in tallies)
     assert refused <= count // 20, "what both refuse compares little"
+    for verb, share in (("read", 2), ("written", 4)):
+        for tally in tallies:
+            assert tally["done"][f"{verb} by zarr-python"] >= tally["done"]["agreed"] // share
     return problems
 
 

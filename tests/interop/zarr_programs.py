@@ -5,10 +5,10 @@ a summary at the end; before each seed it prints the seed, so that the caller ca
 Left out on purpose: what the documents say otherwise than TensorStore does (repeated dimension names), what TensorStore
 writes and then refuses (`"order": "F"` with fewer than two dimensions), reading and writing nothing (TensorStore stores
 chunks then), reversed views of empty implicit dimensions, statistics of shards, float8_e8m0fnu (TensorStore reads 1 as
-2**-64) and values that the small floats cannot hold.
+2**-64), and values that the small floats cannot hold.
 
 A program creates an array from random metadata, reads, writes, resizes and reopens it through random views, and at the
-end both libraries read both stores.
+end both libraries read both stores, and zarr-python reads them and writes to one.
 """
 
 import base64
@@ -20,6 +20,7 @@ import tempfile
 
 import ml_dtypes
 import numpy as np
+import zarr_third
 
 INTEGERS = "int8 uint8 int16 uint16 int32 uint32 int64 uint64".split()
 FLOATS = "float16 float32 float64".split()
@@ -577,20 +578,46 @@ def compare_files(pair, contexts, where):
 
 def cross_read(pair, spec, files):
     """Both libraries read the files of the other."""
-    opening = {name: spec[name] for name in ("driver", "field") if name in spec}
-    opening["kvstore"] = {"driver": "memory"}
+    expected = bits(pair.fs[1].resolve().result().read().result())
     for module, other in ((pair.fs[0], files[1]), (pair.ts[0], files[0])):
-        context = module.Context()
-        store = module.KvStore.open({"driver": "memory"}, context=context).result()
-        for key, value in other.items():
-            store.write(key, value).result()
-        got = bits(module.open(opening, context=context).result().read().result())
-        expected = bits(pair.fs[1].resolve().result().read().result())
-        if got != expected:
+        if read_by(module, spec, other) != expected:
             raise Disagreement(f"{module.__name__} reads other data from the other's files")
 
 
-def run_program(seed, fsstore, tensorstore, folder):
+def read_by(module, spec, files):
+    """Return the bits that a library reads from some files."""
+    context = module.Context()
+    store = module.KvStore.open({"driver": "memory"}, context=context).result()
+    for key, value in files.items():
+        store.write(key, value).result()
+    opening = {name: spec[name] for name in ("driver", "field") if name in spec}
+    return bits(module.open({**opening, "kvstore": "memory://"}, context=context).result().read().result())
+
+
+def third_library(pair, spec, files, tally):
+    """zarr-python reads both libraries' files alike, and both read what it writes into fsstore's."""
+    expected = bits(pair.fs[1].resolve().result().read().result())
+    found = [zarr_third.read(each, spec, bits) for each in files]
+    if found[0] != found[1]:
+        raise Disagreement(
+            f"zarr-python reads {found[0]!r} from fsstore's files, {found[1]!r} from tensorstore's"
+        )
+    if found[0][0] != expected[0] or found[0][2:] != expected[2:]:
+        return
+    tally["read by zarr-python"] += 1
+    written = zarr_third.write(files[0], spec, len(files[0]))
+    if written is None:
+        return
+    seen = [
+        zarr_third.read(written, spec, bits),
+        *(read_by(m, spec, written) for m in (pair.fs[0], pair.ts[0])),
+    ]
+    if len({each[::2] for each in seen}) > 1:
+        raise Disagreement(f"after zarr-python wrote: it, fsstore and tensorstore read {seen!r}")
+    tally["written by zarr-python"] += 1
+
+
+def run_program(seed, fsstore, tensorstore, folder, tally):
     """Run one program; return (disagreement or None, log)."""
     rng = random.Random(seed)
     spec = rng.choice([zarr3_spec, zarr3_spec, zarr2_spec])(rng)
@@ -626,6 +653,8 @@ def run_program(seed, fsstore, tensorstore, folder):
         files = compare_files(pair, contexts, where)
         if "fill_missing_data_reads" not in options:
             cross_read(pair, spec, files)
+            if "snappy" not in log[0]:  # which numcodecs cannot decompress
+                third_library(pair, spec, files, tally)
     except Disagreement as error:
         return str(error), log
     return None, log
@@ -638,11 +667,13 @@ def main():
     import fsstore
 
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    tally = {"agreed": 0, "refused": 0, "disagreed": 0}
+    tally = dict.fromkeys(
+        ("agreed", "refused", "disagreed", "read by zarr-python", "written by zarr-python"), 0
+    )
     for seed in range(first, first + count):
         print(f"seed {seed}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            problem, log = run_program(seed, fsstore, tensorstore, folder)
+            problem, log = run_program(seed, fsstore, tensorstore, folder, tally)
         kind = "agreed" if problem is None else "refused" if problem == "refused" else "disagreed"
         tally[kind] += 1
         if kind == "disagreed":

@@ -9,6 +9,8 @@ import pytest
 
 import fsstore
 from fsstore.chunk import read as chunk_read
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.contract import ChunkSpec
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -95,3 +97,40 @@ def test_a_part_of_one_shard_is_planned_once(monkeypatch):
         planned.clear()
         np.testing.assert_array_equal(array[key].read().result(), data[key])
         assert len(planned) == count, key
+
+
+def rebuilt(shard, value, change, path=()):
+    """Return a shard with every innermost sub-chunk replaced by what `change` makes of its place and its bytes."""
+    parts = []
+    for number, part in enumerate(shard.split(value)):
+        place, inner = (*path, number), shard.inner.shard
+        if part is None:
+            parts.append(None)
+        else:
+            parts.append(change(place, bytes(part)) if inner is None else rebuilt(inner, part, change, place))
+    return shard.assemble(parts)
+
+
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+def test_a_changed_part_leaves_the_bytes_of_the_others(codecs):
+    """A write to one sub-chunk neither decodes nor encodes the others: nonsense in their place stays as it is."""
+    array, data = opened(codecs)
+    chain = CodecChain.from_json(array.spec().to_json()["metadata"]["codecs"])
+    shard = chain.bind(ChunkSpec(data.dtype, (16, 16, 16), data.dtype.type(0))).shard
+    key, element, rng = "c/0/0/0", array[6, 13, 2], random.Random(3)
+
+    def leaves():
+        found = {}
+        rebuilt(shard, array.kvstore[key], lambda place, part: found.setdefault(place, part))
+        return found
+
+    original, before = array.kvstore[key], leaves()
+    element.write(5).result()
+    after = leaves()
+    [changed] = [place for place in before if before[place] != after[place]]
+    nonsense = {place: rng.randbytes(rng.randint(1, 300)) for place in before if place != changed}
+    array.kvstore[key] = rebuilt(shard, original, lambda place, part: nonsense.get(place, part))
+    element.write(5).result()
+    assert leaves() == {**nonsense, changed: after[changed]}
+    assert element.read().result() == 5
+    assert len(nonsense) == 64 - 8 - 1  # eight are missing
