@@ -31,8 +31,9 @@ from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, as_directory, begin_creating
+from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.opened import as_directory
 from fsstore.open_mode import OpenMode
 from fsstore.recheck import MEMBERS as RECHECK
 from fsstore.recheck import differs, recheck

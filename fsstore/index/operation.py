@@ -147,9 +147,7 @@ def _translated(transform: IndexTransform, dims: Sequence[int], offsets: Sequenc
         if offset:
             low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
             shifts[dim] = offset
-    moved = domain._of(
-        tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels
-    )
+    moved = domain._of(tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels)
     maps = [
         _shifted(output, offset, dim)
         if output.method == SINGLE and (offset := shifts[output.input_dimension])
@@ -245,9 +243,7 @@ def mark_bounds_implicit(
             _check_unindexed(transform, dim)
         first[dim] = first[dim] if lower is None else lower
         last[dim] = last[dim] if upper is None else upper
-    marked = domain._of(
-        domain.inclusive_min, domain.exclusive_max, tuple(first), tuple(last), domain.labels
-    )
+    marked = domain._of(domain.inclusive_min, domain.exclusive_max, tuple(first), tuple(last), domain.labels)
     return _with_domain(transform, marked)
 
 

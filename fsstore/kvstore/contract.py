@@ -63,7 +63,6 @@ __all__ = [
     "Stamp",
     "State",
     "Write",
-    "as_directory",
     "begin_creating",
     "now",
 ]
@@ -279,11 +278,6 @@ class KvPrefix(NamedTuple):
     def join(self, path: str) -> KvPrefix:
         """Return the prefix with `path` appended as it is."""
         return KvPrefix(self.driver, self.path + path)
-
-
-def as_directory(path: str) -> str:
-    """Return a path that ends with a slash, unless it is empty."""
-    return path + "/" if path and not path.endswith("/") else path
 
 
 def begin_creating(driver: KvDriver) -> None:

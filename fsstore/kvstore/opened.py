@@ -5,19 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsstore.context import Context, ContextResource
-from fsstore.kvstore.contract import KvDriver, KvPrefix, as_directory
+from fsstore.kvstore.contract import KvDriver, KvPrefix
 from fsstore.kvstore.kind import KvKind, KvOpening
 from fsstore.kvstore.spec import KvSpec
 
 if TYPE_CHECKING:
     from fsstore.kvstore.ledger import Ledger
 
-__all__ = ["KEEP_TO_THEIR_BASE", "OpenKv", "open_adapter", "open_bound", "open_kv", "opening_waits"]
+__all__ = [
+    "KEEP_TO_THEIR_BASE",
+    "OpenKv",
+    "as_directory",
+    "open_adapter",
+    "open_bound",
+    "open_kv",
+    "opening_waits",
+]
 
 KEEP_TO_THEIR_BASE = frozenset(("ocdbt", "zip"))
 """Adapters that lead nowhere else: over a store that never waits, they never do."""
 
 _LOCAL = frozenset(("file", "memory"))
+
+
+def as_directory(path: str) -> str:
+    """Return a path that ends with a slash, unless it is empty."""
+    return path + "/" if path and not path.endswith("/") else path
 
 
 class OpenKv(NamedTuple):

@@ -25,8 +25,8 @@ from fsstore.detection import Detection, is_page, match_file, match_files, settl
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.foreign_format import FOREIGN, IMAGES
 from fsstore.kvstore.chain_url import names_file
-from fsstore.kvstore.contract import KvPrefix, Read, ReadResult, as_directory
-from fsstore.kvstore.opened import OpenKv
+from fsstore.kvstore.contract import KvPrefix, Read, ReadResult
+from fsstore.kvstore.opened import OpenKv, as_directory
 from fsstore.kvstore.reference.detect import DETECT as REFERENCE
 from fsstore.kvstore.reference.detect import is_parquet_index
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from fsstore._json import Fields, Json
 from fsstore.context import Context
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract import KvDriver, KvPrefix, as_directory
+from fsstore.kvstore.contract import KvDriver, KvPrefix
 from fsstore.kvstore.kind import AdapterKind, KvOpening
 from fsstore.kvstore.ocdbt.cache import NodeCache, Pool
 from fsstore.kvstore.ocdbt.options import (
@@ -23,6 +23,7 @@ from fsstore.kvstore.ocdbt.options import (
     take_members,
 )
 from fsstore.kvstore.ocdbt.source import Source
+from fsstore.kvstore.opened import as_directory
 from fsstore.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "OcdbtKind", "open_database"]

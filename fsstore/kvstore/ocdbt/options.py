@@ -10,13 +10,13 @@ from typing import Any
 from fsstore._json import Fields, Json, boolean, expected, integer, number, obj, quote, string
 from fsstore.context_resources import duration_text
 from fsstore.errors import JsonError, StoreError
-from fsstore.kvstore.contract import as_directory
 from fsstore.kvstore.key_range import key_bytes
 from fsstore.kvstore.ocdbt.commit import Options
 from fsstore.kvstore.ocdbt.config import Constraints, parse_constraints
 from fsstore.kvstore.ocdbt.history import Choice
 from fsstore.kvstore.ocdbt.sink import Layout
 from fsstore.kvstore.ocdbt.varint import U64
+from fsstore.kvstore.opened import as_directory
 
 __all__ = [
     "choice_of",
