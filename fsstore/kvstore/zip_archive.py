@@ -34,7 +34,7 @@ from fsstore.kvstore.contract import (
     ReadResult,
     now,
 )
-from fsstore.kvstore.key_range import KeyRange, key_bytes
+from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.kind import AdapterKind, KvOpening
 from fsstore.kvstore.zip_directory import Member
 from fsstore.kvstore.zip_member import STORED, check_readable, data_start, unpack
@@ -207,10 +207,10 @@ class ZipDriver(ReadOnly):
         archive = await self.source.load(self.source.archive)
         if archive is None or keys.empty:
             return
-        names = sorted((name for name in archive.directory.index if keys.contains(name)), key=key_bytes)
+        names = archive.directory.names(keys)
         for start in range(0, len(names), _PAGE):
             page = names[start : start + _PAGE]
-            yield [Entry(name, size) for name, size in zip(page, archive.directory.sizes(page), strict=True)]
+            yield list(map(Entry._make, zip(page, archive.directory.sizes(page), strict=True)))
 
     def describe_key(self, key: str) -> str:
         """Return the quoted key and where the archive is."""

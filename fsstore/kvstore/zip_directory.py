@@ -15,8 +15,10 @@ Refused, because nothing sensible can be read: several disks, bytes after the en
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ import numpy.typing as npt
 
 from fsstore.detection import Detection
 from fsstore.errors import DataLossError, UnimplementedError
-from fsstore.kvstore.key_range import key_text
+from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
 
 __all__ = ["DETECT", "TAIL", "Directory", "End", "Member", "find_end", "parse_directory"]
 
@@ -136,12 +138,23 @@ def _find_end64(tail: bytes, locator: int, fields: tuple[Any, ...]) -> End:
     return End(entries, offset, size, len(tail) - at)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Directory:
     """The members of an archive.  `index` maps names to rows of the columns."""
 
     index: dict[str, int]
     columns: dict[str, npt.NDArray[np.int64]]
+
+    @cached_property
+    def _ordered(self) -> list[str]:
+        return sorted(self.index, key=key_bytes)
+
+    def names(self, keys: KeyRange) -> list[str]:
+        """Return the names in a range, in byte order."""
+        low, high = keys.inclusive_min, keys.exclusive_max
+        start = bisect_left(self._ordered, low, key=key_bytes)
+        stop = bisect_left(self._ordered, high, key=key_bytes) if high else None
+        return self._ordered[start:stop]
 
     def member(self, name: str) -> Member | None:
         """Return the member called `name`, or None."""

@@ -4,6 +4,7 @@ import pytest
 
 from fsstore import _runtime
 from fsstore.kvstore.contract import KvPrefix, Read
+from fsstore.kvstore.key_range import KeyRange, key_bytes
 from fsstore.kvstore.kind import KvOpening
 from fsstore.kvstore.live import from_live
 from fsstore.kvstore.memory import MemoryDriver
@@ -38,18 +39,21 @@ def test_archives(check, method, base, zip_builder):
 
 
 def test_listing_is_sorted_as_bytes(zip_builder):
-    """Members are listed in byte order, with their sizes."""
+    """Members are listed in byte order with their sizes, and those of a range are the ones that lie in it."""
     keys = ["b", "a/b", "a", "é", "a.b", "\udcff", "\U00010000", "B"]
     store = filled(KvPrefix(MemoryDriver()), {"z": zip_builder([(key, b"v" * 3, {}) for key in keys])})
+    archive = KvPrefix(ZipDriver(store.join("z")))
 
-    async def collect():
-        return [entry async for batch in KvPrefix(ZipDriver(store.join("z"))).scan() for entry in batch]
+    async def collect(keys):
+        return [entry async for batch in archive.scan(keys) for entry in batch]
 
-    found = _runtime.call(collect(), waits=False)
-    assert [entry.key for entry in found] == sorted(
-        keys, key=lambda key: key.encode("utf-8", "surrogateescape")
-    )
-    assert {entry.size for entry in found} == {3}
+    bounds = [b"", *map(key_bytes, keys)]
+    for wanted in [KeyRange(low, high) for low in bounds for high in [*bounds, b"a0", b"\xff"]]:
+        found = _runtime.call(collect(wanted), waits=False)
+        assert [key_bytes(entry.key) for entry in found] == sorted(
+            key_bytes(key) for key in keys if wanted.contains(key)
+        )
+        assert {entry.size for entry in found} <= {3}
 
 
 def test_a_missing_archive_is_empty():
