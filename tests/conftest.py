@@ -1,7 +1,7 @@
 """Servers on the loopback address that tests share: an object server that can misbehave, and a moto process.
 
-The object server speaks as much HTTP, S3 (path style) and XML of Google's cloud as the engines need.  Faults are scripted: the next
-requests whose path contains a text are answered by the given functions instead of properly.
+The object server speaks as much HTTP, S3 (path style) and XML of Google's cloud as the engines need.  Faults are
+scripted: the next requests whose path contains a text are answered by the given functions instead of properly.
 """
 
 import hashlib

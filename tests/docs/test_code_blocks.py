@@ -1,8 +1,8 @@
 """Documentation runs: every Python block of the README and the docs, page by page, and every docstring example.
 
-The blocks of a page share one namespace and run in a directory that holds nothing but `examples/data`.  `await` is allowed.  A block in the form of
-an interactive session (`>>>`) has its output compared.  `<!-- no-run: reason -->` on the line before a block has it
-compiled only.
+The blocks of a page share one namespace and run in a directory that holds nothing but `examples/data`.  `await` is
+allowed.  A block in the form of an interactive session (`>>>`) has its output compared.  `<!-- no-run: reason -->` on
+the line before a block has it compiled only.
 """
 
 from __future__ import annotations
