@@ -80,9 +80,9 @@ kvstores: Registry[Any] = Registry(
         "zstd": "fsstore.kvstore.compressed:ZSTD",
         "bz2": "fsstore.kvstore.compressed:BZ2",
         "xz": "fsstore.kvstore.compressed:XZ",
-        "ocdbt": "fsstore.kvstore.ocdbt.driver:KIND",
-        "reference": "fsstore.kvstore.reference.driver:KIND",
-        "kerchunk": "fsstore.kvstore.reference.driver:KIND",
+        "ocdbt": "fsstore.kvstore.ocdbt.kind:KIND",
+        "reference": "fsstore.kvstore.reference.kind:KIND",
+        "kerchunk": "fsstore.kvstore.reference.kind:KIND",
     },
 )
 """Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""

@@ -3,7 +3,7 @@
 JSON members are TensorStore's, and `storage_options` for what only the fsspec filesystem knows.  Cloud roots are
 served by obstore where it is installed and by the fsspec filesystem otherwise: same answers, same tests.
 
-`fsspec_scheme` makes every protocol of fsspec a root URL; `from_live` takes filesystem objects and mappings.
+`fsspec_scheme` makes every protocol of fsspec a root URL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from fsstore.kvstore.contract import KvDriver
 from fsstore.kvstore.engine import Engine, shared
 from fsstore.kvstore.fs import FsspecDriver
 from fsstore.kvstore.kind import KvKind, KvOpening, RootKind
-from fsstore.kvstore.live import from_live
 from fsstore.kvstore.referee import endpoint_of, judged
 from fsstore.kvstore.retry import retry_from
 from fsstore.kvstore.root_http import HttpDriver, HttpKind, fsspec_engine, own_engine, root_of
@@ -42,7 +41,7 @@ from fsstore.kvstore.secret import guard, reveal
 from fsstore.kvstore.single_writer import guarded, take_single_writer
 from fsstore.url import decode_path, encode_path, reject_query
 
-__all__ = ["ABFS", "FSSPEC", "GCS", "HTTP", "S3", "from_live", "fsspec_scheme"]
+__all__ = ["ABFS", "FSSPEC", "GCS", "HTTP", "S3", "fsspec_scheme"]
 
 
 class S3Driver(FsspecDriver):

@@ -112,7 +112,7 @@ def holds_values(json: Any) -> bool:
 
 def live_spec(source: Any, *, single_writer: bool = False) -> KvSpec:
     """Return the spec of a live object."""
-    from fsstore.kvstore.roots import from_live
+    from fsstore.kvstore.live import from_live
 
     prefix = from_live(source, single_writer=single_writer)
     kind = kv_kind("memory")

@@ -38,10 +38,10 @@ from fsstore.kvstore.local import KIND as FILE
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.memory import KIND as MEMORY
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.driver import KIND as OCDBT
 from fsstore.kvstore.ocdbt.driver import OcdbtDriver
-from fsstore.kvstore.reference.driver import KIND as REFERENCE
+from fsstore.kvstore.ocdbt.kind import KIND as OCDBT
 from fsstore.kvstore.reference.driver import ReferenceDriver
+from fsstore.kvstore.reference.kind import KIND as REFERENCE
 from fsstore.kvstore.roots import ABFS, FSSPEC, GCS, HTTP, S3
 from fsstore.kvstore.zip_archive import KIND as ZIP
 from fsstore.kvstore.zip_archive import ZipDriver

@@ -32,14 +32,13 @@ from fsstore.kvstore.ocdbt.data_file import DataFile, Location
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.key_column import KEY_LIMIT
 from fsstore.kvstore.ocdbt.key_texts import keys_bytes
-from fsstore.kvstore.ocdbt.kind import KIND
 from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.options import format_time, format_version
 from fsstore.kvstore.ocdbt.source import Source, read_spans
 from fsstore.kvstore.ocdbt.tree import find, walk
 from fsstore.kvstore.ocdbt.version import Version
 
-__all__ = ["KIND", "OcdbtDriver"]
+__all__ = ["OcdbtDriver"]
 
 _BATCH = 8192
 """How many entries a listing makes at a time."""

@@ -25,13 +25,13 @@ from fsstore.kvstore.excerpt import Excerpts
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.bound import FREE, check_length, limits_of, refuse_larger
 from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher
-from fsstore.kvstore.reference.kind import KIND, driver_in_memory
+from fsstore.kvstore.reference.kind import driver_in_memory
 from fsstore.kvstore.reference.overlay import Overlay, inline_generation
 from fsstore.kvstore.reference.refset import Resolved
 from fsstore.kvstore.reference.table import INLINE, WHOLE
 from fsstore.kvstore.value_limit import values_up_to
 
-__all__ = ["KIND", "ReferenceDriver"]
+__all__ = ["ReferenceDriver"]
 
 
 class ReferenceDriver:

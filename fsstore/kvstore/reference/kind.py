@@ -34,7 +34,6 @@ from fsstore.url import encode_path
 __all__ = [
     "KIND",
     "ReferenceKind",
-    "beside",
     "driver_in_memory",
     "open_reference",
     "policy_of",
