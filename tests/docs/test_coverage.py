@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,14 @@ def test_every_option_of_a_documented_store_is_documented():
             text = path.read_text(encoding="utf-8")
             problems += [f"{path.name}: {name}" for name in kind.resources if f"`{name}`" not in text]
     assert not problems
+
+
+def test_every_extra_is_documented():
+    """The table of extras has exactly those that can be installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extras | for |\n")[1].split("\n\n")[0]
+    named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(project["optional-dependencies"])
 
 
 def test_every_page_is_reachable():
