@@ -263,9 +263,10 @@ def _below(path: bytes, value: bytes | Location) -> bytes | Location:
 
 def _request(writes: Sequence[Write]) -> Request:
     """Return the request to write, by column; every value as a buffer whose length is its number of bytes."""
-    keys, values, conditions = zip(*writes, strict=True) if writes else ((), (), ())
-    flat = [_flat(value) if isinstance(value, memoryview) else value for value in values]
-    return Request(keys_bytes(keys), flat, conditions if any(conditions) else ())
+    keys = keys_bytes([write.key for write in writes])
+    values = [_flat(value) if isinstance(value, memoryview) else value for _, value, _ in writes]
+    conditions = [write.if_equal for write in writes]
+    return Request(keys, values, conditions if any(conditions) else ())
 
 
 def _flat(value: memoryview) -> Buffer:
