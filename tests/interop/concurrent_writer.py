@@ -1,4 +1,7 @@
-"""A process that writes its elements of one array, one by one: `concurrent_writer.py LIBRARY URL WORKER WORKERS`."""
+"""A process that writes its elements of one array, one by one: `concurrent_writer.py LIBRARY URL WORKER WORKERS`.
+
+Each is the fill value in between, so that sub-chunks go and come back, and at times the only key of the array does.
+"""
 
 import sys
 from importlib import import_module
@@ -8,4 +11,5 @@ store = library.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": p
 print("ready", flush=True)
 sys.stdin.readline()
 for index in range(worker, store.shape[0], workers):
-    store[index].write(index + 1).result()
+    for value in (index + 1, 0, index + 1):
+        store[index].write(value).result()

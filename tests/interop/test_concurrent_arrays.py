@@ -14,7 +14,16 @@ CHAINS = {
         {"name": "bytes", "configuration": {"endian": "little"}},
         {"name": "zstd", "configuration": {"level": 1}},
     ],
-    "shard": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [4]}}],
+    "shard": [
+        {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": [8],
+                "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2]}}],
+                "index_location": "start",
+            },
+        }
+    ],
 }
 
 
@@ -51,7 +60,7 @@ def race(folder, kind, libraries, size):
 
 @pytest.mark.parametrize("kind", CHAINS)
 def test_four_processes(kind, tmp_path):
-    """Two processes with fsstore and two with TensorStore write one chunk or shard, and every element arrives."""
+    """Two processes with fsstore and two with TensorStore write one chunk or shard of shards, and every element arrives."""
     assert race(tmp_path, kind, ["fsstore", "tensorstore"] * 2, 32) == list(range(1, 33))
 
 
