@@ -12,12 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from fsstore.cache_pool import CachePool
 from fsstore.codec.bound_chain import Array
 
 __all__ = ["CachedChunk", "ChunkCache"]
+
+
+def _bytes_of(array: Array) -> int:
+    """Return how much memory the elements of an array take, those that are objects too."""
+    return array.nbytes + (sum(map(getsizeof, array.ravel().tolist())) if array.dtype.hasobject else 0)
+
+
+def _held(array: Array) -> int:
+    """Return how large what an array is a view of is, which lives as long as the array."""
+    owner: Any = array
+    while (below := getattr(owner, "base" if isinstance(owner, np.ndarray) else "obj", None)) is not None:
+        owner = below
+    return memoryview(owner).nbytes if not isinstance(owner, np.ndarray) else owner.nbytes
 
 
 class CachedChunk(NamedTuple):
@@ -57,7 +73,13 @@ class ChunkCache:
 
     def keep(self, identity: Any, chunk: CachedChunk, epoch: int) -> None:
         """Keep a chunk that was read since `epoch`, unless it was dropped meanwhile."""
-        size = 256 + (0 if chunk.array is None else chunk.array.nbytes)
+        size = 256
+        if chunk.array is not None and self.pool.total_bytes_limit:
+            size += _bytes_of(chunk.array)
+            if (
+                _held(chunk.array) > 2 * chunk.array.nbytes
+            ):  # the budget counts the part, not the shard around it
+                chunk = chunk._replace(array=chunk.array.copy(order="K"))
         key = identity
         while isinstance(key, tuple):  # a part of a shard: the identity of the shard, and its number there
             key = key[0]

@@ -327,3 +327,11 @@ def test_annotations():
 
     assert asyncio.run(run()) == [3, 3, 3]
     assert inspect.signature(take).parameters["value"].annotation == fsstore.FutureLike[int]
+
+
+def test_fill_values_that_differ_from_place_to_place():
+    """Opening an array with a fill value of several elements is refused in words of the driver, not of NumPy."""
+    for module in (fsstore, tensorstore):
+        place = array(module).kvstore
+        with pytest.raises(ValueError, match='Error opening "zarr3" driver'):
+            module.open({"driver": "zarr3"}, kvstore=place, fill_value=[7, 7, 7, 7, 7, 8]).result()

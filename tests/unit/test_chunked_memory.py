@@ -1,9 +1,14 @@
-"""Reading and writing a large array takes the memory of its elements and a bounded window more."""
+"""Reading and writing a large array takes the memory of its elements and a bounded window; a cache what it may."""
 
+import gc
 import subprocess
 import sys
+import tracemalloc
 
+import numpy as np
 import pytest
+
+import fsstore as ts
 
 PROGRAM = """
 import resource, sys
@@ -51,3 +56,58 @@ def test_peak_memory(kind, tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert float(done.stdout) < WINDOW_MB, operation
+
+
+def _live_bytes(run):
+    """Return how much of the memory that a function takes is still held when it has returned."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        run()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+SHARDS = {
+    "data_type": "uint8",
+    "shape": [4096, 512],
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [512, 512]}},
+    "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [64, 64]}}],
+}
+STRINGS = {
+    "data_type": "string",
+    "shape": [4096],
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [512]}},
+    "codecs": ["vlen-utf8"],
+}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "value"), [(SHARDS, 7), (STRINGS, "x" * 400)], ids=["shards", "strings"]
+)
+def test_memory_of_a_pool(metadata, value, tmp_path):
+    """What a pool keeps alive is what it counts: a part of a shard does not keep the shard, and strings have a size."""
+    spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/", "metadata": metadata}
+    store = ts.open(spec, create=True, recheck_cached_data=False).result()
+    values = np.full(store.shape, value, dtype=store.dtype.numpy_dtype)
+    if metadata is STRINGS:
+        values[:] = [value + str(number) for number in range(len(values))]
+    store.write(values).result()
+    limit = 400_000
+    context = ts.Context({"cache_pool": {"total_bytes_limit": limit}})
+    reader = ts.open(spec, context=context, recheck_cached_data=False).result()
+    reader[0].read().result()
+
+    def run():
+        for begin in range(0, 4096, 512):
+            reader[begin : begin + 512].read().result()
+            for earlier in range(0, begin, 512):  # used again, so that other parts go first
+                reader[(earlier, *(0 for _ in range(1, reader.rank)))].read().result()
+
+    live = _live_bytes(run)
+    used = context["cache_pool"].value.used_bytes
+    assert limit / 2 < used <= limit
+    assert live < 1.3 * limit
+    assert reader.read().result().tolist() == values.tolist()
