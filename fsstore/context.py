@@ -222,6 +222,10 @@ class Context:
         return self._find(key, kind, ())
 
     def _find(self, key: str, kind: ResourceKind, path: tuple[tuple[int, str], ...]) -> ContextResource:
+        if (
+            self._spec is None and self._parent is None and "#" not in key
+        ):  # nothing to look up, as in most contexts
+            return self._made.get(key) or self._made.setdefault(key, ContextResource(kind, kind.default, key))
         if (id(self), key) in path:
             chain = " -> ".join(quote(step) for _, step in (*path, (id(self), key)))
             raise StoreError(f"Context resource reference cycle: {chain}")
