@@ -1,4 +1,4 @@
-"""The chunks of one open array, as reads see them: what is constant from one read to the next."""
+"""The chunks of one open array: what is constant from one read or write to the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Where the chunks of an array are, what they hold, and how they are read.
+    """Where the chunks of an array are, what they hold, and how they are read and written.
 
     `bounds` is the identity over the array, with explicit bounds.  `threads` limits the workers.
     `reach`: a box with no longer side may wait, unplanned, for others to be read with; 0 where none may.

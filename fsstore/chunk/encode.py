@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fsstore import _runtime
 from fsstore.chunk.allocation import new_array
-from fsstore.chunk.cache import ChunkCache
-from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer
 from fsstore.codec.fill import equals_fill, missing_element
-from fsstore.kvstore.contract import KvPrefix, ReadResult
+from fsstore.kvstore.contract import ReadResult
 
 __all__ = ["ChunkEncoder", "Portions", "WriteRequest"]
 
@@ -33,21 +31,17 @@ Portions: TypeAlias = Iterator[Sequence[Buffer]]
 _Touched: TypeAlias = list[tuple[Cell, tuple[int, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
-    """A write: the array's layout, where its chunks are, which elements, and their values.
+class WriteRequest(NamedTuple):
+    """A write: which elements of which chunks are stored, and their values.
 
     `values` has the dtype of the model; `maps` and the shape of `values` are those of `plan.plan`.
     `elide`: delete chunks that equal the fill value.
     """
 
-    model: ChunkModel
-    store: KvPrefix
+    chunks: Chunks
     maps: Sequence[OutputMap]
     values: Array
     elide: bool = True
-    threads: int | None = None
-    cache: ChunkCache | None = None
 
 
 class ChunkEncoder:
@@ -57,7 +51,7 @@ class ChunkEncoder:
     """
 
     def __init__(self, request: WriteRequest, placement: Placement, *, keeps: bool) -> None:
-        self._model, self._placement = request.model, placement
+        self._model, self._placement = request.chunks.model, placement
         self._elide, self._keeps = request.elide, keeps
         self._entries: ShardEntries | None = None
         if self._model.shard is not None:

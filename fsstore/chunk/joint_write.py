@@ -19,7 +19,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from fsstore import _runtime
@@ -153,7 +152,7 @@ def _errors(driver: KvDriver, batch: Sequence[_Begun]) -> list[BaseException | N
     try:
         window = _window([write.changes for write in batch if not write.future.cancelled()])
         if window:
-            writer = Writer(driver, threads=batch[0].of.request.threads, late=len(window) > 1)
+            writer = Writer(driver, threads=batch[0].of.request.chunks.threads, late=len(window) > 1)
             _runtime.drive(writer.store(window))
     except StoreError as error:
         if len(batch) == 1:
@@ -189,17 +188,17 @@ _queues: dict[KvDriver, _Queue] = {}
 
 def write_small(request: WriteRequest, outline: Plan) -> Future[None]:
     """Begin to write a few small chunks: here and at once, or later with a copy of the values."""
-    driver, path = request.store
+    driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
     is_alone = getattr(_latest, "future", None) is None
     _latest.future = future
     if is_alone:
-        settle(request.store)
+        settle(request.chunks.store)
         writer, window = Writer(driver), list(Changes(request, outline).window())
         done = _runtime.start(writer.store(window), waits=False)
         _tell([future], [futures.error_of(done)])
         return future
-    changes = Changes(replace(request, values=request.values.copy()), outline)
+    changes = Changes(request._replace(values=request.values.copy()), outline)
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
         queue = _queues.get(driver) or _queues.setdefault(driver, _Queue(driver))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -41,7 +40,7 @@ def write(request: WriteRequest) -> Future[Any]:
 
     What was begun before at the same chunks is stored before.
     """
-    model, store = request.model, request.store
+    model, store = request.chunks.model, request.chunks.store
     outline = plan(request.maps, request.values.shape, model.axes)
     cells = outline.cell_count
     if not cells:
@@ -71,15 +70,16 @@ async def finish(store: KvPrefix) -> None:
 
 def _write_here(request: WriteRequest, outline: Plan) -> Future[Any]:
     """Write on this thread, or have a small write wait for others."""
-    driver = request.store.driver
+    store = request.chunks.store
+    driver = store.driver
     is_bound = hasattr(driver, "modify")
     if driver.features.slow_writes and not is_bound and _is_small(request):
         return write_small(request, outline)
-    settle(request.store)
+    settle(store)
     if is_bound:
         request = _kept(request)
     return _runtime.start(
-        Writer(driver, late=_is_late(driver, request.model.chain.decoded_size)).store(
+        Writer(driver, late=_is_late(driver, request.chunks.model.chain.decoded_size)).store(
             list(Changes(request, outline).window())
         ),
         waits=False,
@@ -88,22 +88,23 @@ def _write_here(request: WriteRequest, outline: Plan) -> Future[Any]:
 
 def _kept(request: WriteRequest) -> WriteRequest:
     """Return the request with a copy of its values: a transaction needs them again when it commits."""
-    return replace(request, values=request.values.copy())
+    return request._replace(values=request.values.copy())
 
 
 def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], object]) -> Future[Any]:
     """Write on threads, or on the event loop."""
-    model, driver = request.model, request.store.driver
+    chunks = request.chunks
+    model, driver = chunks.model, chunks.store.driver
     cells, chunk_bytes = outline.cell_count, model.chain.decoded_size
-    settle(request.store)
+    settle(chunks.store)
     if hasattr(driver, "modify"):
         request = _kept(request)
     changed = Changes(request, outline).window()
-    threads = request.threads or _runtime.core_count()
+    threads = chunks.threads or _runtime.core_count()
     if driver.features.waits:
         copies = 1 if model.chain.shard is None else 3  # a shard is split, encoded and put together
         windows = _batches(changed, _window_size(cells, _WAITING_BYTES // chunk_bytes))
-        writer = Writer(driver, threads=request.threads)
+        writer = Writer(driver, threads=chunks.threads)
         return _runtime.start(_write_waiting(writer, windows, copies * chunk_bytes), ended=ended)
     # of shards that use every core by themselves one is encoded at a time
     encoders = 1 if model.chain.shard is not None and model.chain.shard.shares_cores else threads
@@ -111,7 +112,7 @@ def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], objec
         writer = Writer(driver, threads=encoders, late=True)
         return _spread(writer, _batches(changed, _WINDOW_CELLS), workers=1, kind="request", ended=ended)
     windows = _batches(changed, _window_size(cells, _WINDOW_BYTES // chunk_bytes))
-    workers = encoders if request.threads else max(encoders, _DISK_WORKERS)
+    workers = encoders if chunks.threads else max(encoders, _DISK_WORKERS)
     return _spread(Writer(driver), windows, workers=min(cells, workers), kind="io", ended=ended)
 
 
@@ -127,7 +128,7 @@ def _is_late(driver: KvDriver, chunk_bytes: int) -> bool:
 
 def _is_small(request: WriteRequest) -> bool:
     """Return whether the values may be copied, to be written later; the copy of an object shares what it holds."""
-    largest = max(request.model.chain.decoded_size, request.values.nbytes)
+    largest = max(request.chunks.model.chain.decoded_size, request.values.nbytes)
     return largest < LATE_BYTES and not request.values.dtype.hasobject
 
 

@@ -46,10 +46,10 @@ class Changes:
 
     def __init__(self, request: WriteRequest, outline: Plan) -> None:
         self.request = request
-        self.chunk_bytes = request.model.chain.decoded_size
+        self.chunk_bytes = request.chunks.model.chain.decoded_size
         self._placement = Placement(outline, request.values)
         # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
-        keeps = not request.store.driver.features.conditional_delete
+        keeps = not request.chunks.store.driver.features.conditional_delete
         self.encoder = ChunkEncoder(request, self._placement, keeps=keeps)
 
     def window(self) -> Iterator[Changed]:
@@ -59,17 +59,18 @@ class Changes:
 
     def key(self, cell: Cell) -> str:
         """Return the key of a cell's chunk."""
-        request = self.request
-        return request.store.path + request.model.key(chunk_numbers(self._placement.plan, cell))
+        chunks = self.request.chunks
+        return chunks.store.path + chunks.model.key(chunk_numbers(self._placement.plan, cell))
 
     def is_whole(self, cell: Cell) -> bool:
         """Return whether nothing of what is stored of a cell's chunk is left."""
-        return cell.covers and not self.request.model.is_partial and self._placement.target(cell) is not None
+        return cell.covers and not self.request.chunks.model.is_partial and self._placement.target(cell) is not None
 
     def forget(self, key: str) -> None:
         """Drop what is cached of a chunk."""
-        if self.request.cache is not None:
-            self.request.cache.forget(key[len(self.request.store.path) :])
+        chunks = self.request.chunks
+        if chunks.cache is not None:
+            chunks.cache.forget(key[len(chunks.store.path) :])
 
 
 class Change(NamedTuple):

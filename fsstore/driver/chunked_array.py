@@ -110,7 +110,7 @@ class ChunkedDriver(ArrayDriver):
     # --- input and output
 
     def _chunks(self, array: ChunkedArray) -> Chunks:
-        """Return the chunks as reads see them, made anew when the array has changed."""
+        """Return the chunks as reads and writes see them, made anew when the array has changed."""
         kept = self._kept
         if kept is None or kept[0] is not array:
             options, store = self.options, self.entry.store
@@ -188,23 +188,15 @@ class ChunkedDriver(ArrayDriver):
 
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
         try:
-            array = self._current()
-            shape, maps = located(transform, _bounds(array, explicit=True))
-            spread = broadcast(values.astype(array.model.dtype, copy=False), shape)
-            request = WriteRequest(
-                array.model,
-                self.entry.store,
-                maps,
-                spread,
-                not self.options.store_data_equal_to_fill_value,
-                self.options.threads,
-                self._cache(),
-            )
+            chunks = self._chunks(self._current())
+            shape, maps = located(transform, chunks.bounds)
+            spread = broadcast(values.astype(chunks.model.dtype, copy=False), shape)
         except StoreError as error:
             return futures.failed(error)
         if self.kvstore.ledger is not None:
             self._forget_cached()
-        return write_chunks(request)
+        elide = not self.options.store_data_equal_to_fill_value
+        return write_chunks(WriteRequest(chunks, maps, spread, elide))
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view with implicit bounds brought up to date."""
