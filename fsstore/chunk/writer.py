@@ -64,7 +64,11 @@ class Changes:
 
     def is_whole(self, cell: Cell) -> bool:
         """Return whether nothing of what is stored of a cell's chunk is left."""
-        return cell.covers and not self.request.chunks.model.is_partial and self._placement.target(cell) is not None
+        return (
+            cell.covers
+            and not self.request.chunks.model.is_partial
+            and self._placement.target(cell) is not None
+        )
 
     def forget(self, key: str) -> None:
         """Drop what is cached of a chunk."""
@@ -121,16 +125,10 @@ class Writer:
                 if not changes[0].is_whole:
                     modify(key, self._modification(key, changes))
             window = [pair for pair in window if pair[1][0].is_whole]
-        in_part = [key for key, changes in window if not changes[0].is_whole]
-        if in_part and not self._driver.features.conditional_write:
-            raise UnimplementedError(
-                f"Writing a part of {self._driver.describe_key(in_part[0])} needs conditional writes, which this store"
-                " does not have: another writer's data could be lost.  Write whole chunks, or, if only this process"
-                ' writes here, say so: "single_writer": true in the spec of the store, or'
-                " KvStore.open(..., single_writer=True) for a live object"
-            )
+        if not self._driver.features.conditional_write:
+            self._refuse_parts(window)
         try:
-            stamps = await self._write(window, in_part)
+            stamps = await self._write(window)
         finally:  # also after a failure: some may be written
             for key, changes in window:
                 for change in changes:
@@ -141,7 +139,16 @@ class Writer:
             if stamp.generation == UNKNOWN and not pair[1][0].is_whole
         ]
 
-    async def _write(self, window: list[Changed], in_part: list[str]) -> list[Stamp]:
+    def _refuse_parts(self, window: list[Changed]) -> None:
+        for key in _in_part(window):
+            raise UnimplementedError(
+                f"Writing a part of {self._driver.describe_key(key)} needs conditional writes, which this store"
+                " does not have: another writer's data could be lost.  Write whole chunks, or, if only this process"
+                ' writes here, say so: "single_writer": true in the spec of the store, or'
+                " KvStore.open(..., single_writer=True) for a live object"
+            )
+
+    async def _write(self, window: list[Changed]) -> list[Stamp]:
         write_late = getattr(self._driver, "write_late", None) if self._late else None
         if write_late is not None:
             stamps: list[Stamp] = await write_late(
@@ -149,7 +156,7 @@ class Writer:
             )
             return stamps
         found: dict[str, ReadResult] = {}
-        if in_part:
+        if in_part := _in_part(window):
             answers = await self._driver.read_many([Read(key) for key in in_part])
             found = dict(zip(in_part, answers, strict=True))
         writes = await _runtime.offload(self._encode, window, found, kind="compute", limit=self._threads)
@@ -204,6 +211,11 @@ class Writer:
         except StoreError as error:
             raise self._located(key, error) from error
         return Write(key, value, _condition(old))
+
+
+def _in_part(window: Sequence[Changed]) -> list[str]:
+    """Return the keys of the chunks of which something that is stored is left."""
+    return [key for key, changes in window if not changes[0].is_whole]
 
 
 def _condition(old: ReadResult | None) -> bytes:

@@ -53,7 +53,7 @@ def _answered(protocol: Protocol) -> Iterator[set[bytes]]:
     dirty: set[bytes] = set()
     try:
         yield dirty
-        if protocol.sync:
+        if protocol.sync and dirty:
             sync_directories(dirty)
     finally:
         give_back()
@@ -137,6 +137,8 @@ class _Publisher:
         helpers = min(_HELPERS, self._threads - 1, len(self._small)) if self._protocol.sync else 0
         for _ in range(helpers):
             self._jobs.append(_runtime.submit(self._see_to_few, kind="io"))
+        if helpers:  # who has nothing left to make helps too
+            self._see_to_few()
 
     def finish(self) -> None:
         """Return when all that was taken over is published."""
@@ -150,8 +152,8 @@ class _Publisher:
                     self._threads,
                 )
         self._see_to_few()
-        for job in self._jobs:
-            job.result()
+        while self._jobs:
+            self._jobs.pop().result()
 
     def _see_to_large(self, one: Staged) -> None:
         try:
@@ -184,6 +186,8 @@ class _Publisher:
 
     def __exit__(self, *_error: object) -> None:
         """Wait for what is under way, and give up what is left after a failure."""
+        if not (self._small or self._jobs):
+            return
         dropped = []
         with suppress(IndexError):
             while True:
