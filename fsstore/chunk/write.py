@@ -25,9 +25,9 @@ from fsstore.kvstore.contract import KvDriver, KvPrefix
 
 __all__ = ["finish", "write"]
 
-_WINDOW_BYTES = 16 * 1024 * 1024
-_WINDOW_CELLS = 64
-_INLINE_BYTES = 256 * 1024
+_WINDOW_BYTES = 16 * 1024 * 1024  # of the chunks that are in memory at once for one worker
+_WINDOW_CELLS = 64  # whose files a worker has synced together
+_INLINE_BYTES = 256 * 1024  # of a request that is encoded sooner than a thread is woken
 _IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
 _DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores

@@ -32,13 +32,13 @@ __all__ = ["sync_directories", "write_batch", "write_late"]
 
 T = TypeVar("T")
 _THREADS = 8  # more gains nothing: the disk's journal is the bottleneck
-_GROUP = (
-    16  # files of a thread that are synced together: each is an open file, and a lock that others wait for
-)
-_FEW = 16  # files of a batch
-_HELPERS = 3  # that see to them, beside the threads that have nothing left to make
+_GROUP = 16  # files that a thread syncs together: each is open, and a lock that others wait for
+_GROUP_BYTES = 8 * 1024 * 1024  # of such a group, so that the disk has something to do meanwhile
 _LARGE_BYTES = 1024 * 1024  # of a file that a thread is worth
-_GROUP_BYTES = 8 * 1024 * 1024
+_FEW = 16  # files of a batch that are published by one thread or another, each by itself
+_PUBLISHERS = (
+    3  # of few files, beside the threads that made them: one 1.06, three 1.03, seven 1.03 of TensorStore
+)
 
 
 def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None = None) -> list[Stamp]:
@@ -138,7 +138,7 @@ class _Publisher:
 
     def begin_few(self) -> None:
         """See to the small ones, if they are few, while another thread still makes the last of all."""
-        for _ in range(min(_HELPERS, self._threads - 1, len(self._small))):
+        for _ in range(min(_PUBLISHERS, self._threads - 1, len(self._small))):
             self._jobs.append(_runtime.submit(self._see_to_few, kind="io"))
         self._see_to_few()
 
