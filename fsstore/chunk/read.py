@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here", "read_spread"]
 
+_SHARD_BYTES = 32 * 1024 * 1024  # of a shard that is read at once
 _WINDOW_CELLS = 512
 # of a window of a store that never waits: still in the processor's cache when it is decoded
 _NEAR_BYTES = 1024 * 1024
@@ -302,16 +303,28 @@ def _shard_windows(
 ) -> Iterator[Window]:
     """Yield a window a shard: the shard as one chunk when all of it is wanted, else the sub-chunks touched.
 
-    With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.
+    With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.  Those of a large
+    shard are several windows, as memory for all of it may not be there.
     """
     chunks, _, out = request
     source = KvSource(chunks.store)
     whole = ReadPart(chunks, Placement(outline, out), source)
     part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    large = chunks.model.chain.decoded_size > _SHARD_BYTES
     for cell in outline.cells():
         key = chunks.model.key(chunk_numbers(outline, cell))
-        if cell.covers and not few and chunks.cache is None and chunks.fill_missing:
+        if cell.covers and not few and not large and chunks.cache is None and chunks.fill_missing:
             yield Window(whole, [cell], [key])
             continue
         cells, numbers = entries.of(cell)
-        yield Window(part, cells, entries.identities(key, numbers))
+        window = Window(part, cells, entries.identities(key, numbers))
+        yield from _cut(window) if large else [window]
+
+
+def _cut(window: Window) -> Iterator[Window]:
+    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once."""
+    part = window.part._replace(source=window.part.source.remembering())
+    size = max(1, _NEAR_MOST * len(window.cells) // _bytes_touched(window))
+    for begin in range(0, len(window.cells), size):
+        end = begin + size
+        yield Window(part, window.cells[begin:end], window.identities[begin:end])

@@ -5,6 +5,7 @@ Bits decide and not values, so that negative zeros and the payloads of NaNs surv
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy.typing as npt
 from fsstore.codec.bound_chain import Array
 
 __all__ = ["equals_fill", "missing_element", "rows_equal_fill"]
+
+_COMPARED_BYTES = 1 << 20
 
 
 def missing_element(dtype: np.dtype[Any], fill: Any) -> Any:
@@ -27,8 +30,24 @@ def equals_fill(chunk: Array, fill: Any) -> bool:
     if chunk.dtype.hasobject:
         return bool((chunk == fill).all())
     value = np.asarray(fill, chunk.dtype)
-    if value.ndim == 0 and chunk[(slice(1),) * chunk.ndim or ...].tobytes() != value.tobytes():
+    if value.ndim:
+        return _same_bits(chunk, value)
+    if chunk[(slice(1),) * chunk.ndim or ...].tobytes() != value.tobytes():
         return False
+    return all(_same_bits(part, value) for part in _halved(chunk))
+
+
+def _halved(array: Array) -> Iterator[Array]:
+    """Yield parts that are compared at once: the first that differs is the last, and few take memory."""
+    if array.nbytes <= _COMPARED_BYTES or array.size == 1:
+        yield array
+        return
+    axis = max(range(array.ndim), key=lambda at: (array.shape[at] > 1, abs(array.strides[at])))
+    for half in np.array_split(array, 2, axis):
+        yield from _halved(half)
+
+
+def _same_bits(chunk: Array, value: Array) -> bool:
     size = chunk.dtype.itemsize
     if size in (1, 2, 4, 8) and value.ndim == 0:
         bits = np.dtype(f"u{size}")

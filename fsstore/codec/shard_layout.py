@@ -203,19 +203,25 @@ class ShardLayout:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
         return self.inner.encoded_size is None and self.count >= _SHARE_FROM
 
-    def encode_parts(self, array: Array, *, elide: bool = True) -> Iterable[Buffer | None]:
-        """Return the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value."""
+    def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
+        """Yield the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value.
+
+        Those that are only copied are copied and compared many at a time, but not all: a shard may be large.
+        """
         blocks = self.blocks(array.astype(self.chunk.dtype, copy=False))
         if self.shares_cores:  # each sub-chunk is copied and compared while it is in the cache
             positions = list(self.positions())
-            return _runtime.map_in_order(lambda at: self._encode_part(blocks[at], elide=elide), positions)
-        flat = np.ascontiguousarray(blocks).reshape((self.count, *self.sub_shape))
-        # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
-        parts = flat if self.sub_shape else [flat.reshape(())]
-        if not elide:
-            return [self.inner.encode_all(part) for part in parts]
-        fills = rows_equal_fill(flat, self._fill).tolist()
-        return [None if fill else self.inner.encode(part) for part, fill in zip(parts, fills, strict=True)]
+            yield from _runtime.map_in_order(lambda at: self._encode_part(blocks[at], elide=elide), positions)
+            return
+        for index in _boxes(self.grid, max(1, _PORTION_BYTES // self.inner.decoded_size)):
+            run = np.ascontiguousarray(blocks[(*index, ...)]).reshape((-1, *self.sub_shape))
+            # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
+            parts = run if self.sub_shape else [run.reshape(())]
+            if not elide:
+                yield from map(self.inner.encode_all, parts)
+                continue
+            for part, fill in zip(parts, rows_equal_fill(run, self._fill).tolist(), strict=True):
+                yield None if fill else self.inner.encode(part)
 
     def _encode_part(self, part: Array, *, elide: bool) -> Buffer | None:
         part = np.ascontiguousarray(part)

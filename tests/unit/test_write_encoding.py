@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -33,12 +34,18 @@ class Counted:
         return lambda *arguments, **options: self._run(instance, *arguments, **options)
 
     def _run(self, *arguments, **options):
+        with self.counting():
+            return self._method(*arguments, **options)
+
+    @contextmanager
+    def counting(self):
+        """Count what goes on meanwhile as one call."""
         with self._lock:
             self.now += 1
             self.calls += 1
             self.most = max(self.most, self.now)
         try:
-            return self._method(*arguments, **options)
+            yield
         finally:
             with self._lock:
                 self.now -= 1
@@ -104,7 +111,13 @@ def test_a_cancelled_write_encodes_no_further_chunk(tmp_path, monkeypatch):
 
 def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch):
     """While one shard is on its way to the disk the next has all cores."""
-    counted = Counted(ShardLayout.encode_parts)
+    encode_parts = ShardLayout.encode_parts
+    counted = Counted(encode_parts)
+
+    def drawn(layout, array, **options):
+        with counted.counting():
+            yield from encode_parts(layout, array, **options)
+
     shard = {
         "name": "sharding_indexed",
         "configuration": {"chunk_shape": [1, 64, 64], "codecs": [BYTES, ZSTD], "index_codecs": [BYTES]},
@@ -112,7 +125,7 @@ def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch
     array = created(tmp_path, [8, 256, 256], [2, 256, 256], [shard])
     values = np.arange(1, 1 + 8 * 256 * 256, dtype="u2").reshape(8, 256, 256)
     values[0] = 0
-    monkeypatch.setattr(ShardLayout, "encode_parts", counted)
+    monkeypatch.setattr(ShardLayout, "encode_parts", drawn)
     array.write(values).result()
     assert (counted.calls, counted.most) == (4, 1)
     assert (array.read().result() == values).all()
@@ -204,6 +217,11 @@ def test_sub_chunks_of_fill_values_are_left_out(tmp_path, count, codecs):
     assert (array.read().result() == values).all()
 
 
+def _with_last_changed(array):
+    array[(-1,) * array.ndim] = 1
+    return array
+
+
 CASES = [
     (np.zeros((3, 4), "f4"), 0.0, True),
     (np.full((3, 4), -0.0, "f4"), 0.0, False),
@@ -212,6 +230,12 @@ CASES = [
     (np.arange(4, dtype="u2")[::-1], 3, False),
     (np.zeros((0, 2), "i4"), 5, True),
     (np.full(3, 1 + 2j, "c16"), 1 + 2j, True),
+    (np.full((3, 100_000), 1 + 2j, "c16"), 1 + 2j, True),
+    (np.broadcast_to(np.uint16(7), (1, 1_100_000)), 7, True),
+    (np.broadcast_to(np.uint16(7), (1200, 1, 900)), 8, False),
+    (_with_last_changed(np.zeros((1001, 1, 1003), "u2")), 0, False),
+    (_with_last_changed(np.zeros((1001, 1003), "u2", order="F")), 0, False),
+    (_with_last_changed(np.zeros((1003, 1003), "c16"))[::3, ::2], 0, False),
 ]
 
 
