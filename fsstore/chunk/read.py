@@ -318,12 +318,17 @@ def _shard_windows(
             continue
         cells, numbers = entries.of(cell)
         window = Window(part, cells, entries.identities(key, numbers))
-        yield from _cut(window) if large else [window]
+        yield from _cut(window, entries) if large else [window]
 
 
-def _cut(window: Window) -> Iterator[Window]:
-    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once."""
-    part = window.part._replace(source=window.part.source.remembering())
+def _cut(window: Window, entries: ShardEntries) -> Iterator[Window]:
+    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once.
+
+    Shards within shards are not remembered: of these it may be all they hold, and not the index alone.
+    """
+    part = window.part
+    if len(entries.layouts) == 1:
+        part = part._replace(source=part.source.remembering())
     size = max(1, _NEAR_MOST * len(window.cells) // _bytes_touched(window))
     for begin in range(0, len(window.cells), size):
         end = begin + size

@@ -66,6 +66,7 @@ CASES = {
     "parts of chunks": (zarr3([128] * 3, BYTES, ZSTD), INSIDE),
     "raw shards": (zarr3([256] * 3, sharding([16] * 3, BYTES)), WHOLE, "[..., :256, :256]"),
     "one raw shard": (zarr3([256, 512, 512], sharding([32] * 3, BYTES)), WHOLE),
+    "shards in a shard": (zarr3([256, 512, 512], sharding([64] * 3, sharding([32] * 3, BYTES))), WHOLE),
     "part of one raw shard": (zarr3([256, 512, 512], sharding([16] * 3, BYTES)), INSIDE),
     "one shard": (zarr3([256, 512, 512], sharding([32] * 3, BYTES, ZSTD)), WHOLE),
     "parts of shards": (zarr3([256] * 3, sharding([32] * 3, BYTES, ZSTD)), INSIDE),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.chunk import read as chunk_read
 from fsstore.kvstore.memory import MemoryKind
 from fsstore.testing.doubles import Recording
 
@@ -264,3 +265,23 @@ def test_pool_limit(requests):
     assert [cost(a, 1), cost(b, 0), cost(a, 0)] == [0, 0, 1]
     a[0].write(7).result()
     assert a[0].read().result() == 7
+
+
+def test_a_large_shard_is_read_in_windows(requests, monkeypatch):
+    """Its index once and its sub-chunks a few at a time, all of them or some; what is missing is not asked for."""
+    monkeypatch.setattr(chunk_read, "_SHARD_BYTES", 128)
+    monkeypatch.setattr(chunk_read, "_NEAR_MOST", 32)  # two sub-chunks
+    monkeypatch.setattr(chunk_read, "INLINE_BYTES", 16)  # more is read by workers
+    grid = {"name": "regular", "configuration": {"chunk_shape": [64]}}
+    metadata = {"shape": [128], "data_type": "int32", "chunk_grid": grid, "codecs": [SHARD]}
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+    spec["context"] = {"data_copy_concurrency": {"limit": 1}}
+    store = ts.open(spec, create=True).result()
+    values = np.arange(1, 129, dtype="i4")
+    values[20:60] = 0
+    store.write(values).result()
+    requests.take()
+    for part in (slice(0, 128), slice(2, 127)):
+        assert (store[part].read().result() == values[part]).all()
+        assert requests.take()[0] == 2 * 1 + 6 + 16
+        assert requests.bytes_read == 2 * (16 * 16 + 4) + 4 * 4 * 22
