@@ -19,12 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from fsstore import future as futures
+from fsstore._pool import Pool
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.future import Future
 
@@ -54,31 +53,6 @@ PoolKind = Literal["compute", "io", "request"]
 _IO_THREADS = 32  # which wait more than they work
 
 
-class _Pool(ThreadPoolExecutor):
-    """Threads that do jobs.  A limit on threads, or the exit of the interpreter, keeps no job from being done."""
-
-    def _adjust_thread_count(self) -> None:
-        with suppress(RuntimeError):  # the job is queued, and one of the threads there are will take it
-            super()._adjust_thread_count()
-
-    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> ThreadFuture[T]:
-        """Begin a job; where there is no thread at all it is done here and now."""
-        try:
-            job = super().submit(function, *args, **options)
-        except RuntimeError:  # the interpreter exits
-            return _done(function, *args, **options)
-        return job if self._threads or not job.cancel() else _done(function, *args, **options)
-
-
-def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFuture[T]:
-    future: ThreadFuture[T] = ThreadFuture()
-    try:
-        future.set_result(function(*args, **options))
-    except Exception as error:  # noqa: BLE001  # the future carries it
-        future.set_exception(error)
-    return future
-
-
 class _State:
     """Everything that lives in threads; replaced as a whole after a fork."""
 
@@ -86,7 +60,7 @@ class _State:
         self.lock = threading.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread_id: int | None = None
-        self.pools: dict[tuple[PoolKind, int], _Pool] = {}
+        self.pools: dict[tuple[PoolKind, int], Pool] = {}
 
 
 _state = _State()
@@ -146,13 +120,13 @@ def on_loop_thread() -> bool:
 futures.refuse_blocking_when(on_loop_thread)
 
 
-def pool(kind: PoolKind, limit: int | None = None) -> _Pool:
+def pool(kind: PoolKind, limit: int | None = None) -> Pool:
     """Return the shared pool of a kind, or the one of `limit` threads."""
     size = limit or (core_count() if kind == "compute" else _IO_THREADS)
     pools = _state.pools
     found = pools.get((kind, size))
     if found is None:
-        made = _Pool(size, f"fsstore-{kind}", initializer=setattr, initargs=(_worker, "kind", kind))
+        made = Pool(size, f"fsstore-{kind}", partial(setattr, _worker, "kind", kind))
         found = pools.setdefault((kind, size), made)
     return found
 

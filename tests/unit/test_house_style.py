@@ -61,6 +61,7 @@ RUNTIME_ONLY = {
     "multiprocessing.Pool",
 }
 RUNTIME_EXCEPTIONS: dict[str, str] = {
+    "fsstore._pool": "what the threads of the runtime are",
     "fsstore.testing.codec_suite": "the battery calls a codec from many threads to prove that it may be",
 }
 

@@ -1,0 +1,100 @@
+"""A pool of threads that always gives work to the thread that became idle last.
+
+What a thread works with is in the processor's caches then: its part of the heap, and the contexts of codecs, which are
+megabytes.  The pools of the standard library let their threads take turns: writing parts of eight chunks then takes a
+tenth longer in a process that has used six threads than in one that has used two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+__all__ = ["Pool"]
+
+T = TypeVar("T")
+
+
+class Pool(ThreadPoolExecutor):
+    """Threads that do jobs.  A limit on threads, or the exit of the interpreter, keeps no job from being done."""
+
+    def __init__(self, threads: int, name: str, begin: Callable[[], object]) -> None:
+        super().__init__(threads, name, begin)
+        self._work_queue: Any = _Jobs()
+
+    def _adjust_thread_count(self) -> None:
+        with suppress(RuntimeError):  # the job is queued, and one of the threads there are will take it
+            super()._adjust_thread_count()
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> ThreadFuture[T]:
+        """Begin a job; where there is no thread at all it is done here and now."""
+        try:
+            job = super().submit(function, *args, **options)
+        except RuntimeError:  # the interpreter exits
+            return _done(function, *args, **options)
+        return job if self._threads or not job.cancel() else _done(function, *args, **options)
+
+
+def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFuture[T]:
+    future: ThreadFuture[T] = ThreadFuture()
+    try:
+        future.set_result(function(*args, **options))
+    except Exception as error:  # noqa: BLE001  # the future carries it
+        future.set_exception(error)
+    return future
+
+
+class _Jobs:
+    """What an executor asks of its queue.  Jobs leave it in the order in which they came.
+
+    There is no lock: a signal that interrupts who brings a job would leave it taken.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Any] = SimpleQueue()
+        self._idle: list[SimpleQueue[Any]] = []  # where threads wait for one job each, the latest last
+
+    def put(self, job: Any) -> None:
+        """Give a job to the thread that became idle last, or keep it for the first that asks."""
+        while True:
+            try:
+                # in one call into C, which no signal interrupts: a thread that is taken from the list gets its job
+                list(map(SimpleQueue.put, map(list.pop, (self._idle,)), (job,)))
+            except IndexError:
+                self._jobs.put(job)
+            else:
+                return
+            if not self._idle:
+                return
+            try:  # a thread became idle between the two, and may not have seen the job
+                job = self._jobs.get_nowait()
+            except Empty:
+                return
+
+    def get(self, block: bool = True) -> Any:
+        """Return the next job; raise `queue.Empty` if there is none and `block` is not set."""
+        try:
+            return self._jobs.get_nowait()
+        except Empty:
+            if not block:
+                raise
+        mine: SimpleQueue[Any] = SimpleQueue()
+        self._idle.append(mine)
+        try:  # who brought it before we were seen to wait did not wake us
+            job = self._jobs.get_nowait()
+        except Empty:
+            return mine.get()
+        try:
+            self._idle.remove(mine)
+        except ValueError:  # we were given another one meanwhile
+            self.put(job)
+            return mine.get()
+        return job
+
+    def get_nowait(self) -> Any:
+        """Return the next job, or raise `queue.Empty`."""
+        return self.get(block=False)
