@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 __all__ = ["Pool"]
 
 T = TypeVar("T")
+_LOOK = object()  # in place of a job: there may be one
 
 
 class Pool(ThreadPoolExecutor):
@@ -60,28 +61,35 @@ class _Jobs:
 
     def put(self, job: Any) -> None:
         """Give a job to the thread that became idle last, or keep it for the first that asks."""
-        while True:
+        try:
+            self._hand(job)
+        except IndexError:
             try:
-                # in one call into C, which no signal interrupts: a thread that is taken from the list gets its job
-                list(map(SimpleQueue.put, map(list.pop, (self._idle,)), (job,)))
-            except IndexError:
                 self._jobs.put(job)
-            else:
-                return
-            if not self._idle:
-                return
-            try:  # a thread became idle between the two, and may not have seen the job
-                job = self._jobs.get_nowait()
-            except Empty:
-                return
+            finally:  # a thread that became idle between the two has not seen it
+                with suppress(IndexError):
+                    self._hand(_LOOK)
+
+    def _hand(self, job: Any) -> None:
+        """Give a job to an idle thread.
+
+        That is one call into C, which no signal interrupts: a thread that is taken from the list gets its job.
+        """
+        list(map(SimpleQueue.put, map(list.pop, (self._idle,)), (job,)))
 
     def get(self, block: bool = True) -> Any:
         """Return the next job; raise `queue.Empty` if there is none and `block` is not set."""
-        try:
-            return self._jobs.get_nowait()
-        except Empty:
-            if not block:
-                raise
+        while True:
+            try:
+                return self._jobs.get_nowait()
+            except Empty:
+                if not block:
+                    raise
+            job = self._wait()
+            if job is not _LOOK:
+                return job
+
+    def _wait(self) -> Any:
         mine: SimpleQueue[Any] = SimpleQueue()
         self._idle.append(mine)
         try:  # who brought it before we were seen to wait did not wake us

@@ -280,8 +280,9 @@ def map_in_order(
         while step():
             pass
 
-    others = [submit(work, kind=kind, limit=limit) for _ in range(workers - 1)]
-    try:
+    others: list[ThreadFuture[None]] = []
+    try:  # who is interrupted while he asks for help stops those who came
+        others.extend(submit(work, kind=kind, limit=limit) for _ in range(workers - 1))
         for number in range(count):
             while results[number] is _NOTHING and step():
                 pass

@@ -8,6 +8,7 @@ its length.  A block that does not shrink is stored as it is, and so is everythi
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,18 @@ def decompress(data: Any) -> Any:
     return _imagecodecs("decompress").blosc_decode(bytes(data))
 
 
+def _encoder() -> Callable[[bytes], bytes]:
+    encode: Callable[..., bytes] = _imagecodecs("compress with").snappy_encode
+    try:
+        encode(b"")
+    except TypeError:  # some versions ask for a level, of which snappy has one
+        return lambda data: encode(data, 1)
+    return encode
+
+
 def compress(octets: Array, clevel: int, shuffle: int, blocksize: int, typesize: int) -> bytes:
     """Return a buffer of `octets`: 0 does not shuffle them, 1 shuffles bytes, 2 bits of elements of `typesize`."""
-    snappy = _imagecodecs("compress with").snappy_encode
+    snappy = _encoder()
     step = 8 * typesize
     size = max(1, min(octets.size, max(step, (blocksize or _BLOCK_BYTES) // step * step)))
     flags = _SHUFFLE_FLAGS[shuffle] | _ONE_STREAM | _SNAPPY

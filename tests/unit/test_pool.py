@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from queue import Empty, SimpleQueue
 
 import pytest
@@ -104,17 +105,24 @@ def test_a_thread_that_finds_a_job_and_is_given_another_does_both():
         jobs.get_nowait()
 
 
-def test_who_brings_a_job_looks_again_for_an_idle_thread():
-    """One that became idle before the job was there did not find it."""
-    jobs, waiting = _Jobs(), SimpleQueue()
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_thread_that_became_idle_before_a_job_was_there_looks_again(interrupted):
+    """Also if a signal comes to who brings it, at the worst moment."""
+    jobs = _Jobs()
 
     class Late(SimpleQueue):
         def put(self, job):
-            jobs._idle.append(waiting)
+            late.append(threads.submit(jobs.get))
+            while not jobs._idle:
+                threading.Event().wait(0.001)
             super().put(job)
+            if interrupted:
+                raise KeyboardInterrupt
 
+    late = []
     jobs._jobs = Late()
-    jobs.put("job")
-    assert waiting.get_nowait() == "job"
-    with pytest.raises(Empty):
-        jobs.get_nowait()
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
+            jobs.put("job")
+        assert late[0].result(30) == "job"
+    assert not jobs._idle
