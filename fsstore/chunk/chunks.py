@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from fsstore import _runtime
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.grid import RegularAxis
 from fsstore.chunk.model import ChunkModel
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract import KvPrefix
 
-__all__ = ["JOINT_BYTES", "Chunks"]
+__all__ = ["JOINT_BYTES", "WINDOW_BYTES", "Chunks"]
 
+# what a request may have in memory beside its result: 64 MB, a third of which is freed and not given back
+WINDOW_BYTES = 40 * 1024 * 1024
 JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
 
 
@@ -20,7 +23,7 @@ JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, 
 class Chunks:
     """Where the chunks of an array are, what they hold, and how they are read and written.
 
-    `bounds` is the identity over the array, with explicit bounds.  `threads` limits the workers.
+    `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
     `reach`: a box with no longer side may wait, unplanned, for others to be read with; 0 where none may.
     """
 
@@ -42,3 +45,14 @@ class Chunks:
         touched = chunk.dtype.itemsize * math.prod([2 * step for step in steps])
         reach = min(steps, default=0) if plain and not alone and touched <= JOINT_BYTES else 0
         object.__setattr__(self, "reach", reach)
+
+    def workers(self, each: int, fewest: int = 1) -> int:
+        """Return how many threads may work at a request, each on chunks that take `each` bytes.
+
+        As many as were asked for; else one a core, or the `fewest` that are of use, as far as the window has room.
+        """
+        return self.threads or max(1, min(max(_runtime.core_count(), fewest), WINDOW_BYTES // each))
+
+    def window(self, each: int) -> int:
+        """Return how many bytes a request may have under way, if a chunk takes `each`."""
+        return max(WINDOW_BYTES, (self.threads or 1) * each)

@@ -20,14 +20,18 @@ from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers
 from fsstore.chunk.shard_entries import ShardEntries
+from fsstore.chunk.stored_shard import StoredShard
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer
 from fsstore.codec.fill import equals_fill, missing_element
+from fsstore.codec.shard_layout import ShardLayout
 from fsstore.kvstore.contract import ReadResult
 
-__all__ = ["ChunkEncoder", "Portions", "WriteRequest"]
+__all__ = ["ChunkEncoder", "Portions", "Stored", "WriteRequest"]
 
 Portions: TypeAlias = Iterator[Sequence[Buffer]]
+Stored: TypeAlias = ReadResult | StoredShard
+_Parts: TypeAlias = Sequence[Buffer | None] | StoredShard
 _Touched: TypeAlias = list[tuple[Cell, tuple[int, ...]]]
 
 
@@ -66,7 +70,7 @@ class ChunkEncoder:
         buffers = list(itertools.chain.from_iterable(portions))
         return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
-    def portions(self, cell: Cell, old: ReadResult | None) -> Portions | None:
+    def portions(self, cell: Cell, old: Stored | None) -> Portions | None:
         """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
         chain = self._chain(cell)
         if old is None:
@@ -77,12 +81,13 @@ class ChunkEncoder:
         may_vanish = self._may_vanish(cell, old, chain)
         if self._entries is not None:
             return self._shard_portions(self._entries, cell, old, may_vanish=may_vanish)
+        assert isinstance(old, ReadResult), "only shards are read little by little"
         if not may_vanish:
             return self._portions_of_changed(cell, old, chain)
         chunk = self._changed(cell, old, chain)
         return None if self._elides(chunk, chain) else chain.portions(chunk, elide=self._elide)
 
-    def _may_vanish(self, cell: Cell, old: ReadResult, chain: BoundChain) -> bool:
+    def _may_vanish(self, cell: Cell, old: Stored, chain: BoundChain) -> bool:
         """Return whether a chunk of which a part is written may be all fill values then, as what is written is."""
         fill = chain.chunk.fill_value
         if not self._elide or fill is None or self._must_store(old):
@@ -90,7 +95,7 @@ class ChunkEncoder:
         written = None if self._model.is_partial else self._placement.source(cell)
         return written is None or equals_fill(written, fill)
 
-    def _must_store(self, old: ReadResult) -> bool:
+    def _must_store(self, old: Stored) -> bool:
         return self._keeps and old.state != "missing"
 
     def _chain(self, cell: Cell) -> BoundChain:
@@ -103,7 +108,9 @@ class ChunkEncoder:
         return self._elide and fill is not None and equals_fill(chunk, fill)
 
     def _portions_of_changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Portions:
-        yield from chain.portions(self._changed(cell, old, chain), elide=self._elide)
+        chunk = self._changed(cell, old, chain)
+        del old  # which may be as large as the chunk
+        yield from chain.portions(chunk, elide=self._elide)
 
     def _changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Array:
         """Return a chunk of which a part is written."""
@@ -112,13 +119,17 @@ class ChunkEncoder:
         return chunk
 
     def _shard_portions(
-        self, entries: ShardEntries, cell: Cell, old: ReadResult, *, may_vanish: bool
+        self, entries: ShardEntries, cell: Cell, old: Stored, *, may_vanish: bool
     ) -> Portions | None:
         touched = [
             (sub_cell, number if isinstance(number, tuple) else (number,))
             for sub_cell, number in zip(*entries.of(cell), strict=True)
         ]
-        before = None if old.state == "missing" else old.value
+        before: _Parts
+        if isinstance(old, StoredShard):
+            before = old
+        else:
+            before = _split(None if old.state == "missing" else old.value, entries.layouts[0])
         parts: Iterable[Buffer | None] = self._changed_parts(entries, touched, before)
         if may_vanish:
             parts = list(parts)
@@ -127,25 +138,31 @@ class ChunkEncoder:
         return entries.layouts[0].portions(parts)
 
     def _changed_parts(
-        self, entries: ShardEntries, touched: _Touched, old: Buffer | None, level: int = 0
+        self, entries: ShardEntries, touched: _Touched, before: _Parts, level: int = 0
     ) -> Iterator[Buffer | None]:
         """Yield the parts of a shard, whatever the level it is on: changed where they are touched."""
         layout = entries.layouts[level]
-        before: list[Buffer | None] = [None] * layout.count if old is None else list(layout.split(old))
         by_part: dict[int, _Touched] = {}
         for pair in touched:
             by_part.setdefault(pair[1][level], []).append(pair)
 
         def change(number: int) -> Buffer | None:
             if level + 1 == len(entries.layouts):
-                return self._changed_part(entries, by_part[number][0][0], before[number])
-            parts = list(self._changed_parts(entries, by_part[number], before[number], level + 1))
-            return None if all(part is None for part in parts) else entries.layouts[level + 1].assemble(parts)
+                cell = by_part[number][0][0]
+                return self._changed_part(entries, cell, None if self._is_whole(cell) else before[number])
+            inner = entries.layouts[level + 1]
+            old = _split(before[number], inner)
+            parts = list(self._changed_parts(entries, by_part[number], old, level + 1))
+            return None if all(part is None for part in parts) else inner.assemble(parts)
 
         numbers = sorted(by_part)
         changed = _runtime.map_in_order(change, numbers) if layout.shares_cores else map(change, numbers)
-        for number, part in enumerate(before):
-            yield next(changed) if number in by_part else part
+        for number in range(layout.count):
+            yield next(changed) if number in by_part else before[number]
+
+    def _is_whole(self, cell: Cell) -> bool:
+        """Return whether nothing of what is stored of a sub-chunk is left."""
+        return cell.covers and not self._model.is_partial
 
     def _changed_part(self, entries: ShardEntries, cell: Cell, before: Buffer | None) -> Buffer | None:
         chain = entries.layout.inner
@@ -156,10 +173,16 @@ class ChunkEncoder:
         return chain.encode(chunk) if self._elide else chain.encode_all(chunk)
 
 
+def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]:
+    """Return the encoded sub-chunks of a shard, none if there is no shard."""
+    return [None] * layout.count if shard is None else layout.split(shard)
+
+
 def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
     """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
-    spec = chain.chunk
-    chunk = new_array(spec.shape, spec.dtype)
+    spec, order = chain.chunk, chain.order or tuple(range(len(chain.chunk.shape)))
+    laid_out = new_array(tuple([spec.shape[axis] for axis in order]), spec.dtype)  # as it will be encoded
+    chunk = laid_out.transpose([order.index(axis) for axis in range(len(order))])
     if data is None:
         chunk[...] = missing_element(spec.dtype, spec.fill_value)
     else:

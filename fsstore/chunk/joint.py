@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore import _runtime
@@ -29,7 +30,7 @@ from fsstore.kvstore.contract import ReadResult
 
 __all__ = ["ReadQueue"]
 
-_FETCH_BYTES = 64 * 1024 * 1024  # decoded, of chunks that are fetched together
+_FETCH_BYTES = 32 * 1024 * 1024  # decoded, of chunks that are fetched together
 _QUEUE_LIMIT = 4096  # reads; when so many wait they are made, whoever asks
 _COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 _LARGE_CHUNK = 256 * 1024  # worth a worker each
@@ -80,7 +81,8 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
             _runtime.drive(read_here(windows))
             futures.resolve(future, out)
         elif len(windows) > 1 and windows[0].part.entries is None and not _runtime.on_worker("compute"):
-            threads = windows[0].part.chunks.threads or _runtime.core_count()
+            chunks = windows[0].part.chunks
+            threads = chunks.workers(chunks.model.chain.working_size)
             futures.follow(future, read_spread(windows, threads), lambda _: out)
         else:
             return False
@@ -166,7 +168,8 @@ class _Batch:
             job = _Job(part.source, users, self._errors)
             batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
             if size == 1:  # large chunks: each worker reads and decodes its own
-                await _runtime.offload(_runtime.map_blocking, job.run, batches)
+                workers = part.chunks.workers(part.chunks.model.chain.working_size)
+                await _runtime.offload(partial(_runtime.map_blocking, job.run, batches, limit=workers))
                 continue
             for batch in batches:
                 await job.fetch_and_place(batch)

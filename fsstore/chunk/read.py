@@ -10,6 +10,7 @@ A cell of a shard that is wanted whole is an ordinary chunk; of a partly wanted 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.cell_run import batches
-from fsstore.chunk.chunks import JOINT_BYTES, Chunks
+from fsstore.chunk.chunks import JOINT_BYTES, WINDOW_BYTES, Chunks
 from fsstore.chunk.flow import flow
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import BoxPlacement, Placement
@@ -46,7 +47,7 @@ _TURN_S = 0.005  # that a worker waits for its turn to fetch
 _FEW = 16  # of so many cells, which are large, fetching is reading
 INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
 _WORTH_A_THREAD = 384 * 1024  # bytes of zstd: 0.4 ms, of which waking a worker takes 0.1
-_IN_FLIGHT_BYTES = 48 * 1024 * 1024
+_IN_FLIGHT_BYTES = 48 * 1024 * 1024  # of what is only copied
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
 _COPIED_BYTES = 2 * 1024 * 1024  # of a window that the event loop may copy itself
 _WINDOW_COST = 256 * 1024  # bytes that weigh as much as the tasks and requests of a window
@@ -120,7 +121,8 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
     joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_BYTES)
-    threads = chunks.threads or _runtime.core_count()
+    chain = model.chain if entries is None else entries.layout.inner
+    threads = chunks.workers(chain.working_size)
     copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
     share = cells if small or copied else math.ceil(cells / (4 * threads))
     most = _WAITING_BYTES if waits else _near_bytes(model, touched // threads)
@@ -130,15 +132,13 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     if entries is not None:
         windows = _shard_windows(request, outline, entries, few=few)
     if waits:
-        done = _runtime.start(_read_waiting(windows, threads, copied=copied))
+        done = _runtime.start(_read_waiting(windows, threads, chain.decoded_size, copied=copied))
     elif joint and queue is not None:
         return queue.add(Planned(made := list(windows), out, _bytes_decoded(made, touched)))
     elif small:
         done = _runtime.start(read_here(windows), waits=False)
     else:
-        if few:
-            windows = _fetched(windows, threads)
-        done = read_spread(windows, threads)
+        done = read_spread(_fetched(windows, threads) if few else windows, threads)
     return futures.mapped(done, out)
 
 
@@ -185,8 +185,9 @@ def _read_window(window: Window, out: Array, queue: ReadQueue | None) -> Future[
     """Begin a read of one small window."""
     chunks = window.part.chunks
     if chunks.store.driver.features.waits:
-        threads = chunks.threads or _runtime.core_count()
-        done = _runtime.start(_read_waiting(iter([window]), threads))
+        chain = _chain_of(window)
+        waiting = _read_waiting(iter([window]), chunks.workers(chain.working_size), chain.decoded_size)
+        done = _runtime.start(waiting)
     elif queue is not None:
         return queue.add(Planned([window], out, _bytes_decoded([window], _bytes_touched(window))))
     else:
@@ -247,28 +248,35 @@ def _sharers(windows: Sequence[Window]) -> int:
     if windows[0].part.chunks.cache is not None:
         return 1
     effort = sum([len(window.cells) * _chain_of(window).effort for window in windows])
-    threads = windows[0].part.chunks.threads or _runtime.core_count()
+    threads = windows[0].part.chunks.workers(_chain_of(windows[0]).working_size)
     return min(threads, int(effort // _WORTH_A_THREAD))
 
 
-async def _read_waiting(windows: Iterator[Window], threads: int, *, copied: bool = False) -> None:
+async def _read_waiting(
+    windows: Iterator[Window], threads: int, chunk_bytes: int, *, copied: bool = False
+) -> None:
     """Read windows; small ones that are only copied are put in their place here, others are decoded by `threads`.
 
     What is only copied costs less than handing it over: 2000 chunks of 4 KB over HTTP took 9.1 ms with workers, 7.3
     without.
     """
+    room = asyncio.Semaphore(threads)
+
+    async def decode_apart(piece: Window) -> None:
+        async with room:
+            await _runtime.offload(decode, piece, piece.answers, kind="compute")
 
     async def make(window: Window) -> None:
         answers = await fetch(window)
         if copied and window.part.chunks.cache is None and _bytes_of(window) <= _COPIED_BYTES:
             decode(window, answers)
             return
-        pieces = _pieces(window, answers, threads)
-        await _runtime.gather(
-            [_runtime.offload(decode, piece, piece.answers, kind="compute") for piece in pieces]
-        )
+        await _runtime.gather(list(map(decode_apart, _pieces(window, answers, threads))))
 
-    await flow(make, windows, cost=_bytes_of, budget=_IN_FLIGHT_BYTES)
+    budget = (
+        _IN_FLIGHT_BYTES if copied else max(threads * chunk_bytes, WINDOW_BYTES - 2 * threads * chunk_bytes)
+    )
+    await flow(make, windows, cost=_bytes_of, budget=budget)
 
 
 def _bytes_of(window: Window) -> int:

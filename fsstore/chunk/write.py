@@ -14,22 +14,23 @@ from itertools import islice
 from typing import Any
 
 from fsstore import _runtime
+from fsstore.chunk.chunks import WINDOW_BYTES
 from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.flow import flow
 from fsstore.chunk.joint_write import settle, write_small
 from fsstore.chunk.plan import Plan, plan
 from fsstore.chunk.write_order import before, in_order, over, touched
 from fsstore.chunk.writer import LATE_BYTES, Changed, Changes, Writer
+from fsstore.codec.bound_chain import BoundChain
 from fsstore.future import Future, ready
 from fsstore.kvstore.contract import KvDriver, KvPrefix
 
 __all__ = ["finish", "write"]
 
-_WINDOW_BYTES = 16 * 1024 * 1024  # of the chunks that are in memory at once for one worker
 _WINDOW_CELLS = 64  # whose files a worker has synced together
 _INLINE_BYTES = 256 * 1024  # of a request that is encoded sooner than a thread is woken
-_IN_FLIGHT_BYTES = 3 * _WINDOW_BYTES
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
+_SHARD_BYTES = 12 * 1024 * 1024  # blocks of what is stored, and what is written at once
 _DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores
 _WINDOWS = 32  # of a request that can be cut into so many
 _TOGETHER_BYTES = 8 * 1024 * 1024  # of a request that is one window
@@ -100,20 +101,29 @@ def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], objec
     if hasattr(driver, "modify"):
         request = _kept(request)
     changed = Changes(request, outline).window()
-    threads = chunks.threads or _runtime.core_count()
+    late = _is_late(driver, chunk_bytes)
+    each = _memory_of_chunk(model.chain, late=late)
     if driver.features.waits:
-        copies = 1 if model.chain.shard is None else 3  # a shard is split, encoded and put together
         windows = _batches(changed, _window_size(cells, _WAITING_BYTES // chunk_bytes))
-        writer = Writer(driver, threads=chunks.threads)
-        return _runtime.start(_write_waiting(writer, windows, copies * chunk_bytes), ended=ended)
+        writer = Writer(driver, threads=chunks.workers(each))
+        return _runtime.start(_write_waiting(writer, windows, each, chunks.window(each)), ended=ended)
     # of shards that use every core by themselves one is encoded at a time
-    encoders = 1 if model.chain.shard is not None and model.chain.shard.shares_cores else threads
-    if _is_late(driver, chunk_bytes) or _is_one_window(cells, chunk_bytes):
+    encoders = 1 if model.chain.shard is not None and model.chain.shard.shares_cores else chunks.workers(each)
+    if late or _is_one_window(cells, chunk_bytes):
         writer = Writer(driver, threads=encoders, late=True)
         return _spread(writer, _batches(changed, _WINDOW_CELLS), workers=1, kind="request", ended=ended)
-    windows = _batches(changed, _window_size(cells, _WINDOW_BYTES // chunk_bytes))
-    workers = encoders if chunks.threads else max(encoders, _DISK_WORKERS)
+    workers = encoders if chunks.threads else chunks.workers(each, _DISK_WORKERS)
+    windows = _batches(changed, _window_size(cells, WINDOW_BYTES // (workers * each)))
     return _spread(Writer(driver), windows, workers=min(cells, workers), kind="io", ended=ended)
+
+
+def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
+    """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
+    if (
+        late and chain.shard is not None and not chain.shard.at_start
+    ):  # it is read and written little by little
+        return _SHARD_BYTES + chain.shard.inner.working_size
+    return chain.working_size + chain.decoded_size // 2
 
 
 def _window_size(cells: int, affordable: int) -> int:
@@ -152,5 +162,13 @@ def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Fut
     )
 
 
-async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], cell_bytes: int) -> None:
-    await flow(writer.store, windows, cost=lambda window: len(window) * cell_bytes, budget=_IN_FLIGHT_BYTES)
+async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], each: int, budget: int) -> None:
+    """Write windows, as many together as the budget allows, if a chunk takes `each` bytes.
+
+    Of those that are written in part, both what was stored and what will be is in memory for a while.
+    """
+
+    def cost(window: list[Changed]) -> int:
+        return each * len(window) + each // 2 * sum(not changes[0].is_whole for _, changes in window)
+
+    await flow(writer.store, windows, cost=cost, budget=budget)

@@ -16,9 +16,10 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fsstore import _runtime
-from fsstore.chunk.encode import ChunkEncoder, Portions, WriteRequest
+from fsstore.chunk.encode import ChunkEncoder, Portions, Stored, WriteRequest
 from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, Plan, chunk_numbers
+from fsstore.chunk.stored_shard import StoredShard
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract import (
@@ -167,17 +168,28 @@ class Writer:
         if self.stopped.is_set():
             raise asyncio.CancelledError
         key, changes = changed
-        old = None
-        if not changes[0].is_whole:
-            [old] = _runtime.drive(self._driver.read_many([Read(key)]))
         if len(changes) > 1 or changes[0].of.chunk_bytes < LATE_BYTES:
-            return LateWrite(*self._encode_chunk(changed, old))
+            found = None if changes[0].is_whole else self._stored(key)
+            return LateWrite(*self._encode_chunk(changed, found))
         [change] = changes
+        old = None if change.is_whole else self._stored_of_large(key, change)
         try:
             portions = change.of.encoder.portions(change.cell, old)
         except StoreError as error:
             raise self._located(key, error) from error
         return LateWrite(key, None if portions is None else self._naming(key, portions), _condition(old))
+
+    def _stored(self, key: str) -> ReadResult:
+        [found] = _runtime.drive(self._driver.read_many([Read(key)]))
+        return found
+
+    def _stored_of_large(self, key: str, change: Change) -> Stored:
+        """Return what is stored of a large chunk; a shard is read while the new one is written."""
+        shard = change.of.request.chunks.model.chain.shard
+        try:
+            return self._stored(key) if shard is None else StoredShard.read(self._driver, key, shard)
+        except StoreError as error:
+            raise self._located(key, error) from error
 
     def _naming(self, key: str, portions: Portions) -> Generator[Sequence[Buffer], None, None]:
         try:
@@ -218,7 +230,7 @@ def _in_part(window: Sequence[Changed]) -> list[str]:
     return [key for key, changes in window if not changes[0].is_whole]
 
 
-def _condition(old: ReadResult | None) -> bytes:
+def _condition(old: Stored | None) -> bytes:
     """Return the condition of a write that was made from what was stored."""
     if old is None:
         return UNKNOWN

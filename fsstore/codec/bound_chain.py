@@ -21,6 +21,7 @@ import numpy as np
 
 from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
 from fsstore.codec.scratch import scratch
+from fsstore.codec.working_size import working_size
 from fsstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class BoundArrayCodec(BoundCodec, Protocol):
       and all before them if the codec says `spans_from_start`;
     * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
 
-    And `effort`: how long it decodes, 1 for as long as zstd, which is taken of those that say nothing.
+    And what is taken to be 1 and 0 of those that say nothing: `effort`, how long it decodes, 1 for as long as zstd, and
+    `scratch_size`, how many bytes it takes beside what it is given and what it gives.
     """
 
 
@@ -101,6 +103,7 @@ class BoundChain:
     C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
     `spans_from_start`: who wants less than a chunk has all before that decoded too.
     `effort` is how long decoding a chunk takes beside copying it, as bytes that zstd decodes meanwhile.
+    `working_size` is how much memory a thread takes that decodes or encodes a chunk.
     """
 
     __slots__ = (
@@ -128,6 +131,7 @@ class BoundChain:
         "run_length",
         "shard",
         "spans_from_start",
+        "working_size",
     )
 
     def __init__(
@@ -163,6 +167,7 @@ class BoundChain:
         self.effort: float = self._size * sum([getattr(stage, "effort", 1) for stage in stages])
         if self.shard is not None:
             self.effort += self.shard.count * self.shard.inner.effort
+        self.working_size = working_size(chunk, (*arrays, pack, *stages))
         self._find_fast_ways(stages)
 
     def _find_fast_ways(self, stages: Sequence[BoundCodec]) -> None:

@@ -169,15 +169,18 @@ class BoundFilters:
     An array is on one side, on the other the bytes of what `flat` describes.
     """
 
-    __slots__ = ("_decode", "_encode", "chunk", "encoded", "flat")
+    __slots__ = ("_decode", "_encode", "chunk", "encoded", "flat", "scratch_size")
 
     def __init__(self, chunk: ChunkSpec, filters: Sequence[Numcodec], *, reverse: bool) -> None:
         self.chunk = chunk
         count = int(np.prod(chunk.shape, dtype=object))
         flat = FlatSpec(chunk.dtype, count, chunk.shape, reverse)
         bound: list[BoundCodec] = []
-        for step in filters:
+        self.scratch_size = 0
+        for number, step in enumerate(filters):
+            self.scratch_size += (flat.size or 0) if number else 0
             bound.append(step.bind(flat))
+            self.scratch_size += getattr(bound[-1], "scratch_size", 0)
             flat = step.encoded(flat)
         self._encode = tuple(step.encode for step in bound)
         decoders = [(step.id, inverse.decode) for step, inverse in zip(filters, bound, strict=True)]

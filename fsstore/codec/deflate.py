@@ -19,7 +19,7 @@ import numpy as np
 from fsstore._json import Json, integer
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import encoded_bound, output_limit
 from fsstore.codec.stream import Inflater, inflate
 from fsstore.errors import StoreError
@@ -27,6 +27,7 @@ from fsstore.errors import StoreError
 __all__ = ["BoundDeflate", "Framing", "GzipCodec"]
 
 Framing = Literal["gzip", "zlib", "raw"]
+_PIECE_BYTES = 1 << 20
 _WINDOW: dict[str, int] = {"gzip": 31, "zlib": 15, "raw": -15}
 
 
@@ -74,10 +75,15 @@ class BoundDeflate:
         self._fast = _fast(framing) if decoded.size and framing != "raw" else None
         self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
 
-    def encode(self, data: Any) -> bytes:
-        """Return `data` compressed."""
+    def encode(self, data: Any) -> Buffer:
+        """Return `data` compressed, piece by piece: the library would keep the pieces of all of it and join them."""
         stream = _library().compressobj(self._level, zlib.DEFLATED, self._window)
-        return bytes(stream.compress(data) + stream.flush())
+        view = memoryview(data).cast("B")
+        out = bytearray()
+        for begin in range(0, len(view), _PIECE_BYTES):
+            out += stream.compress(view[begin : begin + _PIECE_BYTES])
+        out += stream.flush()
+        return out
 
     def decode(self, data: Any) -> Any:
         """Return the bytes inflated."""

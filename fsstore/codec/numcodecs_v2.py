@@ -238,10 +238,13 @@ def _compressor(name: str, options: dict[str, Any], decoded: ByteSpec) -> BoundC
             return BoundBlosc(decoded, cname, clevel, shuffle=shuffle, layout=layout)
 
 
+_STEPS = {"fixedscaleoffset": 2, "quantize": 2, "bitround": 2}
+
+
 class BoundNumcodec:
     """A numcodecs codec that is no compressor, with the sizes on both sides checked."""
 
-    __slots__ = ("_codec", "_encoded", "_spec", "encoded", "id")
+    __slots__ = ("_codec", "_encoded", "_spec", "encoded", "id", "scratch_size")
 
     def __init__(self, codec: Numcodec, decoded: FlatSpec) -> None:
         self.id = codec.id
@@ -256,6 +259,9 @@ class BoundNumcodec:
         if self._spec.size != decoded.size and decoded.dtype is not None:
             raise StoreError(f"Codec {quote(self.id)} does not fit data type {decoded.dtype}")
         self.encoded = self._encoded.as_bytes
+        # numcodecs computes step by step, and each step gives an array
+        wide = max(decoded.size or 0, self._encoded.size or 0)
+        self.scratch_size = _STEPS.get(codec.id, codec.id in ARRAY_CODECS) * wide
 
     def encode(self, data: Any) -> Any:
         """Return `data` encoded, a flat array or bytes."""

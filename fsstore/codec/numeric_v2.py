@@ -147,10 +147,11 @@ class Zfpy(_Numeric):
 class _BoundZfpy:
     """Zfp for chunks whose shape in memory is `shape`."""
 
-    __slots__ = ("_dtype", "_library", "_shape", "encoded")
+    __slots__ = ("_dtype", "_library", "_shape", "encoded", "scratch_size")
 
     def __init__(self, library: Any, dtype: np.dtype[Any], shape: tuple[int, ...], encoded: ByteSpec) -> None:
         self._library, self._dtype, self._shape, self.encoded = library, dtype, shape, encoded
+        self.scratch_size = 2 * dtype.itemsize * math.prod(shape)  # two results, and the data continued twice
 
     def encode(self, data: Any) -> bytes:
         """Return the numbers compressed; raises `StoreError` for a rate with which zfp writes past its memory."""

@@ -95,11 +95,12 @@ class ShardingCodec:
 class BoundSharding:
     """Whole shards of one layout."""
 
-    __slots__ = ("encoded", "shard")
+    __slots__ = ("encoded", "scratch_size", "shard")
 
     def __init__(self, layout: ShardLayout) -> None:
         self.shard = layout
         self.encoded = ByteSpec(itemsize=0)
+        self.scratch_size = layout.inner.working_size
 
     def encode(self, data: Array) -> bytes:
         """Return the shard; sub-chunks that are bitwise the fill value are left out."""

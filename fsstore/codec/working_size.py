@@ -1,0 +1,33 @@
+"""How much memory the chunks of a chain take on their way, which limits how many threads may work at once.
+
+It is the chunk and what becomes of it step by step, as if compressing gained nothing; a step that is a view of the one
+before takes nothing.  Of a shard it is the encoding and what one of its parts takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec
+
+__all__ = ["working_size"]
+
+
+def working_size(chunk: ChunkSpec, steps: Sequence[BoundCodec]) -> int:
+    """Return how many bytes a chunk takes with what `steps` make of it one after the other, at least 1."""
+    size = total = chunk.dtype.itemsize * math.prod(chunk.shape)
+    before: ChunkSpec | ByteSpec = chunk
+    for step in steps:
+        size = _size(step.encoded, size)
+        flat = getattr(step, "flat_dtype", None)
+        is_view = hasattr(step, "order") or (isinstance(before, ChunkSpec) and flat == before.dtype)
+        total += (0 if is_view else size) + getattr(step, "scratch_size", 0)
+        before = step.encoded
+    return max(1, total)
+
+
+def _size(spec: ChunkSpec | ByteSpec, otherwise: int) -> int:
+    if isinstance(spec, ChunkSpec):
+        return spec.dtype.itemsize * math.prod(spec.shape)
+    return otherwise if spec.size is None else spec.size
