@@ -11,27 +11,27 @@ from typing import Any, overload
 
 import numpy as np
 
-from fsstore.chunk.grid import SliceSegments
+from fsstore.chunk.grid import Segment, SliceSegments
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.plan import Cell, Plan, chunk_numbers
+from fsstore.chunk.plan import Cell, Plan, Points, chunk_numbers
 
-__all__ = ["CellRun", "batches"]
+__all__ = ["FEW", "CellRun", "batches"]
 
-_FEW = 32  # columns for fewer cells cost more than the cells
+FEW = 32  # columns for fewer cells cost more than the cells
 _TOGETHER = 128  # made together for batches of few: made between large chunks, which fill the caches, they take longer
 
 
 def batches(plan: Plan, model: ChunkModel, size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
     """Yield the cells of a plan, `size` at a time, with the keys of their chunks."""
     numbers = range(plan.cell_count)
-    if len(numbers) <= _FEW:
+    if len(numbers) <= FEW:
         cells = list(plan.cells())
         yield from _cut(cells, [model.key(chunk_numbers(plan, cell)) for cell in cells], size)
         return
-    step = size if size > _FEW else size * (_TOGETHER // size)
+    step = size if size > FEW else size * (_TOGETHER // size)
     for begin in numbers[::step]:
         run = CellRun(plan, numbers[begin : begin + step])
-        if size > _FEW:
+        if size > FEW:
             yield run, run.keys(model)
         else:
             yield from _cut(list(run), run.keys(model), size)
@@ -43,13 +43,18 @@ def _cut(cells: Sequence[Cell], keys: list[str], size: int) -> Iterator[tuple[Se
 
 
 class CellRun(Sequence[Cell]):
-    """The cells of a plan whose numbers, in the order of their chunks, are `numbers`."""
+    """The cells of a plan whose numbers, in the order of their chunks, are `numbers`.
+
+    With `segments`, some of the plan's by component, the cells are those of these segments.
+    """
 
     __slots__ = ("_numbers", "_plan", "_segments")
 
-    def __init__(self, plan: Plan, numbers: range) -> None:
+    def __init__(
+        self, plan: Plan, numbers: range, segments: Sequence[Sequence[Segment | Points]] | None = None
+    ) -> None:
         self._plan, self._numbers = plan, numbers
-        self._segments = [component.segments for component in plan.components]
+        self._segments = segments or [component.segments for component in plan.components]
 
     def __len__(self) -> int:
         """Return the number of cells."""
@@ -64,7 +69,7 @@ class CellRun(Sequence[Cell]):
     def __getitem__(self, place: int | slice) -> Cell | CellRun:
         """Return one cell, or a run of some."""
         if isinstance(place, slice):
-            return CellRun(self._plan, self._numbers[place])
+            return CellRun(self._plan, self._numbers[place], self._segments)
         number = self._numbers[place]
         if len(self._segments) == 1:
             return Cell.of((self._segments[0][number],))

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fsstore.chunk.cell_run import FEW, CellRun
 from fsstore.chunk.grid import RegularAxis
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.plan import AnyCell, Box, Cell, OutputMap, Points, plan
-from fsstore.chunk.source import ShardSource, Source
+from fsstore.chunk.source import EntryRun, ShardSource, Source
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.shard_layout import ShardLayout
+from fsstore.kvstore.coalesce import Ints
 
 __all__ = ["ShardEntries"]
 
@@ -57,7 +59,7 @@ class ShardEntries:
             base = ShardSource(base, layout)
         return base
 
-    def of(self, shard: AnyCell) -> tuple[list[Cell], list[Any]]:
+    def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
         chunks: list[tuple[int, ...]]
         if isinstance(shard, Box):
@@ -68,15 +70,23 @@ class ShardEntries:
                 for segment in shard.segments
             ]
         groups = [group[chunk] for group, chunk in zip(self._groups, chunks, strict=True)]
-        cells = [Cell.of(each) for each in product(*[[segment for segment, _ in group] for group in groups])]
-        added: Iterator[Any] = product(*[[number for _, number in group] for group in groups])
+        segments = [[segment for segment, _ in group] for group in groups]
+        numbers = [[number for _, number in group] for group in groups]
+        count = math.prod(map(len, groups))
+        if count > FEW and len(self.layouts) == 1:
+            sums = reduce(np.add.outer, [np.array(each, np.int64) for each in numbers])
+            return CellRun(self.plan, range(count), segments), sums.reshape(-1)
+        cells = [Cell.of(each) for each in product(*segments)]
+        added: Iterator[Any] = product(*numbers)
         if len(self.layouts) == 1:
             return cells, list(map(sum, added))
         levels = range(len(self.layouts))
         return cells, [tuple([sum([number[level] for number in each]) for level in levels]) for each in added]
 
-    def identities(self, key: str, numbers: Sequence[Any]) -> list[Any]:
+    def identities(self, key: str, numbers: Sequence[Any] | Ints) -> Sequence[Any]:
         """Return what `source` calls the entries of a shard: pairs, nested where shards are."""
+        if isinstance(numbers, np.ndarray):
+            return EntryRun(key, numbers)
         if len(self.layouts) == 1:
             return [(key, number) for number in numbers]
         found = []

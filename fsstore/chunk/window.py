@@ -159,7 +159,7 @@ class Window(NamedTuple):
 
     part: ReadPart
     cells: Sequence[AnyCell]
-    identities: list[Any]
+    identities: Sequence[Any]
     answers: Answers | None = None
 
 

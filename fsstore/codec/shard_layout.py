@@ -94,28 +94,22 @@ class ShardLayout:
         Where the size of the shard is known, rows are checked against it and against each other.  Raises
         `DataLossError`.
         """
-        entries = self._unpacked(data)
-        self._check(entries, range(self.count), shard_size)
-        return entries
+        return self.checked(self.unpacked(data), range(self.count), shard_size)
 
-    def decode_rows(self, data: Buffer, numbers: Sequence[int], shard_size: int | None = None) -> Entries:
-        """Return some rows of an encoded index; only these are checked."""
-        entries: Entries = self._unpacked(data)[numbers]
-        self._check(entries, numbers, shard_size)
-        return entries
-
-    def _unpacked(self, data: Buffer) -> Entries:
+    def unpacked(self, data: Buffer) -> Entries:
+        """Return the rows of an encoded index, not checked; raises `DataLossError`."""
         try:
             entries: Entries = self._index.decode(data).reshape(self.count, 2)
         except StoreError as error:
             raise DataLossError(f"Error decoding shard index: {error.message}") from error
         return entries
 
-    def _check(self, entries: Entries, numbers: Sequence[int], shard_size: int | None) -> None:
-        if (
-            shard_size is None and entries.max(initial=0) < _NEAR
-        ):  # nearly always: nothing missing, nothing wrong
-            return
+    def checked(
+        self, entries: Entries, numbers: Sequence[int] | npt.NDArray[np.int64], shard_size: int | None
+    ) -> Entries:
+        """Return some rows of an index, all of them valid; see `decode_index`."""
+        if shard_size is None and entries.max(initial=0) < _NEAR:  # nearly always: nothing missing or wrong
+            return entries
         offset, length = entries[:, 0], entries[:, 1]
         end = offset + length  # wraps around where the row is nonsense
         missing = (offset == MISSING) & (length == MISSING)
@@ -126,7 +120,7 @@ class ShardLayout:
                 f"Invalid shard index entry {numbers[row]} with offset={offset[row]}, length={length[row]}"
             )
         if shard_size is None:
-            return
+            return entries
         outside = ~missing & (end > shard_size)
         if outside.any():
             row = int(np.argmax(outside))
@@ -135,6 +129,7 @@ class ShardLayout:
                 f"for shard of size {shard_size}"
             )
         _check_apart(entries[~missing & (length > 0)])
+        return entries
 
     def present(self, entries: Entries) -> npt.NDArray[np.bool_]:
         """Return which sub-chunks the rows say are there."""

@@ -66,35 +66,34 @@ def coalesce(starts: npt.ArrayLike, stops: npt.ArrayLike, gap: int, limit: int) 
     whatever its size.
     """
     first, last = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
-    if not len(first):
-        return Spans(first, last, first, first)
+    if len(first) < 2:
+        return Spans(first, last, zero := np.zeros_like(first), zero)
     order = np.argsort(first, kind="stable")
-    begin = first[order]
-    reach = np.maximum.accumulate(last[order])
-    if gap < 0:
-        heads = np.arange(len(begin))
-    else:
-        heads = np.flatnonzero(np.concatenate(([True], begin[1:] > reach[:-1] + gap)))
-        heads = _split(begin, reach, heads, limit)
-    ends = np.append(heads[1:], len(begin)) - 1
-    index = np.empty(len(order), np.int64)
-    index[order] = np.repeat(np.arange(len(heads)), np.diff(heads, append=len(begin)))
+    begin, end = first[order], last[order]
+    is_head = np.ones(len(order), bool)
+    if gap >= 0:
+        reach = np.maximum.accumulate(end)
+        np.greater(begin[1:], reach[:-1] + gap, out=is_head[1:])
+        heads = is_head.nonzero()[0]
+        is_head[_split(begin, reach, heads, limit)] = True
+    heads = is_head.nonzero()[0]
     span_starts = begin[heads]
-    span_stops = last[order] if gap < 0 else reach[ends]
-    return Spans(span_starts, span_stops, index, first - span_starts[index])
+    index = np.empty(len(order), np.int64)
+    index[order] = is_head.cumsum() - 1
+    return Spans(span_starts, np.maximum.reduceat(end, heads), index, first - span_starts[index])
 
 
-def _split(begin: Ints, reach: Ints, heads: Ints, limit: int) -> Ints:
-    """Return `heads` with groups larger than `limit` cut greedily; one step a resulting span.
+def _split(begin: Ints, reach: Ints, heads: Ints, limit: int) -> list[int]:
+    """Return where groups larger than `limit` are cut greedily; one step a resulting span.
 
     `reach` is monotone, and where a span is cut it equals the stop of the range at the cut (it grows
     there), so the running maximum over the whole batch is also that of each span.
     """
+    cuts: list[int] = []
+    if reach[-1] - begin[0] <= limit:
+        return cuts
     ends = np.append(heads[1:], len(begin))
     large = reach[ends - 1] - begin[heads] > limit
-    if not large.any():
-        return heads
-    cuts: list[int] = []
     for head, end in zip(heads[large].tolist(), ends[large].tolist(), strict=True):
         at = head
         while True:
@@ -103,7 +102,7 @@ def _split(begin: Ints, reach: Ints, heads: Ints, limit: int) -> Ints:
             if at >= end:
                 break
             cuts.append(at)
-    return np.union1d(heads, np.asarray(cuts, np.int64)) if cuts else heads
+    return cuts
 
 
 async def read_merged(reads: Sequence[Read], limits: Limits, fetch: Fetch) -> list[ReadResult]:

@@ -203,7 +203,7 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_batches(seed, few, together, monkeypatch):
     """Batches of any size are the cells of the plan with their keys, made one by one or in columns."""
-    monkeypatch.setattr("fsstore.chunk.cell_run._FEW", few)
+    monkeypatch.setattr("fsstore.chunk.cell_run.FEW", few)
     monkeypatch.setattr("fsstore.chunk.cell_run._TOGETHER", together)
     rng = random.Random(400 + seed)
     model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
