@@ -6,6 +6,7 @@
 * bytes: `source` fetches them, from keys or from within shards, and `cache` keeps what they were decoded to;
 * elements: `allocation` gives them memory, `place` moves them between a chunk and the caller's array;
 * `read` and `joint` make reads, alone and together, of a `window` of cells at a time, and `flow` of some at once;
+  `shard_window` cuts shards into windows;
 * `write` and `joint_write` make writes, alone and together; `writer` stores what `encode` returns, for which it reads a
   `stored_shard` little by little, and `write_order` keeps the order of those that touch the same chunks.
 """

@@ -13,7 +13,7 @@ import numpy as np
 
 from fsstore.chunk.grid import Segment, SliceSegments
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.plan import Cell, Plan, Points, chunk_numbers
+from fsstore.chunk.plan import Cell, Plan, Points, chunk_numbers, even
 
 __all__ = ["FEW", "CellRun", "batches"]
 
@@ -97,6 +97,10 @@ class CellRun(Sequence[Cell]):
             return []
         shape = [len(segments) for segments in self._segments]
         return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
+
+    def even(self, size: int) -> int:
+        """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
+        return even(list(map(len, self._segments)), size)
 
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""

@@ -33,6 +33,7 @@ __all__ = [
     "Points",
     "box_in_chunk",
     "chunk_numbers",
+    "even",
     "plan",
 ]
 
@@ -133,14 +134,7 @@ class Plan(NamedTuple):
 
     def even(self, size: int) -> int:
         """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
-        whole = 1
-        for component in reversed(self.components):
-            count = len(component.segments)
-            if whole * count > size:
-                pieces = next(pieces for pieces in range(size // whole, 0, -1) if count % pieces == 0)
-                return whole * pieces if 2 * whole * pieces > size else size
-            whole *= count
-        return whole
+        return even([len(component.segments) for component in self.components], size)
 
     def cells(self) -> Iterator[Cell]:
         """Yield the cells in the order of their chunks."""
@@ -148,6 +142,17 @@ class Plan(NamedTuple):
             return
         for segments in product(*(component.segments for component in self.components)):
             yield Cell.of(segments)
+
+
+def even(counts: Sequence[int], size: int) -> int:
+    """Return a number of cells of a grid, up to `size` and not much smaller, whose multiples end with its rows."""
+    whole = 1
+    for count in reversed(counts):
+        if whole * count > size:
+            pieces = next(pieces for pieces in range(size // whole, 0, -1) if count % pieces == 0)
+            return whole * pieces if 2 * whole * pieces > size else size
+        whole *= count
+    return whole
 
 
 def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]) -> Plan:

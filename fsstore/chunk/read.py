@@ -23,8 +23,9 @@ from fsstore.chunk.chunks import JOINT_BYTES, WINDOW_BYTES, Chunks
 from fsstore.chunk.flow import flow
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.place import BoxPlacement, Placement
-from fsstore.chunk.plan import OutputMap, Plan, box_in_chunk, chunk_numbers, plan
+from fsstore.chunk.plan import OutputMap, Plan, box_in_chunk, plan
 from fsstore.chunk.shard_entries import ShardEntries
+from fsstore.chunk.shard_window import shard_windows
 from fsstore.chunk.source import KvSource
 from fsstore.chunk.window import Planned, ReadPart, Window, decode, fetch
 from fsstore.codec.bound_chain import Array, BoundChain
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here", "read_spread"]
 
 _SHARD_BYTES = 32 * 1024 * 1024  # of a shard that is read at once
+# the same over a store that never waits, where parts cost little, and of the shards of all threads
+_NEAR_SHARD_BYTES, _NEAR_SHARDS_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
 _WINDOW_CELLS = 512
 # of a window of a store that never waits: still in the processor's cache when it is decoded
 _NEAR_BYTES = 1024 * 1024
@@ -127,10 +130,11 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     share = cells if small or copied else math.ceil(cells / (4 * threads))
     most = _WAITING_BYTES if waits else _near_bytes(model, touched // threads)
     size = outline.even(max(1, min(share, _WINDOW_CELLS, most // model.chain.decoded_size)))
-    few = entries is not None and cells < threads and _worth_dividing(request, entries, small=small)
     windows = _windows(request, outline, size)
     if entries is not None:
-        windows = _shard_windows(request, outline, entries, few=few)
+        most = _SHARD_BYTES if waits or joint else min(_NEAR_SHARD_BYTES, _NEAR_SHARDS_BYTES // threads)
+        few = cells < threads and (small or waits) and _worth_dividing(request, entries, small=small)
+        windows = shard_windows(request, outline, entries, most=most, few=few)
     if waits:
         done = _runtime.start(_read_waiting(windows, threads, chain.decoded_size, copied=copied))
     elif joint and queue is not None:
@@ -138,7 +142,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
     elif small:
         done = _runtime.start(read_here(windows), waits=False)
     else:
-        done = read_spread(_fetched(windows, threads) if few else windows, threads)
+        done = read_spread(windows, threads)
     return futures.mapped(done, out)
 
 
@@ -200,20 +204,24 @@ def _taking_turns(few: int = _FEW) -> Callable[[Window], None]:
 
     Fetching many small values is Python between short system calls; two threads that do it at once pass the
     interpreter lock to and fro, and take a tenth longer than in turns.  Where values come slowly, nobody waits long.
-    Windows of up to `few` cells take no turns.
+    Windows of up to `few` cells take no turns, nor do parts of shards, which are read as one.
     """
     turn = threading.Lock()
 
     def run(window: Window) -> None:
         answers = window.answers
         if answers is None:
-            mine = len(window.cells) > few and turn.acquire(timeout=_TURN_S)
+            small = len(window.cells) > few and window.together is None
+            mine = small and turn.acquire(timeout=_TURN_S)
             try:
                 answers = _runtime.drive(fetch(window))
             finally:
                 if mine:
                     turn.release()
         decode(window, answers)
+        again = None if window.together is None else window.together.over()
+        if again is not None:
+            decode(again, _runtime.drive(fetch(again)))
 
     return run
 
@@ -272,6 +280,9 @@ async def _read_waiting(
             decode(window, answers)
             return
         await _runtime.gather(list(map(decode_apart, _pieces(window, answers, threads))))
+        again = None if window.together is None else window.together.over()
+        if again is not None:
+            await make(again)
 
     budget = (
         _IN_FLIGHT_BYTES if copied else max(threads * chunk_bytes, WINDOW_BYTES - 2 * threads * chunk_bytes)
@@ -282,12 +293,6 @@ async def _read_waiting(
 def _bytes_of(window: Window) -> int:
     """Return what a window weighs while it is under way; a small one costs its tasks and requests."""
     return max(_WINDOW_COST, _bytes_touched(window))
-
-
-def _fetched(windows: Iterator[Window], threads: int) -> Iterator[Window]:
-    """Yield pieces of windows that are fetched already: for fewer shards than workers."""
-    for window in windows:
-        yield from _pieces(window, _runtime.drive(fetch(window)), 4 * threads)
 
 
 def _pieces(window: Window, answers: Sequence[ReadResult], count: int, least: int = _FEW) -> Iterator[Window]:
@@ -304,40 +309,3 @@ def _windows(request: ReadRequest, outline: Plan, size: int) -> Iterator[Window]
     part = ReadPart(chunks, Placement(outline, request.out), KvSource(chunks.store))
     for cells, keys in batches(outline, chunks.model, size):
         yield Window(part, cells, keys)
-
-
-def _shard_windows(
-    request: ReadRequest, outline: Plan, entries: ShardEntries, *, few: bool
-) -> Iterator[Window]:
-    """Yield a window a shard: the shard as one chunk when all of it is wanted, else the sub-chunks touched.
-
-    With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.  Those of a large
-    shard are several windows, as memory for all of it may not be there.
-    """
-    chunks, _, out = request
-    source = KvSource(chunks.store)
-    whole = ReadPart(chunks, Placement(outline, out), source)
-    part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
-    large = chunks.model.chain.decoded_size > _SHARD_BYTES
-    for cell in outline.cells():
-        key = chunks.model.key(chunk_numbers(outline, cell))
-        if cell.covers and not few and not large and chunks.cache is None and chunks.fill_missing:
-            yield Window(whole, [cell], [key])
-            continue
-        cells, numbers = entries.of(cell)
-        window = Window(part, cells, entries.identities(key, numbers))
-        yield from _cut(window, entries) if large else [window]
-
-
-def _cut(window: Window, entries: ShardEntries) -> Iterator[Window]:
-    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once.
-
-    Shards within shards are not remembered: of these it may be all they hold, and not the index alone.
-    """
-    part = window.part
-    if len(entries.layouts) == 1:
-        part = part._replace(source=part.source.remembering())
-    size = max(1, _NEAR_MOST * len(window.cells) // _bytes_touched(window))
-    for begin in range(0, len(window.cells), size):
-        end = begin + size
-        yield Window(part, window.cells[begin:end], window.identities[begin:end])

@@ -22,7 +22,7 @@ from fsstore.chunk.cell_run import FEW, CellRun
 from fsstore.chunk.grid import RegularAxis
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.plan import AnyCell, Box, Cell, OutputMap, Points, plan
-from fsstore.chunk.source import EntryRun, ShardSource, Source
+from fsstore.chunk.source import EntriesInParts, EntryRun, ShardSource, Source
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.shard_layout import ShardLayout
 from fsstore.kvstore.coalesce import Ints
@@ -39,14 +39,17 @@ class ShardEntries:
     """The sub-chunks a request touches, by shard.  `plan` is the request over the grid of sub-chunks.
 
     `layouts` are those of shards within shards, outermost first; `layout` is the last, of the sub-chunks.
+    With a `depth`, shards within so many shards are the sub-chunks.
     """
 
     __slots__ = ("_groups", "_restore", "layout", "layouts", "plan")
 
-    def __init__(self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel) -> None:
+    def __init__(
+        self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel, depth: int | None = None
+    ) -> None:
         rank = len(model.chain.chunk.shape)
         inside = model.axes[rank:]  # dimensions inside the elements, which are never cut
-        self.layouts, self._restore, axes, numbering = _grid(model.chain, len(inside))
+        self.layouts, self._restore, axes, numbering = _grid(model.chain, len(inside), depth)
         self.layout = self.layouts[-1]
         self.plan = plan(maps, shape, [*axes, *inside])
         self._groups = [
@@ -58,6 +61,17 @@ class ShardEntries:
         for layout in self.layouts:
             base = ShardSource(base, layout)
         return base
+
+    def source_of_parts(self, base: Source, *, complete: bool) -> EntriesInParts:
+        """Return where the entries of one shard come from that is read part by part, all of it if it is `complete`."""
+        for layout in self.layouts[:-1]:
+            base = EntriesInParts(base, layout, complete=complete)
+        return EntriesInParts(base, self.layout, complete=complete)
+
+    def depth(self, most: int) -> int:
+        """Return how many shards within shards are to be opened for parts of up to `most` bytes, at most all."""
+        sizes = [layout.inner.decoded_size for layout in self.layouts[:-1]]
+        return 1 + next((level for level, size in enumerate(sizes) if size <= most), len(sizes))
 
     def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
@@ -132,9 +146,9 @@ class _Grid(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _grid(chain: BoundChain, inside: int) -> _Grid:
+def _grid(chain: BoundChain, inside: int, depth: int | None) -> _Grid:
     """Return the grid of sub-chunks of a chain, in an array with a number of dimensions inside its elements."""
-    levels = _levels(chain)
+    levels = _levels(chain)[:depth]
     layout, order = levels[-1]
     place = np.argsort(order).tolist()  # dimension d of the array is dimension place[d] of the encoded array
     restore = tuple(place) if place != sorted(place) else None

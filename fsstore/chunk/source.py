@@ -21,7 +21,7 @@ from fsstore.kvstore.coalesce import REMOTE, Ints, Spans, coalesce
 from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult, now
 from fsstore.kvstore.excerpt import Excerpts
 
-__all__ = ["ByteRange", "EntryRun", "KvSource", "ShardSource", "Source"]
+__all__ = ["ByteRange", "EntriesInParts", "EntryRun", "KvSource", "ShardSource", "Source"]
 
 _ATTEMPTS = 20  # at a shard that is rewritten while it is read
 _WHOLE_SHARE = 0.5  # from this share of a shard's entries on, one read of the whole shard is cheaper
@@ -316,11 +316,44 @@ class ShardSource:
         """Return offset and length of entries, all of them valid."""
         if head.answer.state != "value":
             return np.broadcast_to(_NONE, (len(numbers), 2))
-        size = len(head.answer.value) if head.whole else None
+        return self._checked(
+            head.rows[numbers], numbers, shard, len(head.answer.value) if head.whole else None
+        )
+
+    def _checked(self, rows: Entries, numbers: Sequence[int] | Ints, shard: Any, size: int | None) -> Entries:
         try:
-            return self._layout.checked(head.rows[numbers], numbers, size)
+            return self._layout.checked(rows, numbers, size)
         except StoreError as error:
             raise error.within(f"Error reading {self._base.describe(shard)}") from error
+
+
+class EntriesInParts(ShardSource):
+    """Entries of one shard that is read part by part: its index is read once, unless the shard changes.
+
+    `generations` are those in which the shard was found.  If it is `complete`, every entry will be asked for, so every
+    row of the index has to be valid.
+    """
+
+    __slots__ = ("_complete", "generations")
+
+    def __init__(self, base: Source, layout: ShardLayout, *, complete: bool) -> None:
+        super().__init__(base, layout, {})
+        self._complete = complete
+        self.generations: set[bytes] = set()
+
+    def remembering(self) -> EntriesInParts:
+        """Return the source itself."""
+        return self
+
+    def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
+        return False
+
+    def _index(self, head: ReadResult, shard: Any, *, whole: bool) -> Entries:
+        self.generations.add(head.generation)
+        rows = super()._index(head, shard, whole=whole)
+        if self._complete and head.state == "value":
+            self._checked(rows, range(len(rows)), shard, head.size)
+        return rows
 
 
 def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from fsstore.codec.shard_layout import copy_blocks
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract import UNKNOWN, ReadResult
 from fsstore.kvstore.excerpt import values_of
+
+if TYPE_CHECKING:
+    from fsstore.chunk.shard_window import Together
 
 __all__ = ["Planned", "ReadPart", "Window", "decode", "fetch", "locate_error"]
 
@@ -155,12 +158,16 @@ class ReadPart(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Cells fetched together: how, which, and what they are called; `answers` when they are fetched already."""
+    """Cells fetched together: how, which, and what they are called; `answers` when they are fetched already.
+
+    `together`: the windows of the same shard.
+    """
 
     part: ReadPart
     cells: Sequence[AnyCell]
     identities: Sequence[Any]
     answers: Answers | None = None
+    together: Together | None = None
 
 
 class Planned(NamedTuple):

@@ -5,6 +5,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.chunk import read as chunk_read
+from fsstore.chunk import shard_entries
 from fsstore.kvstore.memory import MemoryKind
 from fsstore.testing.doubles import Recording
 
@@ -267,11 +268,15 @@ def test_pool_limit(requests):
     assert a[0].read().result() == 7
 
 
-def test_a_large_shard_is_read_in_windows(requests, monkeypatch):
-    """Its index once and its sub-chunks a few at a time, all of them or some; what is missing is not asked for."""
-    monkeypatch.setattr(chunk_read, "_SHARD_BYTES", 128)
-    monkeypatch.setattr(chunk_read, "_NEAR_MOST", 32)  # two sub-chunks
+@pytest.mark.parametrize(("few", "ranges"), [(32, 6 + 16), (0, 4 + 8)])
+def test_a_large_shard_is_read_in_windows(few, ranges, requests, monkeypatch):
+    """Its index once and its sub-chunks a few at a time, all of them or some; what is missing is not asked for.
+
+    Of many, those that lie next to each other are asked for as one.
+    """
+    monkeypatch.setattr(chunk_read, "_NEAR_SHARD_BYTES", 32)  # two sub-chunks
     monkeypatch.setattr(chunk_read, "INLINE_BYTES", 16)  # more is read by workers
+    monkeypatch.setattr(shard_entries, "FEW", few)
     grid = {"name": "regular", "configuration": {"chunk_shape": [64]}}
     metadata = {"shape": [128], "data_type": "int32", "chunk_grid": grid, "codecs": [SHARD]}
     spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
@@ -283,5 +288,5 @@ def test_a_large_shard_is_read_in_windows(requests, monkeypatch):
     requests.take()
     for part in (slice(0, 128), slice(2, 127)):
         assert (store[part].read().result() == values[part]).all()
-        assert requests.take()[0] == 2 * 1 + 6 + 16
+        assert requests.take()[0] == 2 * 1 + ranges
         assert requests.bytes_read == 2 * (16 * 16 + 4) + 4 * 4 * 22

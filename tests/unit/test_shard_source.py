@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fsstore._runtime import drive
-from fsstore.chunk.source import ByteRange, ShardSource
+from fsstore.chunk.source import ByteRange, EntriesInParts, EntryRun, ShardSource
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
@@ -108,3 +108,73 @@ def test_never_at_rest():
     """A shard that changes with every call is given up."""
     with pytest.raises(AbortedError, match="again and again"):
         drive(source(Changing(-1)).read_many([ByteRange((("k", 3), 2))]))
+
+
+RUNS = [
+    EntryRun(("k", 3), np.array([2, 0])),
+    EntryRun(("k", 12), np.arange(4)),
+    [(("k", 3), 2), (("k", 3), 0)],
+]
+
+
+@pytest.mark.parametrize("change", range(1, 8))
+@pytest.mark.parametrize("lost", [4, 60, 200, 240])
+@pytest.mark.parametrize("run", RUNS, ids=["run", "all", "list"])
+def test_one_version_of_many_entries(run, lost, change):
+    """The same for a run of entries, whose answers are columns."""
+    base = Changing(change, change + 1, lost=lost)
+    found = drive(source(base).read_whole(run))
+    assert len(found) == len(run)
+    values = {tuple(np.frombuffer(each.value, "i4")) for each in found if each.state == "value"}
+    assert values <= {(int(each.generation),) * 4 for each in found if each.state == "value"}
+    assert len(values) < 2
+
+
+class Counting(Changing):
+    """A base that says how many ranges it was asked for."""
+
+    asked = 0
+
+    async def read_many(self, ranges):
+        self.asked += len(ranges)
+        return await super().read_many(ranges)
+
+
+@pytest.mark.parametrize(("numbers", "ranges"), [((0, 1), 1), ((1, 0), 1), ((0, 2), 2), ((0,), 1)])
+def test_neighbours_are_read_as_one(numbers, ranges):
+    """Entries next to each other in the file are one range; each answer is its part."""
+    base = Counting()
+    two = ShardSource(base, CHAIN.shard)
+    found = drive(two.read_whole(EntryRun("k", np.array(numbers))))
+    assert base.asked == 1 + ranges
+    expected = drive(two.read_many([ByteRange(("k", number)) for number in numbers]))
+    assert [bytes(each.value) for each in found] == [bytes(each.value) for each in expected]
+    assert [each[2:] for each in found] == [each[2:] for each in expected]
+
+
+def test_cut_off_of_many_entries():
+    """Damage is told in the same words."""
+    with pytest.raises(DataLossError, match="Error reading key k: the shard is cut off: beyond the end"):
+        drive(ShardSource(CutOff(), CHAIN.shard).read_whole(EntryRun("k", np.array([2, 3]))))
+    with pytest.raises(AbortedError, match="again and again"):
+        drive(source(Changing(-1)).read_whole(EntryRun(("k", 3), np.array([2]))))
+
+
+def test_entries_in_parts():
+    """The index of a shard is read once for all its parts, and again where it changed; generations are remembered."""
+    base = Counting(4)
+    parts = EntriesInParts(base, CHAIN.shard, complete=True)
+    for begin, calls in ((0, 2), (4, 3), (8, 4), (12, 7)):
+        found = drive(parts.read_whole(EntryRun("k", np.arange(begin, begin + 4))))
+        assert base.calls == calls
+        assert {each.generation for each in found} == {b"1" if begin == 12 else b"0"}
+    assert parts.generations == {b"0", b"1"}
+    assert base.asked == 7
+
+
+def test_a_run_is_a_sequence():
+    """A run of identities has the length, the elements and the slices of the list."""
+    run, pairs = EntryRun("k", np.arange(5) * 3), [("k", 0), ("k", 3), ("k", 6), ("k", 9), ("k", 12)]
+    assert list(run) == pairs
+    assert (len(run), run[1], run[-1]) == (5, pairs[1], pairs[-1])
+    assert list(run[1:3]) == pairs[1:3]

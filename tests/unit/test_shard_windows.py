@@ -1,0 +1,118 @@
+"""Large shards read part by part: what is read is of one version, and damage is told as when they are read at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fsstore as ts
+from fsstore.chunk import read as chunk_read
+from fsstore.chunk import shard_entries
+from fsstore.chunk import window as chunk_window
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract import Features
+from fsstore.kvstore.memory import MemoryDriver
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def sharding(side, *codecs):
+    """Return the configuration of shards with squares as sub-chunks, whose index has no checksum."""
+    configuration = {"chunk_shape": [side] * 2, "codecs": list(codecs), "index_codecs": [LITTLE]}
+    return {"name": "sharding_indexed", "configuration": configuration}
+
+
+TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
+CHAINS = {
+    "plain": [sharding(4, LITTLE)],
+    "compressed": [sharding(4, LITTLE, {"name": "zstd", "configuration": {"level": 1}})],
+    "transposed": [TRANSPOSE, sharding(4, TRANSPOSE, LITTLE)],
+    "shards in shards": [sharding(8, sharding(4, LITTLE))],
+    "large shards in shards": [sharding(16, sharding(4, LITTLE))],
+}
+
+
+@pytest.fixture(params=[0, 32])
+def in_parts(request, monkeypatch):
+    """Shards of more than 256 bytes are read in parts, by columns of entries or one by one."""
+    monkeypatch.setattr(chunk_read, "_NEAR_SHARD_BYTES", 256)
+    monkeypatch.setattr(chunk_read, "INLINE_BYTES", 16)
+    monkeypatch.setattr(shard_entries, "FEW", request.param)
+
+
+def opened(codecs, values, threads=2):
+    """Return an array of shards of 32² with values."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": [32, 32]}}
+    metadata = {"shape": values.shape, "data_type": "int32", "codecs": codecs, "chunk_grid": grid}
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+    spec["context"] = {"data_copy_concurrency": {"limit": threads}}
+    store = ts.open(spec, create=True).result()
+    store.write(values).result()
+    return store
+
+
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+def test_parts_are_what_numpy_selects(codecs, in_parts):
+    """All of several shards, some of which are missing or at the edge, and parts of them."""
+    values = np.arange(70 * 60, dtype="i4").reshape(70, 60)
+    values[40:62, 7:22] = values[:32, 32:] = 0
+    store = opened(codecs, values)
+    for part in (
+        np.s_[:, :],
+        np.s_[:32, :32],
+        np.s_[3:66, 2:51],
+        np.s_[:, 5],
+        np.s_[::3, 40:],
+        np.s_[33:62, 1:31],
+    ):
+        assert (store[part].read().result() == values[part]).all()
+
+
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize(("threads", "waits"), [(1, False), (2, False), (2, True)])
+def test_one_version_of_a_shard(codecs, threads, waits, in_parts, monkeypatch):
+    """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole."""
+    if waits:
+        monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
+        monkeypatch.setattr(chunk_read, "_SHARD_BYTES", 256)
+    store = opened(codecs, np.full((64, 32), 1, "i4"), threads)
+    other = opened(codecs, np.full((64, 32), 2, "i4"))
+    versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]
+    fetch, fetched = chunk_window.fetch, []
+
+    async def changing(window):
+        answers = await fetch(window)
+        fetched.append(window)
+        if len(fetched) in changes:
+            await store.kvstore.write("c/0/0", versions[len(fetched) % 3])
+        return answers
+
+    monkeypatch.setattr(chunk_read, "fetch", changing)
+    for first in range(1, 12, 2):
+        for second in range(first, 15, 3):
+            store.kvstore["c/0/0"] = versions[0]
+            fetched.clear()
+            changes = first, second
+            found = store.read().result()
+            assert (found[:32] == found[0, 0]).all()
+            assert (found[32:] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((6000, 64), "is invalid for shard of size|the shard is cut off"),
+        ((2**64 - 1, 5), "Invalid shard index entry 63"),
+        ((2**64 - 8, 16), "Invalid shard index entry 63"),
+        ((1, 64), "Shard index entries .* overlap"),
+    ],
+)
+def test_damaged_rows(row, message, in_parts):
+    """Where all of a shard is read, all rows of its index are looked at, whichever part they are of."""
+    store = opened(CHAINS["plain"], np.full((32, 32), 1, "i4"))
+    damaged = bytearray(store.kvstore["c/0/0"])
+    damaged[-16:] = np.array(row, np.uint64).tobytes()
+    store.kvstore["c/0/0"] = bytes(damaged)
+    with pytest.raises(StoreError, match=rf'DATA_LOSS: Error reading "c/0/0": .*({message})'):
+        store.read().result()
+    assert (store[:28].read().result() == 1).all()
