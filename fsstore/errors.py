@@ -23,7 +23,8 @@ invalid arguments print none.
      └─ UnimplementedError             (NotImplementedError), no prefix
 
 Outer layers say where they were with `error.within("Error reading ...")`, which returns the same class
-with the place in front.
+with the place in front.  Which codec found the damage stands behind the sentence, after the byte if it is known, as
+TensorStore appends what it knows of the place: `...; at byte 104; in codec "gzip"`.
 
 A traceback prints what TensorStore's would, `ValueError: NOT_FOUND: ...`, so that documents and doctests written for
 TensorStore run unchanged; the status code tells which class to catch.  For this an instance belongs to a subclass
@@ -68,6 +69,8 @@ class StoreError(ValueError):
 
     prefix: ClassVar[str] = ""
     transient: ClassVar[bool] = False
+    culprit: str = ""
+    """What cannot decode the bytes, such as `codec "gzip"`."""
 
     def __new__(cls, *args: object, **_: object) -> Self:
         """Return a new error, which tracebacks print by the name of the built-in class."""
@@ -89,6 +92,13 @@ class StoreError(ValueError):
     def within(self, place: str) -> Self:
         """Return the same error with `place` and a colon put before its message; cause and traceback stay."""
         return self._with_message(f"{place}: {self.message}")
+
+    def blame(self, culprit: str) -> None:
+        """Append what cannot decode the bytes, unless that is known: who knows it first is nearest to the damage."""
+        if not self.culprit:
+            self.culprit = culprit
+            self.message = f"{self.message}; in {culprit}"
+            self.args = (self.message,)
 
     def _with_message(self, message: str) -> Self:
         other = copy.copy(self)
@@ -127,6 +137,12 @@ class JsonError(StoreError):
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("; ".join(self.problems))
+
+    def blame(self, culprit: str) -> None:
+        """Append what cannot decode the bytes, after all the problems."""
+        if not self.culprit:
+            super().blame(culprit)
+            self.problems = (*self.problems[:-1], f"{self.problems[-1]}; in {culprit}")
 
     def within(self, place: str) -> Self:
         """Put `place` before each of the problems."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from fsstore.codec.shard_layout import MISSING, Entries, ShardLayout
+from fsstore.codec.shard_layout import MISSING, Entries, ShardLayout, shard_damage
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.coalesce import REMOTE, Ints, Spans, coalesce
@@ -134,7 +134,7 @@ class KvSource:
         return await driver.read_many(list(map(Read, keys)))
 
     def describe(self, identity: Any) -> str:
-        """Return how messages call a key."""
+        """Return how messages call a key, which says where in the array the chunk lies: it is made of that."""
         return self._store.describe(identity)
 
     def remembering(self) -> KvSource:
@@ -287,7 +287,7 @@ class ShardSource:
 
     def _cut_off(self, shards: Sequence[Any], error: OutOfRangeError) -> DataLossError:
         names = ", ".join(dict.fromkeys(self._base.describe(shard) for shard in shards[:3]))
-        return DataLossError(f"Error reading {names}: the shard is cut off: {error.message}")
+        return shard_damage(f"Error reading {names}: the shard is cut off: {error.message}")
 
     def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
         least = _WHOLE_SHARE * self._layout.count

@@ -206,10 +206,13 @@ class BoundChain:
         return out
 
     def _blame(self, error: StoreError, data: Any) -> None:
-        """Note which codec cannot decode `data`: the first, backwards, that fails again.
+        """Say in the error which codec cannot decode `data`: the first, backwards, that fails again.
 
+        The part of a shard that is damaged has said it before.
         What the first failure had decoded is let go before: a bomb at its limit would take as much again.
         """
+        if error.culprit:
+            return
         traceback.clear_frames(error.__traceback__)
         name = next(iter(self._names), None)
         for stage, undo in zip(self._names[:0:-1], self._undo_bytes, strict=False):
@@ -219,7 +222,7 @@ class BoundChain:
                 name = stage
                 break
         if name is not None:
-            error.add_note(f"in {name}")
+            error.blame(name)
 
     def _decode_new(self, data: Any) -> Array:
         array: Array = _undone(self._undo_arrays, self._from_array(_undone(self._undo_bytes, data)))

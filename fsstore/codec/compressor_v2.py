@@ -204,7 +204,7 @@ class BoundFilters:
             try:
                 data = step(data)
             except StoreError as error:
-                error.add_note(f"in filter {quote(name)}")
+                error.blame(f"filter {quote(name)}")
                 raise
         dtype, shape = self.chunk.dtype, self.chunk.shape
         if dtype.hasobject:

@@ -23,7 +23,7 @@ from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
 from fsstore.constraint import braced
 from fsstore.errors import DataLossError, StoreError
 
-__all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks"]
+__all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks", "shard_damage"]
 
 Entries = npt.NDArray[np.uint64]
 MISSING = 2**64 - 1
@@ -32,6 +32,13 @@ _NEAR = 2**62  # the sum of two such numbers is no nonsense
 _SHARE_FROM = 16  # sub-chunks of a shard that is worth every core
 _PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded
 _PORTION_PARTS = 512  # a system call takes 1,024
+
+
+def shard_damage(message: str) -> DataLossError:
+    """Return an error that blames the codec itself: shards are read in part without a chain that would."""
+    error = DataLossError(message)
+    error.blame('codec "sharding_indexed"')
+    return error
 
 
 def blocks_of(array: Array, part: Sequence[int]) -> Array:
@@ -83,7 +90,7 @@ class ShardLayout:
     def index_span(self, shard_size: int) -> tuple[int, int]:
         """Return where the index begins and ends in a shard of `shard_size` bytes."""
         if shard_size < self.index_size:
-            raise DataLossError(
+            raise shard_damage(
                 f"Existing shard has size of {shard_size} bytes, but expected at least {self.index_size} bytes"
             )
         return (0, self.index_size) if self.at_start else (shard_size - self.index_size, shard_size)
@@ -101,7 +108,9 @@ class ShardLayout:
         try:
             entries: Entries = self._index.decode(data).reshape(self.count, 2)
         except StoreError as error:
-            raise DataLossError(f"Error decoding shard index: {error.message}") from error
+            damaged = DataLossError(f"Error decoding shard index: {error.message}")
+            damaged.culprit = error.culprit
+            raise damaged from error
         return entries
 
     def checked(
@@ -116,7 +125,7 @@ class ShardLayout:
         bad = ~missing & ((offset == MISSING) | (end < offset) | (end > 2**63 - 1))
         if bad.any():
             row = int(np.argmax(bad))
-            raise DataLossError(
+            raise shard_damage(
                 f"Invalid shard index entry {numbers[row]} with offset={offset[row]}, length={length[row]}"
             )
         if shard_size is None:
@@ -124,7 +133,7 @@ class ShardLayout:
         outside = ~missing & (end > shard_size)
         if outside.any():
             row = int(np.argmax(outside))
-            raise DataLossError(
+            raise shard_damage(
                 f"Shard index entry {numbers[row]} with byte range [{offset[row]}, {end[row]}) is invalid "
                 f"for shard of size {shard_size}"
             )
@@ -305,7 +314,7 @@ def _check_apart(entries: Entries) -> None:
     clash = (start[1:] < stop[:-1]) & ((start[1:] != start[:-1]) | (stop[1:] != stop[:-1]))
     if clash.any():
         one = int(np.argmax(clash))
-        raise DataLossError(
+        raise shard_damage(
             f"Shard index entries with byte ranges [{start[one]}, {stop[one]}) and "
             f"[{start[one + 1]}, {stop[one + 1]}) overlap"
         )

@@ -34,6 +34,16 @@ def test_a_place_goes_before_the_message_and_after_the_code(kind):
     assert isinstance(located.__cause__, OSError)
 
 
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_codec_nearest_to_the_damage_is_named(kind):
+    """`blame` appends the first culprit it is told, also before a place is put in front, and pickles keep it."""
+    error = kind("inner")
+    error.blame('codec "gzip"')
+    located = pickle.loads(pickle.dumps(error)).within("Error reading x")
+    located.blame('codec "sharding_indexed"')
+    assert located.message == 'Error reading x: inner; in codec "gzip"'
+
+
 def test_builtin_families_are_joined():
     """Programs that know nothing of fsstore can catch the built-in classes."""
     assert issubclass(errors.NotFoundError, FileNotFoundError)
