@@ -119,9 +119,8 @@ def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], objec
 
 def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
     """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
-    if (
-        late and chain.shard is not None and not chain.shard.at_start
-    ):  # it is read and written little by little
+    little_by_little = late and chain.shard is not None and not chain.shard.at_start
+    if chain.shard is not None and little_by_little:
         return _SHARD_BYTES + chain.shard.inner.working_size
     return chain.working_size + chain.decoded_size // 2
 
