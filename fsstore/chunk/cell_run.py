@@ -6,7 +6,9 @@ and the last; to make them all, with their segments, would take longer than that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, overload
 
 import numpy as np
@@ -21,16 +23,33 @@ FEW = 32  # columns for fewer cells cost more than the cells
 _TOGETHER = 128  # made together for batches of few: made between large chunks, which fill the caches, they take longer
 
 
-def batches(plan: Plan, model: ChunkModel, size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
-    """Yield the cells of a plan, `size` at a time, with the keys of their chunks."""
-    numbers = range(plan.cell_count)
-    if len(numbers) <= FEW:
+def batches(
+    plan: Plan, model: ChunkModel, size: int, lanes: int = 1
+) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+    """Yield the cells of a plan, `size` at a time, with the keys of their chunks: of each of as many `lanes` in turn.
+
+    Lanes are parts of the plan far from each other.  Where two threads write to neighbouring parts of new memory at
+    once, both clear the same large page, and one of them in vain.
+    """
+    count = plan.cell_count
+    share = size * math.ceil(count / (size * lanes))
+    spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
+    if count <= FEW:
         cells = list(plan.cells())
-        yield from _cut(cells, [model.key(chunk_numbers(plan, cell)) for cell in cells], size)
-        return
+        keys = [model.key(chunk_numbers(plan, cell)) for cell in cells]
+        parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
+    else:
+        parts = [_made(plan, model, span, size) for span in spans]
+    for turn in zip_longest(*parts):
+        yield from filter(None, turn)
+
+
+def _made(
+    plan: Plan, model: ChunkModel, numbers: range, size: int
+) -> Iterator[tuple[Sequence[Cell], list[str]]]:
     step = size if size > FEW else size * (_TOGETHER // size)
     for begin in numbers[::step]:
-        run = CellRun(plan, numbers[begin : begin + step])
+        run = CellRun(plan, range(begin, min(begin + step, numbers.stop)))
         if size > FEW:
             yield run, run.keys(model)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from types import SimpleNamespace
 
@@ -218,6 +219,24 @@ def test_batches(seed, few, together, monkeypatch):
         assert [len(cells) for cells, _ in found[:-1]] == [size] * (len(found) - 1)
         pairs = [pair for cells, keys in found for pair in zip(map(str, cells), keys, strict=True)]
         assert pairs == expected
+
+
+def test_batches_of_lanes():
+    """Those who take batches in turn get parts of the plan far from each other; all cells come, each once."""
+    rng = random.Random(7)
+    model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
+    for _ in range(100):
+        _, axes, result, maps, _ = random_request(rng)
+        request_plan = plan(maps, result, axes)
+        cells = list(map(str, request_plan.cells()))
+        size, lanes = rng.choice([1, 2, 5, 33]), rng.randint(2, 4)
+        found = [list(map(str, batch)) for batch, _ in batches(request_plan, model, size, lanes)]
+        assert sorted(sum(found, [])) == sorted(cells)
+        assert all(len(batch) <= size for batch in found)
+        assert len(found) == math.ceil(len(cells) / size)
+        if len(cells) > (lanes - 1) * size * math.ceil(len(cells) / (size * lanes)):
+            far = len(cells) // lanes
+            assert all(cells.index(batch[0]) >= n * far for n, batch in enumerate(found[:lanes]))
 
 
 @pytest.mark.parametrize("spread", [1, 255, 256, 257, 1 << 20, 1 << 40])
