@@ -204,7 +204,7 @@ class _Job(NamedTuple):
         answers: list[ReadResult | None]
         try:
             answers = list(await self.source.read_whole(batch))
-        except StoreError:
+        except Exception:  # noqa: BLE001  # who is to be told comes out one by one
             answers = await self._one_by_one(batch)
         pairs = list(zip(batch, answers, strict=True))
         if len(pairs) > _SHARED_FROM:
@@ -219,7 +219,7 @@ class _Job(NamedTuple):
         for identity in batch:
             try:
                 answers += await self.source.read_whole([identity])
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001  # the futures carry it
                 answers.append(None)
                 for number, _, _ in self.users[identity]:
                     self.errors[number] = error
@@ -239,7 +239,7 @@ class _Job(NamedTuple):
             chunk = first.borrow_all(cell, answer)
             for _, part, cell in users:
                 part.placement.copy_out(cell, chunk)
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001  # the futures carry it
             told = locate_error(self.source, identity, error)
             for number, _, _ in users:
                 self.errors[number] = told

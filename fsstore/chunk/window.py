@@ -208,15 +208,14 @@ def decode(window: Window, answers: Answers) -> None:
     for cell, identity, answer in zip(window.cells, window.identities, answers, strict=True):
         try:
             take(cell, identity, answer)
-        except StoreError as error:
+        except (StoreError, MemoryError) as error:
             raise locate_error(part.source, identity, error) from error
-        except MemoryError as error:
-            large = ResourceExhaustedError(f"There is not enough memory for a chunk: {error}")
-            raise locate_error(part.source, identity, large) from error
 
 
-def locate_error(source: Source, identity: Any, error: StoreError) -> StoreError:
-    """Return an error of decoding with the key in front; a missing chunk names it already."""
-    if isinstance(error, NotFoundError):
+def locate_error(source: Source, identity: Any, error: Exception) -> Exception:
+    """Return an error of decoding with the key in front; a missing chunk names it already, and a bug stays as it is."""
+    if isinstance(error, MemoryError):
+        error = ResourceExhaustedError(f"There is not enough memory for a chunk: {error}")
+    if isinstance(error, NotFoundError) or not isinstance(error, StoreError):
         return error
     return error.within(f"Error reading {source.describe(identity)}")
