@@ -23,6 +23,7 @@ from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from fsstore import future as futures
+from fsstore._in_order import InOrder
 from fsstore._pool import Pool
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.future import Future
@@ -252,55 +253,30 @@ def map_blocking(
 
 
 def map_in_order(
-    function: Callable[[S], T], items: Sequence[S], *, kind: PoolKind = "compute", limit: int | None = None
+    function: Callable[[S], T],
+    items: Sequence[S],
+    *,
+    kind: PoolKind = "compute",
+    limit: int | None = None,
+    ahead: int | None = None,
 ) -> Iterator[T]:
-    """Yield what `map_blocking` returns, one after the other, while pool threads go on with those that follow."""
-    count = len(items)
-    workers = min(limit or (core_count() if kind == "compute" else _IO_THREADS), count)
+    """Yield what `map_blocking` returns, one after the other, while pool threads go on with those that follow.
+
+    They go on with all of them, or, so that what they make has a place, with no more than `ahead` that are not drawn.
+    """
+    workers = min(limit or (core_count() if kind == "compute" else _IO_THREADS), len(items))
     if workers <= 1 or on_worker(kind):
         yield from map(function, items)
         return
-    results: list[Any] = [_NOTHING] * count
-    numbers = iter(range(count))
-    stop = threading.Event()
-
-    def step() -> bool:
-        """Do the next item; return False if none is left to begin."""
-        number = None if stop.is_set() else next(numbers, None)
-        if number is None:
-            return False
-        try:
-            results[number] = function(items[number])
-        except BaseException:
-            stop.set()
-            raise
-        return True
-
-    def work() -> None:
-        while step():
-            pass
-
+    job = InOrder(function, items, ahead or len(items))
     others: list[ThreadFuture[None]] = []
     try:  # who is interrupted while he asks for help stops those who came
-        others.extend(submit(work, kind=kind, limit=limit) for _ in range(workers - 1))
-        for number in range(count):
-            while results[number] is _NOTHING and step():
-                pass
-            if results[number] is _NOTHING:
-                _settle(others)
-            yield results[number]
-            results[number] = None  # who draws them may not keep them
+        others.extend(submit(job.work, kind=kind, limit=limit) for _ in range(workers - 1))
+        yield from job.results()
     finally:
-        stop.set()
-        _settle(others)
-
-
-def _settle(others: Sequence[ThreadFuture[None]]) -> None:
-    """Wait until jobs that have begun are over, drop the others, and raise the first error."""
-    errors = [None if other.cancel() else other.exception() for other in others]
-    for error in errors:
-        if error is not None:
-            raise error
+        job.stop()
+        for other in others:  # those that have begun are waited for, the rest are dropped
+            other.cancel() or other.result()
 
 
 def spread(

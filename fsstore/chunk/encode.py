@@ -14,7 +14,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from fsstore import _runtime
 from fsstore.chunk.allocation import new_array
 from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.place import Placement
@@ -156,7 +155,7 @@ class ChunkEncoder:
             return None if all(part is None for part in parts) else inner.assemble(parts)
 
         numbers = sorted(by_part)
-        changed = _runtime.map_in_order(change, numbers) if layout.shares_cores else map(change, numbers)
+        changed = layout.map_parts(change, numbers)
         for number in range(layout.count):
             yield next(changed) if number in by_part else before[number]
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +26,13 @@ from fsstore.errors import DataLossError, StoreError
 
 __all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks", "shard_damage"]
 
+S = TypeVar("S")
 Entries = npt.NDArray[np.uint64]
 MISSING = 2**64 - 1
 """The offset and the length of a sub-chunk that is not in the shard."""
 _NEAR = 2**62  # the sum of two such numbers is no nonsense
 _SHARE_FROM = 16  # sub-chunks of a shard that is worth every core
+_AHEAD_BYTES = 16 << 20  # encoded while what came before is written, by threads that share a shard
 _PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded
 _PORTION_PARTS = 512  # a system call takes 1,024
 
@@ -207,6 +210,12 @@ class ShardLayout:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
         return self.inner.encoded_size is None and self.count >= _SHARE_FROM
 
+    def map_parts(self, encode: Callable[[S], Buffer | None], parts: Sequence[S]) -> Iterator[Buffer | None]:
+        """Yield what `encode` makes of sub-chunks, on every core if that is worth it; not far ahead of a slow taker."""
+        if not self.shares_cores:
+            return map(encode, parts)
+        return _runtime.map_in_order(encode, parts, ahead=max(2, _AHEAD_BYTES // self.inner.decoded_size))
+
     def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
         """Yield the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value.
 
@@ -215,7 +224,7 @@ class ShardLayout:
         blocks = self.blocks(array.astype(self.chunk.dtype, copy=False))
         if self.shares_cores:  # each sub-chunk is copied and compared while it is in the cache
             positions = list(self.positions())
-            yield from _runtime.map_in_order(lambda at: self._encode_part(blocks[at], elide=elide), positions)
+            yield from self.map_parts(lambda at: self._encode_part(blocks[at], elide=elide), positions)
             return
         for index in _boxes(self.grid, max(1, _PORTION_BYTES // self.inner.decoded_size)):
             run = np.ascontiguousarray(blocks[(*index, ...)]).reshape((-1, *self.sub_shape))

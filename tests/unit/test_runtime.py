@@ -6,6 +6,8 @@ import asyncio
 import inspect
 import os
 import threading
+import time
+from concurrent.futures import Future as ThreadFuture
 
 import pytest
 
@@ -74,6 +76,32 @@ def test_map_in_order_goes_on_beside_its_caller():
     assert sorted(begun) == list(range(count))
     assert list(_runtime.map_blocking(lambda n: n, range(4), kind="io", limit=2)) == [0, 1, 2, 3]
     assert len(begun) == count
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 7])
+def test_map_in_order_waits_for_who_draws(ahead):
+    """Threads go on until as many are begun as may be ahead of who draws, and not further."""
+    begun = []
+    results = _runtime.map_in_order(
+        lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=ahead
+    )
+    for number in range(40):
+        assert next(results) == number
+        deadline = time.monotonic() + 30
+        while len(begun) < min(40, number + ahead) and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        assert len(begun) == min(40, number + ahead)
+    assert list(results) == []
+
+
+def test_map_in_order_without_threads(monkeypatch):
+    """Who draws does everything himself if no thread can be had, not further ahead than others would."""
+    monkeypatch.setattr(_runtime, "submit", lambda work, **_: work() or ThreadFuture())
+    begun = []
+    results = _runtime.map_in_order(lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=3)
+    for number in range(40):
+        assert next(results) == number
+        assert len(begun) <= number + 3
 
 
 def test_map_in_order_raises_an_error_in_its_place():
