@@ -30,6 +30,7 @@ from fsstore.kvstore.writeback import begin_writeback
 __all__ = ["Protocol", "Staged", "make_durable", "remove_file", "stage"]
 
 _STEP_BYTES = 1024 * 1024  # of a value that the disk begins to take
+_CALL_BYTES = 64 * 1024 * 1024  # that are written at once; macOS refuses 2 GB
 _NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
@@ -183,25 +184,28 @@ def _write_portions(fd: int, portions: Iterable[Sequence[Buffer]], *, early: boo
     the time, large chunks of blosc in 0.95.  Steps of half a megabyte lose that again.
     """
     for portion in portions:
-        for part in _steps(portion) if early else [portion]:
+        for part in _steps(portion, early=early):
             if _write_portion(fd, part) >= _STEP_BYTES and early and begin_writeback is not None:
                 begin_writeback(fd)
 
 
-def _steps(portion: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """Yield a portion in parts that are not much larger than a step; only what is one buffer is cut."""
-    if len(portion) > 1:
+def _steps(portion: Sequence[Buffer], *, early: bool) -> Iterator[Sequence[Buffer]]:
+    """Yield a portion in steps: if `early` and it is one buffer, or if it is more than is written at once."""
+    if (len(portion) > 1 or not early) and _size(portion) <= _CALL_BYTES:
         yield portion
         return
-    view = memoryview(portion[0]).cast("B")
-    for start in range(0, len(view), _STEP_BYTES):
-        yield [view[start : start + _STEP_BYTES]]
+    for view in [memoryview(buffer).cast("B") for buffer in portion]:
+        for start in range(0, len(view), _STEP_BYTES):
+            yield [view[start : start + _STEP_BYTES]]
+
+
+def _size(portion: Sequence[Buffer]) -> int:
+    return sum([memoryview(buffer).nbytes for buffer in portion])
 
 
 def _write_portion(fd: int, portion: Sequence[Buffer]) -> int:
     """Write buffers one after the other; return how many bytes they have."""
-    size = sum([memoryview(buffer).nbytes for buffer in portion])
-    written = os.writev(fd, portion)
+    size, written = _size(portion), os.writev(fd, portion)
     if written < size:
         _write_all(fd, memoryview(b"".join(portion))[written:])
     return size
@@ -281,11 +285,11 @@ def remove_file(
 def _remove(path: bytes, if_equal: bytes, dirty: set[bytes]) -> bytes:
     if if_equal != UNKNOWN and not _holds(if_equal, _status(path)):
         return UNKNOWN
+    dirty.add(parent(path))
     try:
         os.unlink(path)
     except FileNotFoundError:
-        return NO_VALUE
+        pass  # whoever removed it may not have synced yet
     except OSError as error:
         raise os_failure("delete", path, error) from error
-    dirty.add(parent(path))
     return NO_VALUE

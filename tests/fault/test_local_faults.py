@@ -15,7 +15,7 @@ import pytest
 from fsstore import _runtime
 from fsstore._runtime import drive
 from fsstore.kvstore import local_stage
-from fsstore.kvstore.contract import KvPrefix, Write
+from fsstore.kvstore.contract import KvPrefix, LateWrite, Write
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.local_lock import hold
@@ -223,3 +223,59 @@ def test_a_machine_that_is_short_of_something(tmp_path, limit, value, side):
     assert done.stdout.splitlines() == ["ResourceExhaustedError", "[1.0]", "[3.0]"]
     names = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
     assert names == {"zarr.json", *(f"c/{number}" for number in range(4))}
+
+
+@pytest.mark.parametrize("meanwhile", ["before", "during"])
+def test_a_file_that_another_process_removes_is_gone_durably(tmp_path, monkeypatch, meanwhile):
+    """A deletion is answered when the directory is synced, whoever removed the file: the other may not be so far."""
+    driver, key, synced = LocalDriver(), str(tmp_path / "k"), []
+    real_unlink, real_fsync = os.unlink, os.fsync
+
+    def unlink(path):
+        if os.fsdecode(path) == key and meanwhile == "during":
+            real_unlink(path)
+        real_unlink(path)
+
+    def fsync(fd):
+        synced.append(os.fstat(fd).st_ino)
+        real_fsync(fd)
+
+    if meanwhile == "during":
+        drive(driver.write_many([Write(key, b"value")]))
+    monkeypatch.setattr(os, "unlink", unlink)
+    monkeypatch.setattr(os, "fsync", fsync)
+    drive(driver.write_many([Write(key, None)]))
+    assert synced == [tmp_path.stat().st_ino]
+
+
+def test_what_the_system_writes_in_part_is_written_on(tmp_path, monkeypatch):
+    """A system call may take less than it is given, anywhere in the buffers."""
+    real = os.write
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: real(fd, b"".join(buffers)[:1500]))
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, memoryview(data)[:700]))
+    for portion in [[5000], [1000, 1000, 1000], [0, 3000, 0], [1] * 500, [0]]:
+        write_and_compare(tmp_path / "k", portion)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_no_system_call_is_given_very_much(tmp_path, monkeypatch, sync):
+    """However large a value is, and the buffers it comes in: macOS refuses to write 2 GB."""
+    real = os.writev
+
+    def writev(fd, buffers):
+        assert sum(map(len, buffers)) <= 10000
+        return real(fd, buffers)
+
+    monkeypatch.setattr(os, "writev", writev)
+    monkeypatch.setattr(local_stage, "_STEP_BYTES", 10000)
+    monkeypatch.setattr(local_stage, "_CALL_BYTES", 10000)
+    for portion in [[25000], [1000, 9000], [1000, 9001], [10, 25000, 10]]:
+        write_and_compare(tmp_path / "k", portion, sync=sync)
+
+
+def write_and_compare(path, sizes, *, sync=True):
+    """Write random buffers of these sizes as one portion between others, and read them."""
+    parts = [os.urandom(size) for size in sizes]
+    portions = (portion for portion in [[b"first"], parts, [b"last"]])
+    drive(LocalDriver(Protocol(sync=sync)).write_late([lambda: LateWrite(str(path), portions)]))
+    assert path.read_bytes() == b"first" + b"".join(parts) + b"last"
