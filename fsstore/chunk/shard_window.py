@@ -74,17 +74,24 @@ def shard_windows(
 
 
 def _cut(window: Window, entries: ShardEntries, most: int, *, complete: bool) -> Iterator[Window]:
-    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once."""
+    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once.
+
+    Those of its two halves in turn, and as many of each: threads that write to neighbouring parts of new memory at once
+    both clear the same large page.
+    """
     part, cells, identities, *_ = window
     size = max(1, most // entries.layout.inner.decoded_size)
-    if isinstance(cells, CellRun):
-        size = cells.even(size)
     if size >= len(cells):
         yield window
         return
+    size = math.ceil(len(cells) / (2 * math.ceil(len(cells) / (2 * size))))
+    if isinstance(cells, CellRun):
+        size = cells.even(size)
     source = entries.source_of_parts(KvSource(part.chunks.store), complete=complete)
-    together = Together(window, source, math.ceil(len(cells) / size)) if part.chunks.cache is None else None
+    begins = range(0, len(cells), size)
+    together = Together(window, source, len(begins)) if part.chunks.cache is None else None
     part = part._replace(source=source)
-    for begin in range(0, len(cells), size):
+    half = size * math.ceil(len(begins) / 2)
+    for begin in sorted(begins, key=lambda begin: begin % half):
         end = begin + size
         yield Window(part, cells[begin:end], identities[begin:end], together=together)

@@ -313,7 +313,8 @@ class BoundChain:
             if self._decode_joined is _join:
                 return parts if parts.shape[1] == self._size else None
             parts = [memoryview(row) for row in parts]
-        parts = [_undone(self._undo_bytes[:-1], part) for part in parts]
+        if outer := self._undo_bytes[:-1]:
+            parts = [_undone(outer, part) for part in parts]
         octets = scratch(len(parts) * self._size)
         return octets if self._decode_joined(parts, octets) else None
 

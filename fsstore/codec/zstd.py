@@ -125,7 +125,7 @@ class BoundZstd:
         """
         size = self._size
         try:
-            if any(_SIZE(part) != size for part in parts):
+            if set(map(_SIZE, parts)) != {size}:
                 return False
             out[-len(_UNSET) :] = np.frombuffer(_UNSET, np.uint8)[-len(out) :]
             _numcodecs().decompress(b"".join(parts), out)

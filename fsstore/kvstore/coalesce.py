@@ -68,6 +68,9 @@ def coalesce(starts: npt.ArrayLike, stops: npt.ArrayLike, gap: int, limit: int) 
     first, last = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
     if len(first) < 2:
         return Spans(first, last, zero := np.zeros_like(first), zero)
+    if gap >= 0 and last[-1] - first[0] <= limit and (first[1:] == last[:-1]).all():
+        # as often: one after the other
+        return Spans(first[:1], last[-1:], np.zeros_like(first), first - first[0])
     order = np.argsort(first, kind="stable")
     begin, end = first[order], last[order]
     is_head = np.ones(len(order), bool)

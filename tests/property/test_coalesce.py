@@ -1,6 +1,7 @@
 """The coalescer covers what was asked, exactly, within its limits."""
 
 import asyncio
+from itertools import accumulate
 
 import numpy as np
 from hypothesis import given
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from fsstore.kvstore.coalesce import Limits, coalesce, read_merged
 from fsstore.kvstore.contract import Read, ReadResult
 
-RANGES = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 400)), max_size=60)
+SIZES = st.lists(st.integers(0, 400), max_size=60)
+IN_A_ROW = SIZES.map(lambda sizes: list(zip(accumulate(sizes, initial=7), sizes, strict=False)))
+RANGES = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 400)), max_size=60) | IN_A_ROW
 
 
 @given(RANGES, st.integers(0, 300), st.integers(1, 2000))
