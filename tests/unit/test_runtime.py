@@ -80,7 +80,7 @@ def test_map_in_order_goes_on_beside_its_caller():
 
 @pytest.mark.parametrize("ahead", [1, 2, 7])
 def test_map_in_order_waits_for_who_draws(ahead):
-    """Threads go on until as many are begun as may be ahead of who draws, and not further."""
+    """Threads go on until as many are begun as may be ahead of who draws; beyond these each has one in hand at most."""
     begun = []
     results = _runtime.map_in_order(
         lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=ahead
@@ -90,7 +90,7 @@ def test_map_in_order_waits_for_who_draws(ahead):
         deadline = time.monotonic() + 30
         while len(begun) < min(40, number + ahead) and time.monotonic() < deadline:
             time.sleep(0.0005)
-        assert len(begun) == min(40, number + ahead)
+        assert min(40, number + ahead) <= len(begun) <= number + ahead + 3
     assert list(results) == []
 
 
