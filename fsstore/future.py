@@ -164,15 +164,15 @@ class Future(Generic[T]):
             raise FailedPreconditionError(
                 "result() was called on the thread that has to produce the result, which would wait forever; use await"
             )
-        self.force()
-        with _LOCK:
-            if self._state != PENDING:
-                return
-            hooks = _hooks(self)
-            event = hooks.event = hooks.event or threading.Event()
-        if deadline is not None:
-            timeout = min(max(0.0, deadline - time.time()), float("inf") if timeout is None else timeout)
         try:
+            self.force()
+            with _LOCK:
+                if self._state != PENDING:
+                    return
+                hooks = _hooks(self)
+                event = hooks.event = hooks.event or threading.Event()
+            if deadline is not None:
+                timeout = min(max(0.0, deadline - time.time()), float("inf") if timeout is None else timeout)
             done = event.wait(timeout)
         except BaseException:  # Ctrl-C: who is told to end does not write on for an hour
             self.cancel()

@@ -61,13 +61,17 @@ class ReadQueue:
 
     def flush(self) -> None:
         """Make the reads that wait: here if that is quick, otherwise on pool threads."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        waiting = [each for each in waiting if not each[0].cancelled()]
-        if not waiting:
-            return
-        if len(waiting) > 1 or not _made_alone(*waiting[0]):
-            _Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+        waiting: list[tuple[Future[Any], Planned | BoxView]] = []
+        try:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            waiting = [each for each in waiting if not each[0].cancelled()]
+            if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
+                _Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+        except BaseException as error:  # Ctrl-C: nobody waits for ever
+            for future, _ in waiting:
+                futures.fail(future, error)
+            raise
 
 
 def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:

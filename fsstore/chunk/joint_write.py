@@ -18,7 +18,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from fsstore import _runtime
@@ -87,27 +88,41 @@ class _Queue:
         """Have a write wait for its turn."""
         self._begun += 1
         write = _Begun(self._begun, future, changes)
-        self._paths[write.number] = path
+        size, number = write.size, write.number
+        # no call comes between these steps, and so no Ctrl-C
+        self._paths[number] = path
+        self._waiting_bytes += size
         self._waiting.append(write)
-        self._waiting_bytes += write.size
 
     def work_on(self) -> None:
         """See that what waits is carried out: by a pool thread, and by the caller too if too much waits."""
-        with _lock:
-            is_first, self._has_job = not self._has_job, True
-        if is_first:
-            _runtime.submit(self._work, kind="request")
+        try:
+            with _lock:
+                is_first, self._has_job = not self._has_job, True
+            if is_first:
+                _runtime.submit(self._work, kind="request")
+        except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
+            self._has_job = False
+            raise
         if self._waiting_bytes > _WAITING_BYTES:
-            self._work(is_job=False)
+            self._help(lambda: self._waiting_bytes <= _WAITING_BYTES)
 
     def settle(self, path: str | None = None) -> None:
         """Finish what was begun at a path, or anywhere, up to now."""
         with _lock:
             begun = [number for number, other in self._paths.items() if path in (None, other)]
         if begun:
-            self._work(is_job=False)
-            with self._finished:
-                self._finished.wait_for(lambda: self._paths.keys().isdisjoint(begun))
+            self._help(lambda: self._paths.keys().isdisjoint(begun))
+
+    def _help(self, over: Callable[[], bool]) -> None:
+        """Work on what waits, or on the main thread, where Ctrl-C comes between any two steps, have another do it."""
+        work = partial(self._work, is_job=False)
+        if threading.current_thread() is threading.main_thread():
+            _runtime.submit(work, kind="request")
+        else:
+            work()
+        with self._finished:
+            self._finished.wait_for(over)
 
     def _work(self, *, is_job: bool = True) -> None:
         """Carry out what can be; what has to wait for chunks under way is taken by who finishes these."""
