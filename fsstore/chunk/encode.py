@@ -26,7 +26,7 @@ from fsstore.codec.fill import equals_fill, missing_element
 from fsstore.codec.shard_layout import ShardLayout
 from fsstore.kvstore.contract import ReadResult
 
-__all__ = ["ChunkEncoder", "Portions", "Stored", "WriteRequest"]
+__all__ = ["ChunkEncoder", "Portions", "Stored", "WriteRequest", "joined"]
 
 Portions: TypeAlias = Iterator[Sequence[Buffer]]
 Stored: TypeAlias = ReadResult | StoredShard
@@ -60,14 +60,6 @@ class ChunkEncoder:
         if self._model.shard is not None:
             self._entries = ShardEntries(request.maps, request.values.shape, self._model)
             self._entry_placement = Placement(self._entries.plan, request.values)
-
-    def value(self, cell: Cell, old: ReadResult | None) -> Buffer | None:
-        """Return the encoding of a chunk, given what is stored of it unless it is covered; None deletes it."""
-        portions = self.portions(cell, old)
-        if portions is None:
-            return None
-        buffers = list(itertools.chain.from_iterable(portions))
-        return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
     def portions(self, cell: Cell, old: Stored | None) -> Portions | None:
         """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
@@ -170,6 +162,12 @@ class ChunkEncoder:
         if self._elides(chunk, chain):
             return None
         return chain.encode(chunk) if self._elide else chain.encode_all(chunk)
+
+
+def joined(portions: Portions) -> Buffer:
+    """Return an encoding in one piece."""
+    buffers = list(itertools.chain.from_iterable(portions))
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]:

@@ -50,7 +50,7 @@ _TURN_S = 0.005  # that a worker waits for its turn to fetch
 _FEW = 16  # of so many cells, which are large, fetching is reading
 INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
 _WORTH_A_THREAD = 384 * 1024  # bytes of zstd: 0.4 ms, of which waking a worker takes 0.1
-_IN_FLIGHT_BYTES = 48 * 1024 * 1024  # of what is only copied
+_IN_FLIGHT_BYTES = 32 * 1024 * 1024  # of what is only copied
 _WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
 _COPIED_BYTES = 2 * 1024 * 1024  # of a window that the event loop may copy itself
 _WINDOW_COST = 256 * 1024  # bytes that weigh as much as the tasks and requests of a window
@@ -135,7 +135,7 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
         few = cells < threads and (small or waits) and _worth_dividing(request, entries, small=small)
         windows = shard_windows(request, outline, entries, most=most, few=few)
     if waits:
-        done = _runtime.start(_read_waiting(windows, threads, chain.decoded_size, copied=copied))
+        done = _runtime.start(_read_waiting(windows, threads, chain, copied=copied))
     elif joint and queue is not None:
         return queue.add(Planned(made := list(windows), out, _bytes_decoded(made, touched)))
     elif small:
@@ -195,7 +195,7 @@ def _read_window(window: Window, out: Array, queue: ReadQueue | None) -> Future[
     chunks = window.part.chunks
     if chunks.store.driver.features.waits:
         chain = _chain_of(window)
-        waiting = _read_waiting(iter([window]), chunks.workers(chain.working_size), chain.decoded_size)
+        waiting = _read_waiting(iter([window]), chunks.workers(chain.working_size), chain)
         done = _runtime.start(waiting)
     elif queue is not None:
         return queue.add(Planned([window], out, _bytes_decoded([window], _bytes_touched(window))))
@@ -266,7 +266,7 @@ def _sharers(windows: Sequence[Window]) -> int:
 
 
 async def _read_waiting(
-    windows: Iterator[Window], threads: int, chunk_bytes: int, *, copied: bool = False
+    windows: Iterator[Window], threads: int, chain: BoundChain, *, copied: bool = False
 ) -> None:
     """Read windows; small ones that are only copied are put in their place here, others are decoded by `threads`.
 
@@ -289,9 +289,8 @@ async def _read_waiting(
         if again is not None:
             await make(again)
 
-    budget = (
-        _IN_FLIGHT_BYTES if copied else max(threads * chunk_bytes, WINDOW_BYTES - 2 * threads * chunk_bytes)
-    )
+    fewest = threads * chain.decoded_size
+    budget = _IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
     await flow(make, windows, cost=_bytes_of, budget=budget)
 
 

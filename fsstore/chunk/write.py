@@ -104,6 +104,7 @@ def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], objec
     late = _is_late(driver, chunk_bytes)
     each = _memory_of_chunk(model.chain, late=late)
     if driver.features.waits:
+        each += chunk_bytes if model.chain.flat_dtype is not None else 0  # a view, which is copied to be sent
         windows = _batches(changed, _window_size(cells, _WAITING_BYTES // chunk_bytes))
         writer = Writer(driver, threads=chunks.workers(each))
         return _runtime.start(_write_waiting(writer, windows, each, chunks.window(each)), ended=ended)

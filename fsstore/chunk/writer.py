@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fsstore import _runtime
-from fsstore.chunk.encode import ChunkEncoder, Portions, Stored, WriteRequest
+from fsstore.chunk.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
 from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, Plan, chunk_numbers
 from fsstore.chunk.stored_shard import StoredShard
@@ -160,6 +160,7 @@ class Writer:
         if in_part := _in_part(window):
             answers = await self._driver.read_many([Read(key) for key in in_part])
             found = dict(zip(in_part, answers, strict=True))
+            del answers  # what is stored is let go as soon as it is decoded
         writes = await _runtime.offload(self._encode, window, found, kind="compute", limit=self._threads)
         return await self._driver.write_many(writes)
 
@@ -210,19 +211,21 @@ class Writer:
 
     def _encode(self, window: list[Changed], found: dict[str, ReadResult]) -> list[Write]:
         return _runtime.map_blocking(
-            lambda pair: self._encode_chunk(pair, found.get(pair[0])), window, limit=self._threads
+            lambda pair: self._encode_chunk(pair, found.pop(pair[0], None)), window, limit=self._threads
         )
 
     def _encode_chunk(self, changed: Changed, old: ReadResult | None) -> Write:
-        key, changes = changed
-        value, before = None, old
+        (key, changes), condition = changed, _condition(old)
+        value: Buffer | None = None
         try:
             for of, cell in changes:
-                value = of.encoder.value(cell, before)
-                before = _MISSING if value is None else ReadResult("value", value)
+                portions = of.encoder.portions(cell, old)
+                old = None  # which may be large, and is decoded before the first portion
+                value = None if portions is None else joined(portions)
+                old = _MISSING if value is None else ReadResult("value", value)
         except StoreError as error:
             raise self._located(key, error) from error
-        return Write(key, value, _condition(old))
+        return Write(key, value, condition)
 
 
 def _in_part(window: Sequence[Changed]) -> list[str]:

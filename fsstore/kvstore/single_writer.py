@@ -159,23 +159,27 @@ class SingleWriterDriver:
             claims.give(names)
 
     async def _write_all(self, writes: Sequence[Write]) -> list[Stamp]:
-        asked = [place for place, write in enumerate(writes) if write.if_equal != UNKNOWN]
         stamps = dict.fromkeys(range(len(writes)), Stamp(UNKNOWN, now()))
-        doing = list(range(len(writes)))
-        if asked:
-            found = await self.read_many([Read(writes[place].key) for place in asked])
-            refused = {
-                place
-                for place, result in zip(asked, found, strict=True)
-                if writes[place].if_equal != (NO_VALUE if result.state == "missing" else result.generation)
-            }
-            doing = [place for place in doing if place not in refused]
+        refused = await self._refused(writes)
+        doing = [place for place in range(len(writes)) if place not in refused]
         plain = [writes[place]._replace(if_equal=UNKNOWN) for place in doing]
         for place, write, stamp in zip(doing, plain, await self._apply(plain), strict=True):
             known = UNKNOWN if self._coarse else stamp.generation
             known = NO_VALUE if write.value is None else known or digest(write.value)
             stamps[place] = Stamp(known, stamp.time)
         return list(stamps.values())
+
+    async def _refused(self, writes: Sequence[Write]) -> set[int]:
+        """Return the places of writes whose conditions do not hold; what was read for it is let go."""
+        asked = [place for place, write in enumerate(writes) if write.if_equal != UNKNOWN]
+        if not asked:
+            return set()
+        found = await self.read_many([Read(writes[place].key) for place in asked])
+        return {
+            place
+            for place, result in zip(asked, found, strict=True)
+            if writes[place].if_equal != (NO_VALUE if result.state == "missing" else result.generation)
+        }
 
     async def _apply(self, writes: list[Write]) -> list[Stamp]:
         return await self.inner.write_many(writes) if writes else []

@@ -89,7 +89,7 @@ CASES = {
 
 def taken(spec, path, operation, view=WHOLE, cores=2, *disk):
     """Return how many MB a write or read takes beside its array in a process of its own; the disk may be "slow"."""
-    spec = {**spec, "kvstore": {"driver": "file", "path": f"{path}/a/"}}
+    spec = {"kvstore": {"driver": "file", "path": f"{path}/a/"}, **spec}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(spec), operation, view, str(cores), *disk],
         capture_output=True,
@@ -113,6 +113,16 @@ def test_peak_memory(name, tmp_path):
     if view == WHOLE:
         assert taken(spec, tmp_path, "write", INSIDE) < WINDOW_MB
     assert taken(spec, tmp_path, "read", view) < WINDOW_MB
+
+
+@on_linux
+@pytest.mark.parametrize("name", ["raw", "zstd", "small chunks", "v2, filters"])
+def test_peak_memory_over_a_store_that_waits(name, tmp_path):
+    """Nor does it where chunks are under way between the store and its threads."""
+    kvstore = {"driver": "fsspec", "url": f"file://{tmp_path}/a/", "single_writer": True}
+    spec = {**CASES[name][0], "kvstore": kvstore}
+    for operation, view in [("write", WHOLE), ("write", INSIDE), ("read", WHOLE)]:
+        assert taken(spec, tmp_path, operation, view) < WINDOW_MB
 
 
 @on_linux
