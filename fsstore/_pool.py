@@ -37,7 +37,13 @@ class Pool(ThreadPoolExecutor):
             job = super().submit(function, *args, **options)
         except RuntimeError:  # the interpreter exits
             return _done(function, *args, **options)
-        return job if self._threads or not job.cancel() else _done(function, *args, **options)
+        if self._threads:
+            return job
+        self._work_queue.dropped.add(job)
+        if job.cancel():
+            return _done(function, *args, **options)
+        self._work_queue.dropped.discard(job)
+        return job
 
 
 def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFuture[T]:
@@ -58,6 +64,7 @@ class _Jobs:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Any] = SimpleQueue()
         self._idle: list[SimpleQueue[Any]] = []  # where threads wait for one job each, the latest last
+        self.dropped: set[Any] = set()  # who takes one of these would be counted as idle once more than he is
 
     def put(self, job: Any) -> None:
         """Give a job to the thread that became idle last, or keep it for the first that asks."""
@@ -79,6 +86,13 @@ class _Jobs:
 
     def get(self, block: bool = True) -> Any:
         """Return the next job; raise `queue.Empty` if there is none and `block` is not set."""
+        job = self._next(block)
+        while self.dropped and job is not None and job.future in self.dropped:
+            self.dropped.discard(job.future)
+            job = self._next(block)
+        return job
+
+    def _next(self, block: bool) -> Any:
         while True:
             try:
                 return self._jobs.get_nowait()

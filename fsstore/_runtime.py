@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 from fsstore import future as futures
 from fsstore._in_order import InOrder
 from fsstore._pool import Pool
+from fsstore._spread import Spread
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.future import Future
 
@@ -66,7 +67,6 @@ class _State:
 
 _state = _State()
 _worker = threading.local()
-_NOTHING: Any = object()
 
 
 def _reset() -> None:
@@ -294,34 +294,14 @@ def spread(
     and so does cancelling it, which sets `stopped`; calls under way run to their end first.  Then `ended` is called,
     before the future is done: who is called back may wait for what waits for the end.
     """
-    source = iter(items)
-    lock = threading.Lock()
-    stopped = stopped or threading.Event()
-    future = futures.pending(cancel=stopped.set)
-    running = workers
-    failure: list[BaseException] = []
-
-    def draw() -> Any:
-        with lock:
-            return next(source, _NOTHING)
-
-    def work() -> None:
-        nonlocal running
-        try:
-            while not stopped.is_set() and (item := draw()) is not _NOTHING:
-                function(item)
-        except BaseException as error:  # noqa: BLE001  # the future carries it
-            failure.append(error)
-            stopped.set()
-        with lock:
-            last = (running := running - 1) == 0
-        if last:
-            ended()
-            futures.fail(future, failure[0]) if failure else futures.resolve(future, None)
-
-    for _ in range(workers):
-        submit(work, kind=kind)
-    return future
+    job = Spread(function, items, workers, ended, stopped or threading.Event())
+    try:
+        for _ in range(workers):
+            submit(job.work, kind=kind)
+    except BaseException as error:  # Ctrl-C: some may have begun
+        job.give_up(error)
+        raise
+    return job.future
 
 
 async def pause(seconds: float) -> None:

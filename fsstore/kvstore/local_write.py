@@ -152,8 +152,9 @@ class _Publisher:
                     self._threads,
                 )
         self._see_to_few()
-        while self._jobs:
-            self._jobs.pop().result()
+        for job in self._jobs:  # who is interrupted meanwhile waits for all of them at the end
+            job.result()
+        self._jobs.clear()
 
     def _see_to_large(self, one: Staged) -> None:
         try:

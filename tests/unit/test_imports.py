@@ -30,7 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
         "errors _json _pretty registry units dtypes dtype_names url detection foreign_format compression",
-        "_in_order _pool _runtime future promise context cache_pool",
+        "_in_order _pool _spread _runtime future promise context cache_pool",
         "index",
         "constraint divisors chunk_shape domain_merge codec_spec open_mode recheck layout schema",
         "kvstore codec",

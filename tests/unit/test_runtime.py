@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import os
 import threading
 import time
@@ -112,6 +113,32 @@ def test_map_in_order_raises_an_error_in_its_place():
         next(results)
     with pytest.raises(ZeroDivisionError):
         list(_runtime.map_in_order(lambda n: 1 // (n - 40), range(50), kind="io", limit=4))
+
+
+@pytest.mark.parametrize("begun", [0, 1, 3])
+def test_an_interrupted_spread_leaves_nobody_at_work(begun, monkeypatch):
+    """Who is interrupted while he asks for workers waits for those that began; the others never do."""
+    submit, asked, running, ended = _runtime.submit, [], [], []
+
+    def interrupted(work, **how):
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append(submit(work, **how) if len(asked) < begun else work)
+
+    def function(item):
+        running.append(item)
+        time.sleep(0.01)
+        running.remove(item)
+
+    monkeypatch.setattr(_runtime, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _runtime.spread(
+            function, itertools.count(), workers=5, kind="io", ended=lambda: ended.append(list(running))
+        )
+    assert (running, ended) == ([], [[]])
+    for late in asked[begun:]:
+        late()
+    assert (running, ended) == ([], [[]])
 
 
 def test_map_blocking_nests_without_deadlock():
@@ -231,8 +258,13 @@ def test_a_job_for_which_there_is_no_thread_is_not_done_again_later(monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         _runtime.submit(done.append, 1, kind="io", limit=28)
-    _runtime.submit(done.append, 2, kind="io", limit=28).result(10)
-    assert done == [1, 2]
+        _runtime.submit(done.append, 1, kind="io", limit=28)
+    go_on = threading.Event()
+    waiting = [_runtime.submit(go_on.wait, 20, kind="io", limit=28) for _ in range(3)]
+    _runtime.submit(done.append, 2, kind="io", limit=28).result(10)  # by a thread of its own
+    assert done == [1, 1, 2]
+    go_on.set()
+    assert all(each.result(10) for each in waiting)
 
 
 def test_a_job_for_which_no_thread_can_be_added_is_done_by_those_there_are(monkeypatch):
