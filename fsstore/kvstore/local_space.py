@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from typing import TypeAlias
 
 from fsstore import _runtime
 
@@ -25,12 +26,16 @@ _HELD_FILES = 64
 _FLAGS = getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
+_File: TypeAlias = tuple[int, os.stat_result]  # the descriptor, and what it was opened for
+
+
 class _Held:
     """Descriptors of files that are or will be replaced, and how many bytes they are not giving back."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.files: list[tuple[int, int]] = []
+        self.files: list[_File] = []
+        self.open: set[_File] = set()  # also those that a thread is about to close
         self.count = self.size = 0
 
     def reserve(self, size: int) -> bool:
@@ -50,9 +55,10 @@ class _Held:
         """Close what is held, and with that give it back."""
         while self.files:
             with suppress(IndexError):  # another thread took the last one
-                fd, size = self.files.pop()
+                file = fd, before = self.files.pop()
                 os.close(fd)
-                self.release(size)
+                self.open.discard(file)
+                self.release(before.st_size)
 
 
 _held = _Held()
@@ -61,9 +67,10 @@ _held = _Held()
 def _forget() -> None:
     """In a forked child: it shares the descriptors, and what its parent closes is given back when it does too."""
     global _held  # noqa: PLW0603  # a thread that is not there may have held the lock
-    for fd, _ in _held.files:
-        with suppress(OSError):
-            os.close(fd)
+    for fd, before in _held.open:
+        with suppress(OSError):  # a thread may have closed it, and the descriptor be that of another file
+            if os.path.samestat(os.fstat(fd), before):
+                os.close(fd)
     _held = _Held()
 
 
@@ -80,7 +87,9 @@ def hold_space(path: bytes, before: os.stat_result) -> None:
     except OSError:  # too many open files, or it is gone: then it is replaced as it is
         _held.release(before.st_size)
     else:
-        _held.files.append((fd, before.st_size))
+        file = fd, before
+        _held.open.add(file)
+        _held.files.append(file)
 
 
 def give_back() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 import time
 from types import SimpleNamespace
 
@@ -176,3 +177,34 @@ def test_a_forked_child_holds_nothing(tmp_path, later):
     give_back()
     later[-1]()
     wait_for_nothing_held()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_child_forked_while_a_file_is_closed_holds_nothing(tmp_path, later, monkeypatch, when):
+    """Nor does it close what has the descriptor since."""
+    path = os.fsencode(tmp_path / "a")
+    put(tmp_path, "a")
+    hold_space(path, os.stat(path))
+    [(fd, _)] = local_space._held.files
+    reached, go_on = threading.Event(), threading.Event()
+
+    def close(fd):
+        if threading.current_thread() is not threading.main_thread():  # which is that of the child, too
+            if when == "after":
+                os.dup2(other.fileno(), fd)
+            reached.set()
+            assert go_on.wait(20)
+        os.close(fd)
+
+    monkeypatch.setattr(local_space, "os", SimpleNamespace(**{**vars(os), "close": close}))
+    with (tmp_path / "other").open("wb") as other:
+        thread = threading.Thread(target=local_space._held.close)
+        thread.start()
+        assert reached.wait(20)
+        child = os.fork()
+        if child == 0:
+            os._exit(int(os.path.exists(f"/proc/self/fd/{fd}") != (when == "after")))
+        go_on.set()
+        thread.join()
+    assert os.waitpid(child, 0)[1] == 0
