@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 __all__ = [
     "AbortedError",
@@ -56,6 +56,7 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
     "UrlError",
+    "refuse_pickling",
 ]
 
 Made = TypeVar("Made")
@@ -262,3 +263,8 @@ class ResourceExhaustedError(StoreError):
 
 class UnimplementedError(StoreError, NotImplementedError):
     """The driver or store does not support the operation."""
+
+
+def refuse_pickling(self: object) -> NoReturn:
+    """Be the `__reduce__` of what is under way here: in another process, or as a copy, it would be nothing."""
+    raise TypeError(f"cannot pickle 'fsstore.{type(self).__name__}' object")

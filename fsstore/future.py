@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from fsstore.errors import FailedPreconditionError
+from fsstore.errors import FailedPreconditionError, refuse_pickling
 
 __all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "WriteFutures", "make", "ready"]
 
@@ -68,6 +68,7 @@ class Future(Generic[T]):
 
     __slots__ = ("__weakref__", "_hooks", "_state", "_value")
 
+    __reduce__ = refuse_pickling
     _state: int
     _value: Any
     _hooks: _Hooks | None
@@ -144,7 +145,7 @@ class Future(Generic[T]):
         if self._state == PENDING:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
-            self.add_done_callback(lambda _: _wake(loop, waiter))
+            self.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(_wake, waiter))
             try:
                 yield from waiter
             except asyncio.CancelledError:
@@ -319,13 +320,9 @@ def _call(callback: Callable[[Future[Any]], Any], future: Future[Any]) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-    def set_unless_done() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(set_unless_done)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _run_on(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T], future: Future[T]) -> None:
@@ -359,6 +356,7 @@ class WriteFutures:
     """
 
     __slots__ = ("commit", "copy")
+    __reduce__ = refuse_pickling
 
     def __init__(self, commit: Future[None]) -> None:
         self.copy, self.commit = (ready(None) if isinstance(commit, Copied) else commit), commit

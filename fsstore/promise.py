@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from fsstore import future as futures
+from fsstore.errors import refuse_pickling
 from fsstore.future import Future
 
 __all__ = ["Promise"]
@@ -22,6 +23,7 @@ class Promise(Generic[T_contra]):
     """
 
     __slots__ = ("_future",)
+    __reduce__ = refuse_pickling
 
     _future: Future[Any]
 

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 from fsstore import _runtime
 from fsstore import future as futures
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, refuse_pickling
 from fsstore.future import PENDING, Future, make
 from fsstore.kvstore.contract import KvDriver, Read
 from fsstore.kvstore.result import ReadFuture
@@ -32,6 +32,7 @@ class Batch:
     """
 
     __slots__ = ("__weakref__", "_last", "_lock", "_reads", "_starts", "_submitted")
+    __reduce__ = refuse_pickling
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

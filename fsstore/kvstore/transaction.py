@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, refuse_pickling
 from fsstore.future import Future
 from fsstore.kvstore.ledger import Ledger
 
@@ -30,6 +30,7 @@ class Transaction:
     """
 
     __slots__ = ("__weakref__", "ledger")
+    __reduce__ = refuse_pickling
 
     def __init__(self, atomic: bool = False, repeatable_read: bool = False) -> None:
         self.ledger = Ledger(atomic=bool(atomic), repeatable_read=bool(repeatable_read))

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import inspect
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -311,6 +312,25 @@ def test_elements_of_json(name):
     for value in VALUES:
         mine, theirs = (from_json(module, value, name) for module in (fsstore, tensorstore))
         assert mine == theirs, json.dumps(value)
+
+
+UNDER_WAY = {
+    "Future": lambda ts: ts.Future(3),
+    "WriteFutures": lambda ts: array(ts).write(3),
+    "ReadFuture": lambda ts: ts.KvStore.open("memory://").result().read("a"),
+    "Promise": lambda ts: ts.Promise.new()[0],
+    "Batch": lambda ts: ts.Batch(),
+    "Transaction": lambda ts: ts.Transaction(),
+}
+
+
+@pytest.mark.parametrize("make", UNDER_WAY.values(), ids=UNDER_WAY)
+def test_what_is_under_way_is_neither_pickled_nor_copied(make):
+    """It is refused at once, not when it is loaded."""
+    for module in (fsstore, tensorstore):
+        for refused in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=rf"cannot pickle '{module.__name__}\.\w+' object"):
+                refused(make(module))
 
 
 def test_annotations():
