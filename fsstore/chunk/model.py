@@ -28,7 +28,7 @@ class ChunkModel:
 
     `axes` cut the array into chunks as stored (shards, if there are any); `chain` encodes one of them; `bind` gives the
     chain of a chunk of another shape, for grids that vary.  `fill_value` fills what is missing: None where the format
-    has no fill value, which reads as zero (objects: None) and never elides a chunk.
+    has no fill value, which reads as zero (times: NaT, objects: None) and never elides a chunk.
     """
 
     dtype: np.dtype[Any]

@@ -19,8 +19,10 @@ _COMPARED_BYTES = 1 << 20
 
 
 def missing_element(dtype: np.dtype[Any], fill: Any) -> Any:
-    """Return what missing elements are: the fill value; where there is none, zero, and of objects None."""
-    return np.zeros((), dtype)[()] if fill is None and not dtype.hasobject else fill
+    """Return what missing elements are: the fill value; where there is none, zero, of times NaT, of objects None."""
+    if fill is not None or dtype.hasobject:
+        return fill
+    return np.array("NaT", dtype)[()] if dtype.kind in "mM" else np.zeros((), dtype)[()]
 
 
 def equals_fill(chunk: Array, fill: Any) -> bool:

@@ -23,6 +23,7 @@ from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.model import ChunkModel
 from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
 from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.fill import missing_element
 from fsstore.codec.transpose import permutation
 from fsstore.detection import Detection
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError
@@ -183,7 +184,7 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
             axes=tuple(RegularAxis(max(1, size)) for size in sizes),
             keys=KeyEncoding("", known["dimension_separator"], "0"),
             chain=chain,
-            fill_value=field.of(fill, native),
+            fill_value=field.of(missing_element(native, fill), native),
             key_rank=rank,
             component=field.name,
             octets=field.octets,

@@ -24,6 +24,7 @@ from fsstore._json import Json
 from fsstore.chunk.keys import KeyEncoding
 from fsstore.chunk.model import ChunkModel
 from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.fill import missing_element
 from fsstore.codec.vlen import VlenBytesCodec, VlenUtf8Codec
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver
@@ -135,7 +136,7 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
         codec = maker().bind(ChunkSpec(native, chunk, fill))
     else:
         native = native.newbyteorder("<")
-        fill = np.zeros((), native)[()] if fill is None else np.asarray(fill, native)[()]
+        fill = missing_element(native, None) if fill is None else np.asarray(fill, native)[()]
     mask = _mask_json(fill, native) if _fills(driver) else None
     labels = [label or None for label in domain.labels]
     attributes = dict(attributes) or dict(driver.members().get("metadata", {}).get("attributes") or {})
