@@ -14,6 +14,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from fsstore.chunk.allocation import new_array
 from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.place import Placement
@@ -99,9 +101,9 @@ class ChunkEncoder:
         return self._elide and fill is not None and equals_fill(chunk, fill)
 
     def _portions_of_changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Portions:
-        chunk = self._changed(cell, old, chain)
+        portions = chain.portions(self._changed(cell, old, chain), elide=self._elide)
         del old  # which may be as large as the chunk
-        yield from chain.portions(chunk, elide=self._elide)
+        yield from portions
 
     def _changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Array:
         """Return a chunk of which a part is written."""
@@ -177,11 +179,21 @@ def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]
 
 def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
     """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
-    spec, order = chain.chunk, chain.order or tuple(range(len(chain.chunk.shape)))
-    laid_out = new_array(tuple([spec.shape[axis] for axis in order]), spec.dtype)  # as it will be encoded
-    chunk = laid_out.transpose([order.index(axis) for axis in range(len(order))])
+    if data is not None and not chain.decodes_in_place:
+        borrowed = chain.borrow(data)  # before there is memory for the chunk, which may be large
+        chunk = _as_encoded(chain)
+        np.copyto(chunk, borrowed, casting="equiv")
+        return chunk
+    chunk = _as_encoded(chain)
     if data is None:
-        chunk[...] = missing_element(spec.dtype, spec.fill_value)
+        chunk[...] = missing_element(chain.chunk.dtype, chain.chunk.fill_value)
     else:
         chain.decode(data, chunk)
     return chunk
+
+
+def _as_encoded(chain: BoundChain) -> Array:
+    """Return a chunk, whose elements are not set, with the memory order that it will be encoded in."""
+    spec, order = chain.chunk, chain.order or tuple(range(len(chain.chunk.shape)))
+    laid_out = new_array(tuple([spec.shape[axis] for axis in order]), spec.dtype)
+    return laid_out.transpose([order.index(axis) for axis in range(len(order))])

@@ -53,19 +53,21 @@ class BoundArrayCodec(BoundCodec, Protocol):
       and all before them if the codec says `spans_from_start`;
     * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
 
+    Any codec may offer `encode_pieces(data)`, which returns what `encode` would join.
+
     And what is taken to be 1 and 0 of those that say nothing: `effort`, how long it decodes, 1 for as long as zstd, and
     `scratch_size`, how many bytes it takes beside what it is given and what it gives.
     """
 
 
-Decoders: TypeAlias = tuple[Callable[[Any], Any], ...]
+Steps: TypeAlias = tuple[Callable[[Any], Any], ...]
 
 
-def _reversed_decoders(stages: Sequence[BoundCodec]) -> Decoders:
+def _reversed_decoders(stages: Sequence[BoundCodec]) -> Steps:
     return tuple(stage.decode for stage in reversed(stages))
 
 
-def _reversed_borrowers(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Decoders:
+def _reversed_borrowers(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Steps:
     """Return decoders into memory of the thread where codecs can, but not of shards: their parts are decoded there."""
     if getattr(pack, "shard", None) is not None:
         return _reversed_decoders(stages)
@@ -86,9 +88,9 @@ def _borrower(before: BoundCodec, stage: BoundCodec, step: int) -> Callable[[Any
     return decode
 
 
-def _undone(decoders: Decoders, data: Any) -> Any:
-    for decode in decoders:
-        data = decode(data)
+def _through(steps: Steps, data: Any) -> Any:
+    for step in steps:
+        data = step(data)
     return data
 
 
@@ -101,6 +103,7 @@ class BoundChain:
     transpose.  `shard` is the layout of the encoding when the chunk is a shard whose parts can be reached one by one,
     else None; its shapes are those after `order`.  `flat_dtype` is set when the encoding is nothing but the elements in
     C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
+    `decodes_in_place`: `decode` may write into what it is given, and not only copy to it.
     `spans_from_start`: who wants less than a chunk has all before that decoded too.
     `effort` is how long decoding a chunk takes beside copying it, as bytes that zstd decodes meanwhile.
     `working_size` is how much memory a thread takes that decodes or encodes a chunk.
@@ -109,21 +112,22 @@ class BoundChain:
     __slots__ = (
         "_arrays",
         "_borrow_bytes",
-        "_bytes",
         "_decode_array",
         "_decode_into",
         "_decode_joined",
         "_decode_span",
         "_from_array",
         "_names",
+        "_portion",
         "_size",
+        "_steps",
         "_stored",
-        "_to_bytes",
         "_undo_arrays",
         "_undo_bytes",
         "_verify",
         "_view",
         "chunk",
+        "decodes_in_place",
         "effort",
         "encoded_size",
         "flat_dtype",
@@ -144,11 +148,14 @@ class BoundChain:
     ) -> None:
         self.chunk, self._names = chunk, tuple(names)
         self._arrays = tuple(stage.encode for stage in arrays)
-        self._bytes = tuple(stage.encode for stage in stages)
+        steps = (*arrays, pack, *stages)
+        self._steps = tuple(step.encode for step in steps)
+        in_pieces = getattr(steps[-1], "encode_pieces", lambda data: [steps[-1].encode(data)])
+        self._portion = (*self._steps[:-1], in_pieces)
         self._undo_arrays = _reversed_decoders(arrays)
         self._undo_bytes = _reversed_decoders(stages)
         self._borrow_bytes = _reversed_borrowers(pack, stages)
-        self._to_bytes, self._from_array = pack.encode, pack.decode
+        self._from_array = pack.decode
         encoded = (stages[-1] if stages else pack).encoded
         self.encoded_size: int | None = encoded.size if isinstance(encoded, ByteSpec) else None
         self.order = _order(chunk, arrays)
@@ -167,8 +174,9 @@ class BoundChain:
         self.effort: float = self._size * sum([getattr(stage, "effort", 1) for stage in stages])
         if self.shard is not None:
             self.effort += self.shard.count * self.shard.inner.effort
-        self.working_size = working_size(chunk, (*arrays, pack, *stages))
+        self.working_size = working_size(chunk, steps)
         self._find_fast_ways(stages)
+        self.decodes_in_place = self._decode_into is not None or self._decode_array is not None
 
     def _find_fast_ways(self, stages: Sequence[BoundCodec]) -> None:
         """Set the ways of the first bytes codec, the last to be undone, into memory that is there already."""
@@ -225,13 +233,13 @@ class BoundChain:
             error.blame(name)
 
     def _decode_new(self, data: Any) -> Array:
-        array: Array = _undone(self._undo_arrays, self._from_array(_undone(self._undo_bytes, data)))
+        array: Array = _through(self._undo_arrays, self._from_array(_through(self._undo_bytes, data)))
         return array
 
     def _decode_placed(self, data: Any, out: Array) -> Array:
         """Decode through a codec that places its own parts in the destination (shards)."""
         assert self._decode_array is not None
-        self._decode_array(_undone(self._undo_bytes, data), out.transpose(self.order))
+        self._decode_array(_through(self._undo_bytes, data), out.transpose(self.order))
         return out
 
     def _decode_direct(self, data: Any, out: Array) -> bool:
@@ -241,7 +249,7 @@ class BoundChain:
 
     def _inflate(self, data: Any, view: Array, span: Span | None = None) -> bool:
         """Decompress into an array that is contiguous and shaped as the encoding is."""
-        data = _undone(self._borrow_bytes[:-1], data)
+        data = _through(self._borrow_bytes[:-1], data)
         flat = view.reshape(-1)
         octets = flat.view(np.uint8)
         if span is None:
@@ -282,8 +290,8 @@ class BoundChain:
             array = self._shaped(scratch(self._size), ())
             array = array if self._inflate(data, array, span) else None
         if array is None:
-            array = self._view(_undone(self._borrow_bytes, data))
-        undone: Array = _undone(self._undo_arrays, array)
+            array = self._view(_through(self._borrow_bytes, data))
+        undone: Array = _through(self._undo_arrays, array)
         return undone
 
     def borrow_run(self, parts: Sequence[Any] | Array) -> Array | None:
@@ -314,7 +322,7 @@ class BoundChain:
                 return parts if parts.shape[1] == self._size else None
             parts = [memoryview(row) for row in parts]
         if outer := self._undo_bytes[:-1]:
-            parts = [_undone(outer, part) for part in parts]
+            parts = [_through(outer, part) for part in parts]
         octets = scratch(len(parts) * self._size)
         return octets if self._decode_joined(parts, octets) else None
 
@@ -331,13 +339,7 @@ class BoundChain:
         `array` has the shape and dtype of the chunk, any strides and byte order.  The result may be a view of
         `array`: who keeps it longer than the array stays unchanged copies it.
         """
-        data: Any = array
-        for step in self._arrays:
-            data = step(data)
-        data = self._to_bytes(data)
-        for step in self._bytes:
-            data = step(data)
-        return data  # type: ignore[no-any-return]  # the last stage gives a buffer
+        return _through(self._steps, array)  # type: ignore[no-any-return]  # the last stage gives a buffer
 
     def encode_all(self, array: Array) -> Buffer:
         """Return the encoding with every part of a shard stored, also those that equal the fill value."""
@@ -350,12 +352,14 @@ class BoundChain:
 
         Parts of a shard that equal the fill value are stored unless `elide`.
         """
-        if self.shard is None:
-            yield [self.encode(array)]
-            return
         data: Any = array
-        for step in self._arrays:
-            data = step(data)
+        del array  # and so what becomes of it step by step, unless the caller keeps it: it may be large
+        if self.shard is None:
+            for step in self._portion:
+                data = step(data)
+            yield data
+            return
+        data = _through(self._arrays, data)
         yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
 
     @property

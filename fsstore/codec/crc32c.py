@@ -11,7 +11,7 @@ import numpy as np
 
 from fsstore._json import Json
 from fsstore.codec.configuration import Members, Options, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long, too_short
 from fsstore.errors import DataLossError, StoreError
 
@@ -44,7 +44,11 @@ class BoundCrc32c:
 
     def encode(self, data: Any) -> bytes:
         """Return `data` and its checksum."""
-        return b"".join((data, checksum(data).to_bytes(4, "little")))
+        return b"".join(self.encode_pieces(data))
+
+    def encode_pieces(self, data: Any) -> list[Buffer]:
+        """Return `data` and its checksum, not joined."""
+        return [data, checksum(data).to_bytes(4, "little")]
 
     def decode(self, data: Any) -> memoryview:
         """Return a view of `data` without its checksum, which must be right."""

@@ -75,15 +75,17 @@ class BoundDeflate:
         self._fast = _fast(framing) if decoded.size and framing != "raw" else None
         self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
 
-    def encode(self, data: Any) -> Buffer:
-        """Return `data` compressed, piece by piece: the library would keep the pieces of all of it and join them."""
+    def encode(self, data: Any) -> bytes:
+        """Return `data` compressed."""
+        return b"".join(self.encode_pieces(data))
+
+    def encode_pieces(self, data: Any) -> list[Buffer]:
+        """Return `data` compressed, in pieces: the library would join those of all of it, and take twice the memory."""
         stream = _library().compressobj(self._level, zlib.DEFLATED, self._window)
         view = memoryview(data).cast("B")
-        out = bytearray()
-        for begin in range(0, len(view), _PIECE_BYTES):
-            out += stream.compress(view[begin : begin + _PIECE_BYTES])
-        out += stream.flush()
-        return out
+        begins = range(0, len(view), _PIECE_BYTES)
+        pieces = [stream.compress(view[begin : begin + _PIECE_BYTES]) for begin in begins]
+        return [*filter(None, pieces), stream.flush()]
 
     def decode(self, data: Any) -> Any:
         """Return the bytes inflated."""

@@ -14,7 +14,7 @@ import numpy as np
 
 __all__ = ["scratch"]
 
-_KEPT_BYTES = 16 << 20  # larger memory is given back
+_KEPT_BYTES = 8 << 20  # larger memory is given back
 
 
 class _Kept(threading.local):

@@ -74,6 +74,7 @@ CASES = {
     "raw": (zarr3([128] * 3, BYTES), WHOLE),
     "zstd": (zarr3([128] * 3, BYTES, ZSTD), WHOLE),
     "gzip, chunks of 16 MB": (zarr3([128, 256, 256], BYTES, GZIP), WHOLE),
+    "zstd and crc32c, chunks of 16 MB": (zarr3([128, 256, 256], BYTES, ZSTD, CRC32C), WHOLE),
     "small chunks": (zarr3([64] * 3, BYTES, ZSTD), WHOLE),
     "raw shards": (zarr3([256] * 3, sharding([16] * 3, BYTES)), WHOLE),
     "one raw shard": (zarr3([256, 512, 512], sharding([32] * 3, BYTES)), WHOLE),
@@ -116,7 +117,9 @@ def test_peak_memory(name, tmp_path):
 
 
 @on_linux
-@pytest.mark.parametrize("name", ["raw", "zstd", "small chunks", "v2, filters"])
+@pytest.mark.parametrize(
+    "name", ["raw", "zstd", "zstd and crc32c, chunks of 16 MB", "small chunks", "v2, filters"]
+)
 def test_peak_memory_over_a_store_that_waits(name, tmp_path):
     """Nor does it where chunks are under way between the store and its threads."""
     kvstore = {"driver": "fsspec", "url": f"file://{tmp_path}/a/", "single_writer": True}
@@ -138,6 +141,14 @@ def test_peak_memory_over_a_slow_disk(tmp_path):
 def test_peak_memory_of_large_chunks(codecs, tmp_path):
     """Chunks of which one takes the window are worked on one after the other, however many cores there are."""
     spec = zarr3([256, 256, 256], TRANSPOSE, BYTES, *codecs)  # 32 MB
+    for operation, where in [("write", WHOLE), ("write", INSIDE), ("read", WHOLE)]:
+        assert taken(spec, tmp_path, operation, where, cores=8) < WINDOW_MB + 32
+
+
+@on_linux
+def test_peak_memory_of_large_filtered_chunks(tmp_path):
+    """Nor do steps keep what they were given: there are five, of 16 MB each."""
+    spec = zarr2(filters=[DELTA, SHUFFLE], chunks=[128, 256, 256])
     for operation, where in [("write", WHOLE), ("write", INSIDE), ("read", WHOLE)]:
         assert taken(spec, tmp_path, operation, where, cores=8) < WINDOW_MB + 32
 
