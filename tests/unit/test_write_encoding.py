@@ -250,6 +250,28 @@ def test_equal_to_the_fill_value(chunk, fill, same):
         assert rows_equal_fill(rows, value).tolist() == [same, same]
 
 
+def test_a_request_of_some_chunks_is_encoded_by_several_threads(tmp_path, monkeypatch):
+    """Two threads meet while they encode chunks of which a part is written."""
+    monkeypatch.setattr(_runtime, "core_count", lambda: 2)
+    together = threading.Barrier(2, timeout=30)
+    encode, first = BoundZstd.encode, iter(())
+
+    def meet(self, chunk):
+        if next(first, False):
+            together.wait()
+        return encode(self, chunk)
+
+    monkeypatch.setattr(BoundZstd, "encode", meet)
+    array = created(tmp_path, [1024, 1024], [256, 256], [BYTES, ZSTD])
+    values = np.arange(1024 * 1024, dtype="u4").astype("u2").reshape(1024, 1024)
+    array.write(values).result()
+    first = iter([True] * 2)
+    array[10:900, 10:900].write(7).result()
+    assert next(first, None) is None
+    values[10:900, 10:900] = 7
+    np.testing.assert_array_equal(array.read().result(), values)
+
+
 def test_a_few_small_chunks_are_one_window(tmp_path, monkeypatch):
     """Chunks of a small request are read together and written together."""
     array = created(tmp_path, [256, 256], [64, 64], [BYTES, ZSTD])
