@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 from fsstore import future as futures
 from fsstore._in_order import InOrder
 from fsstore._pool import Pool
-from fsstore._spread import Spread
+from fsstore._spread import End, Spread
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.future import Future
 
@@ -154,13 +154,12 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise FailedPreconditionError("a store declared that it never waits, but its coroutine suspended")
 
 
-def start(
-    coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: Callable[[], object] = bool
-) -> Future[T]:
+def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: End | None = None) -> Future[T]:
     """Begin a coroutine and return its future: on the loop if it waits, otherwise here and at once.
 
     `ended` is called on the loop when nothing of the coroutine runs any more, also some time after it was cancelled.
     """
+    ended = ended or End()
     if not waits:
         try:
             return futures.ready(drive(coroutine))
@@ -173,6 +172,14 @@ def start(
         coroutine.close()
         ended()
         return futures.failed(error)
+    _start_on(target, coroutine, future, ended)
+    return future
+
+
+def _start_on(
+    target: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: Future[Any], ended: End
+) -> None:
+    waiting = [coroutine]
 
     async def run() -> None:
         try:
@@ -186,6 +193,9 @@ def start(
             ended()
 
     def begin() -> None:
+        if not waiting:
+            return
+        waiting.clear()
         if future.done():
             coroutine.close()
             ended()
@@ -193,8 +203,13 @@ def start(
         task = target.create_task(run())
         futures.on_cancel(future, lambda: target.call_soon_threadsafe(task.cancel))
 
-    target.call_soon_threadsafe(begin)
-    return future
+    try:
+        ended.is_due = True
+        target.call_soon_threadsafe(begin)
+    except BaseException:  # Ctrl-C: it may have begun
+        future.cancel()
+        target.call_soon_threadsafe(begin)
+        raise
 
 
 class MayWait(Exception):
@@ -285,7 +300,7 @@ def spread(
     *,
     workers: int,
     kind: PoolKind = "compute",
-    ended: Callable[[], object] = bool,
+    ended: End | None = None,
     stopped: threading.Event | None = None,
 ) -> Future[None]:
     """Call `function` with each of `items` on pool threads; the future is done when all are.
@@ -294,8 +309,10 @@ def spread(
     and so does cancelling it, which sets `stopped`; calls under way run to their end first.  Then `ended` is called,
     before the future is done: who is called back may wait for what waits for the end.
     """
+    ended = ended or End()
     job = Spread(function, items, workers, ended, stopped or threading.Event())
     try:
+        ended.is_due = True
         for _ in range(workers):
             submit(job.work, kind=kind)
     except BaseException as error:  # Ctrl-C: some may have begun

@@ -11,11 +11,24 @@ from typing import Any, Generic, TypeVar
 from fsstore import future as futures
 from fsstore.future import Future
 
-__all__ = ["Spread"]
+__all__ = ["End", "Spread"]
 
 S = TypeVar("S")
 
 _NOTHING: Any = object()
+
+
+class End:
+    """What is called when nothing of a piece of work goes on any more; `is_due` from when that is sure to come."""
+
+    __slots__ = ("_ended", "is_due")
+
+    def __init__(self, ended: Callable[[], object] = bool) -> None:
+        self._ended, self.is_due = ended, False
+
+    def __call__(self) -> None:
+        """Say so; it may be said again."""
+        self._ended()
 
 
 class Spread(Generic[S]):
@@ -30,7 +43,7 @@ class Spread(Generic[S]):
         function: Callable[[S], Any],
         items: Iterable[S],
         workers: int,
-        ended: Callable[[], object],
+        ended: End,
         stopped: threading.Event,
     ) -> None:
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped

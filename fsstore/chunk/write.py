@@ -9,11 +9,12 @@ store can do that (`write_late`).  What is small and waits for a disk is written
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from fsstore import _runtime
+from fsstore._spread import End
 from fsstore.chunk.chunks import WINDOW_BYTES
 from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.flow import flow
@@ -58,7 +59,7 @@ def write(request: WriteRequest) -> Future[Any]:
     )
 
 
-def _ending(future: Future[Any], ended: Callable[[], object]) -> Future[Any]:
+def _ending(future: Future[Any], ended: End) -> Future[Any]:
     future.add_done_callback(lambda _: ended())
     return future
 
@@ -92,7 +93,7 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
-def _write_apart(request: WriteRequest, outline: Plan, ended: Callable[[], object]) -> Future[Any]:
+def _write_apart(request: WriteRequest, outline: Plan, ended: End) -> Future[Any]:
     """Write on threads, or on the event loop."""
     chunks = request.chunks
     model, driver = chunks.model, chunks.store.driver

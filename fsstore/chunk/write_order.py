@@ -15,10 +15,12 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fsstore import _runtime
 from fsstore import future as futures
+from fsstore._spread import End
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.plan import Plan, chunk_numbers
 from fsstore.future import Future
@@ -103,14 +105,14 @@ def before(store: KvPrefix, chunks_of: Callable[[], _Chunks]) -> set[Future[None
         return set().union(*[place.before(chunks) for place in places])
 
 
-def in_order(
-    store: KvPrefix, chunks: _Chunks, begin: Callable[[Callable[[], object]], Future[None]]
-) -> Future[None]:
+def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[End], Future[None]]) -> Future[None]:
     """Begin a write when those before it that touch its chunks are over.
 
-    `begin` gets what is to be called when nothing of it is written any more.
+    `begin` gets what is to be called when nothing of it is written any more.  Ctrl-C may come at any moment: a write
+    that has begun keeps its place until it is over, and one that has not until those before it are.
     """
     end: Future[None] = futures.pending()
+    turn, earlier = [begin], set[Future[None]]()
 
     def leave() -> None:
         with _lock:
@@ -120,21 +122,26 @@ def in_order(
                     del _places[store]
         futures.resolve(end, None)
 
+    ending = End(leave)
+
     def begin_mine() -> Future[None]:
         try:
-            return begin(leave)
+            return turn.pop()(ending)
         except BaseException:
-            leave()
+            if not ending.is_due:
+                leave()
             raise
 
     try:
         with _lock:
             place = _places.setdefault(store, _Place())
-            earlier = set().union(*[each.before(chunks) for each in _places_of(store)])
+            earlier.update(*[each.before(chunks) for each in _places_of(store)])
             place.enter(end, chunks)
         return after(earlier, begin_mine, dropped=leave) if earlier else begin_mine()
-    except BaseException:  # Ctrl-C anywhere: nobody waits for a write that is not begun
-        leave()
+    except BaseException:
+        with suppress(IndexError):  # it has begun
+            turn.pop()
+            after(earlier, begin_mine, dropped=leave).cancel() if earlier else leave()
         raise
 
 
@@ -176,7 +183,7 @@ def in_turn(
     """
     turns = _turns(store)
 
-    def run_now(ended: Callable[[], object]) -> Future[Any]:
+    def run_now(ended: End) -> Future[Any]:
         async def run() -> Any:
             try:
                 await checked
@@ -190,7 +197,7 @@ def in_turn(
     if writes:
         return in_order(turns, None, run_now)
     earlier = before(turns, lambda: None)
-    return after(earlier, lambda: run_now(bool)) if earlier else run_now(bool)
+    return after(earlier, lambda: run_now(End())) if earlier else run_now(End())
 
 
 def _turns(store: KvPrefix) -> KvPrefix:

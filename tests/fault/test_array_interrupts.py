@@ -1,24 +1,33 @@
 """Ctrl-C at every moment at which small reads and writes of arrays are made together: what was begun has an end."""
 
 import gc
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore import _pool, _runtime
+from fsstore import _pool, _runtime, _spread
 from fsstore import future as futures
-from fsstore.chunk import joint, joint_write
+from fsstore.chunk import joint, joint_write, write_order
 from fsstore.kvstore.contract import Features
-from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from tests.fault import test_interrupts
-from tests.fault.test_interrupts import interrupted
+from tests.fault.test_interrupts import eventually, interrupted
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 PLACES = (joint.__file__, joint_write.__file__, futures.__file__, _runtime.__file__, _pool.__file__)
 VALUES = np.arange(1, 9, dtype="<i4")
+
+
+@pytest.fixture(autouse=True)
+def own_pools(monkeypatch):
+    """Leave other tests their threads: after Ctrl-C within `submit` a pool may count one that is idle too many."""
+    monkeypatch.setattr(_runtime._state, "pools", {})
 
 
 def array():
@@ -77,3 +86,69 @@ def test_joint_reads(monkeypatch, count):
             assert error is not None or read.result().tolist() == [VALUES[number % 8]]
         begin()
     gc.collect()  # coroutines that were never begun are reported here, not after the last test
+
+
+class Slow(MemoryDriver):
+    """Memory in which what is written with a one is written late: when `go_on` is set, and somewhat later."""
+
+    def __init__(self, *, waits):
+        super().__init__()
+        self._features = Features(waits=waits, create_only=True, conditional_write=True)
+        self.go_on, self.under_way = threading.Event(), []
+
+    async def write_many(self, writes):
+        """Write, perhaps late."""
+        self.under_way.append(writes)
+        try:
+            if any(bytes(one.value[:1]) == b"\1" for one in writes):
+                await _runtime.offload(self.go_on.wait, 20)
+                await _runtime.pause(0.004)
+            return await super().write_many(writes)
+        finally:
+            self.under_way.remove(writes)
+
+
+ORDER_PLACES = (
+    str(Path(joint.__file__).with_name("write")),  # and what begins so
+    *(futures.__file__, _runtime.__file__, _spread.__file__),
+)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["near", "far"])
+@pytest.mark.parametrize("behind", [False, True], ids=["first", "behind"])
+def test_the_order_of_writes(monkeypatch, waits, behind):
+    """What is begun after a write that was interrupted comes after it, and after what came before it."""
+    monkeypatch.setattr(test_interrupts, "PLACES", ORDER_PLACES)
+    driver = Slow(waits=waits)
+
+    async def opened(self, opening):
+        return driver
+
+    monkeypatch.setattr(MemoryKind, "open", opened)
+    metadata = {
+        "shape": [1 << 19],
+        "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1 << 18]}},
+        "codecs": [{"name": "bytes"}],
+    }
+    store = ts.open({"driver": "zarr3", "metadata": metadata}, kvstore="memory://o/", create=True).result()
+
+    def begin():
+        if behind:
+            driver.go_on.clear()
+            store.write(1)
+        else:
+            driver.go_on.set()
+
+    begin()
+    for _ in interrupted(lambda: store.write(2 if behind else 1)):
+        last = store.write(3)
+        with suppress(TimeoutError):
+            last.commit.result(timeout=0.004)
+        driver.go_on.set()
+        last.result(timeout=20)
+        assert eventually(lambda: not driver.under_way and not write_order._places)
+        assert (store.read().result() == 3).all()
+        begin()
+    driver.go_on.set()
+    assert eventually(lambda: not write_order._places)

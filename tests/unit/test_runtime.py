@@ -13,6 +13,7 @@ from concurrent.futures import Future as ThreadFuture
 import pytest
 
 from fsstore import _runtime, errors
+from fsstore._spread import End
 
 
 async def _double(value):
@@ -133,7 +134,7 @@ def test_an_interrupted_spread_leaves_nobody_at_work(begun, monkeypatch):
     monkeypatch.setattr(_runtime, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _runtime.spread(
-            function, itertools.count(), workers=5, kind="io", ended=lambda: ended.append(list(running))
+            function, itertools.count(), workers=5, kind="io", ended=End(lambda: ended.append(list(running)))
         )
     assert (running, ended) == ([], [[]])
     for late in asked[begun:]:

@@ -16,6 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import fsstore
 from fsstore import KvStore, _runtime
+from fsstore._spread import End
 from fsstore.chunk import write_order
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract import Features, Write
@@ -343,7 +344,7 @@ def test_threads_beside_one_that_failed_are_waited_for(monkeypatch):
     monkeypatch.setattr(ObstoreEngine, "_write", write)
     engine = ObstoreEngine(lambda *_: None, shown="near://", features=Features(waits=True))
     writes = [Write("good", b""), Write("bad", b"")]
-    future = _runtime.start(engine.write_many(writes), ended=ended.set)
+    future = _runtime.start(engine.write_many(writes), ended=End(ended.set))
     assert not ended.wait(0.2)
     go_on.set()
     with pytest.raises(StoreError, match="refused"):
@@ -381,6 +382,7 @@ def test_an_interrupted_write_is_not_waited_for(gate, monkeypatch):
     assert gate.reached.wait(10)
 
     def interrupted(*_, **__):
+        patch.undo()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
