@@ -26,6 +26,7 @@ __all__ = [
     "ResourceNames",
     "ResourceRef",
     "bind_resource",
+    "context_of",
     "is_default",
     "parse_resource",
 ]
@@ -194,6 +195,8 @@ class Context:
 
     def __init__(self, spec: Any = None, parent: Context | None = None, *, json: Any = None) -> None:
         spec = json if spec is None else spec
+        if not isinstance(parent, Context | None):
+            raise TypeError(f"parent must be a Context, not {type(parent).__name__}")
         self._spec: ContextSpec | None = None if spec is None else ContextSpec(spec)
         if parent is None and self._spec is not None:
             parent = Context()
@@ -264,6 +267,15 @@ class Context:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle spec, parent and the resources made; resources pickled together stay shared."""
         return _unpickle_context, (self._spec, self._parent, dict(self._made))
+
+
+def context_of(context: Any) -> Context:
+    """Return an argument as a context: one, what describes one, or None for a new one."""
+    if isinstance(context, Context):
+        return context
+    if context is not None and not isinstance(context, ContextSpec | Mapping):
+        raise TypeError(f"context must be a Context or a description of one, not {type(context).__name__}")
+    return Context(context)
 
 
 def _unpickle_context(

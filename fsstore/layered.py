@@ -11,13 +11,14 @@ from typing import Any
 
 from fsstore import _runtime
 from fsstore.constraint import braced
-from fsstore.context import Context
+from fsstore.context import Context, context_of
 from fsstore.driver.contract import OpenArray, Opening
 from fsstore.dtypes import dtype_of
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap, d
 from fsstore.index.transform import identity
-from fsstore.open_mode import OpenMode
+from fsstore.kvstore.transaction import check_transaction
+from fsstore.open_mode import OpenMode, as_flag
 from fsstore.schema import Schema
 from fsstore.spec import Spec
 from fsstore.store import TensorStore
@@ -51,7 +52,8 @@ def overlay(
     unknown = sorted(set(constraints) - _CONSTRAINTS)
     if unknown:
         raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
-    context = context or Context()
+    check_transaction(transaction)
+    read, write, context = as_flag("read", read), as_flag("write", write), context_of(context)
     checked = [_checked(each) for each in layers]
     bound = tuple(each.bound(context) if isinstance(each, Spec) else each for each in checked)
     opening = Opening(
@@ -64,7 +66,7 @@ def overlay(
         transaction=transaction,
     )
     opened = _runtime.call(KIND.open(opening), waits=False)
-    readable, writable = bool(read) or not write, bool(write) or not read
+    readable, writable = read or not write, write or not read
     opened.driver.readable, opened.driver.writable = readable, writable
     return TensorStore._of(opened, readable=readable, writable=writable)
 
@@ -76,7 +78,7 @@ def _checked(layer: Any) -> _Layer:
 
 
 def _placed(layer: _Layer, number: int, place: Callable[[_Layer, IndexDomain], _Layer]) -> _Layer:
-    domain = _checked(layer).domain
+    domain = layer.domain
     if domain is None:
         raise StoreError(f"Layer {number}: Domain must be specified")
     return place(layer, domain)
@@ -90,7 +92,7 @@ def stack(layers: Iterable[_Layer], axis: int = 0, **options: Any) -> TensorStor
     array([[1, 2],
            [3, 4]])
     """
-    listed = list(layers)
+    listed, axis = list(map(_checked, layers)), index(axis)
     if not listed:
         raise StoreError("At least one layer must be specified for stack")
 
@@ -122,7 +124,7 @@ def concat(layers: Iterable[_Layer], axis: int | str, **options: Any) -> TensorS
     >>> concat([ts.array([1, 2]), ts.array([3])], axis=0).read().result()
     array([1, 2, 3])
     """
-    listed = list(layers)
+    listed = list(map(_checked, layers))
     if not listed:
         raise StoreError("At least one layer must be specified for concat")
     at = _axis_of(listed, axis)
@@ -144,7 +146,7 @@ def concat(layers: Iterable[_Layer], axis: int | str, **options: Any) -> TensorS
 
 def _axis_of(layers: list[_Layer], axis: int | str) -> int:
     if not isinstance(axis, str):
-        rank = layers[0].rank
+        axis, rank = index(axis), layers[0].rank
         return axis if rank is None else _normal(axis, rank)
     seen: tuple[str, ...] = ()
     for layer in layers:

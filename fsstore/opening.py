@@ -7,11 +7,12 @@ from typing import Any
 
 from fsstore import _runtime
 from fsstore._json import quote
-from fsstore.context import Context, ContextResource
+from fsstore.context import Context, ContextResource, context_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, Opening
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.future import Future
 from fsstore.kvstore.opened import OpenKv, open_bound, opening_waits
+from fsstore.kvstore.transaction import check_transaction
 from fsstore.open_mode import as_flag
 from fsstore.spec import Spec
 from fsstore.spec_options import OPEN_OPTIONS, apply_options, constrained_base
@@ -43,11 +44,10 @@ def open(  # noqa: A001  # TensorStore's name
     unknown = sorted(set(options) - OPEN_OPTIONS)
     if unknown:
         raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}")
-    if context is not None and not isinstance(context, Context):
-        context = Context(context)
+    check_transaction(transaction)
     if transaction is None:
         transaction = _transaction_of(options.get("kvstore"))
-    bound = apply_options(Spec(spec), options).bound(context or Context())
+    bound = apply_options(Spec(spec), options).bound(context_of(context))
     read, write = as_flag("read", read), as_flag("write", write)
     readable, writable = read or not write, write or not read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsstore.context import Context
+from fsstore.context import context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec import KvSpec
 from fsstore.kvstore.spec_parse import kv_spec, live_spec
@@ -57,7 +57,7 @@ def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
         spec = written_down(spec)
     context = given.get("context")
     if context is not None:
-        spec = spec.bound(context if isinstance(context, Context) else Context(context))
+        spec = spec.bound(context_of(context))
     return spec
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore.context import Context
+from fsstore.context import Context, context_of
 from fsstore.errors import UnimplementedError
+from fsstore.kvstore.transaction import check_transaction
 
 __all__ = ["VirtualChunkedReadParameters", "VirtualChunkedWriteParameters", "virtual_chunked"]
 
@@ -57,10 +58,11 @@ def virtual_chunked(
     from fsstore.driver.virtual_chunked import opened_functions
     from fsstore.store import TensorStore
 
+    check_transaction(transaction)
     if transaction is not None:
         raise UnimplementedError('"virtual_chunked" driver does not support transactions')
     return TensorStore._of(
         opened_functions(
-            read_function, write_function, loop, context=context or Context(), constraints=constraints
+            read_function, write_function, loop, context=context_of(context), constraints=constraints
         )
     )

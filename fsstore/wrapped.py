@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.context import Context
+from fsstore.context import Context, context_of
 from fsstore.driver.contract import OpenArray
 from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import StoreError
@@ -38,15 +38,14 @@ def array(
     from fsstore.driver.array import InMemoryDriver
 
     native = None if dtype is None else dtype_of(dtype).numpy_dtype
-    if copy is None and not isinstance(array, np.ndarray):
-        copy = True
+    if copy is not None or not isinstance(array, np.ndarray):
+        copy = copy is None or as_flag("copy", copy)
     values = np.array(array, dtype=native, copy=copy)
     if dtype is None:
         dtype = "json" if values.dtype == np.dtype(object) else values.dtype
     if as_flag("write", write) and not values.flags.writeable and copy is not False:
         values = values.copy()
-    context = context or Context()
-    resources = {"data_copy_concurrency": context["data_copy_concurrency"]}
+    resources = {"data_copy_concurrency": context_of(context)["data_copy_concurrency"]}
     driver = InMemoryDriver(values, dtype_of(dtype), resources)
     if write and not driver.writable:
         raise StoreError("the array is read-only")

@@ -13,7 +13,7 @@ from typing import Any
 
 from fsstore import _runtime
 from fsstore._json import dumps, quote
-from fsstore.context import Context
+from fsstore.context import Context, context_of
 from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
@@ -154,9 +154,7 @@ def open_group(source: Any, context: Any = None, *, consolidated: bool = True) -
 
     A dictionary that is neither a spec nor holds values is the JSON of a reference set.
     """
-    if not isinstance(context, Context):
-        context = Context(context)
-    return _runtime.call(_open(_store_spec(source), context, consolidated=consolidated))
+    return _runtime.call(_open(_store_spec(source), context_of(context), consolidated=consolidated))
 
 
 def _store_spec(source: Any) -> KvSpec:

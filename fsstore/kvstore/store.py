@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore._pretty import pretty
-from fsstore.context import Context
+from fsstore.context import Context, context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.future import Future
 from fsstore.kvstore import contract, result
@@ -26,7 +26,7 @@ from fsstore.kvstore.opened import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
 from fsstore.kvstore.spec import KvSpec, join_path
 from fsstore.kvstore.spec_parse import kv_spec
-from fsstore.kvstore.transaction import Transaction, check_rebinding
+from fsstore.kvstore.transaction import Transaction, check_rebinding, check_transaction
 from fsstore.kvstore.transactional import TransactionalDriver
 from fsstore.kvstore.write_queue import queued
 
@@ -84,8 +84,9 @@ class KvStore:
         `single_writer` promises of a live object that nobody but this process writes to it: then conditions can be
         checked here, and parts of chunks be written.
         """
+        check_transaction(transaction)
         parsed = kv_spec(spec, single_writer=single_writer)
-        opening = _open_store(parsed, Context() if context is None else context, transaction)
+        opening = _open_store(parsed, context_of(context), transaction)
         return _runtime.start(opening, waits=opening_waits(parsed))
 
     @property

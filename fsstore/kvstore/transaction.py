@@ -8,8 +8,9 @@ from typing import Self
 from fsstore.errors import StoreError, refuse_pickling
 from fsstore.future import Future
 from fsstore.kvstore.ledger import Ledger
+from fsstore.open_mode import as_flag
 
-__all__ = ["Transaction", "check_rebinding"]
+__all__ = ["Transaction", "check_rebinding", "check_transaction"]
 
 
 class Transaction:
@@ -33,7 +34,9 @@ class Transaction:
     __reduce__ = refuse_pickling
 
     def __init__(self, atomic: bool = False, repeatable_read: bool = False) -> None:
-        self.ledger = Ledger(atomic=bool(atomic), repeatable_read=bool(repeatable_read))
+        self.ledger = Ledger(
+            atomic=as_flag("atomic", atomic), repeatable_read=as_flag("repeatable_read", repeatable_read)
+        )
 
     @property
     def atomic(self) -> bool:
@@ -103,9 +106,14 @@ class Transaction:
             self.abort()
 
 
+def check_transaction(transaction: object) -> None:
+    """Raise unless an argument is a transaction, or None."""
+    if transaction is not None and not isinstance(transaction, Transaction):
+        raise TypeError(f"transaction must be a Transaction or None, not {type(transaction).__name__}")
+
+
 def check_rebinding(bound: Transaction | None, transaction: object) -> None:
     """Raise unless a store bound to one transaction may be bound to another, or to none."""
     if bound is not None and not (bound.aborted or bound.future.done()):
         raise StoreError("Cannot rebind transaction when existing transaction is uncommitted")
-    if transaction is not None and not isinstance(transaction, Transaction):
-        raise TypeError(f"transaction must be a Transaction or None, not {type(transaction).__name__}")
+    check_transaction(transaction)
