@@ -25,7 +25,9 @@ class Pool(ThreadPoolExecutor):
 
     def __init__(self, threads: int, name: str, begin: Callable[[], object]) -> None:
         super().__init__(threads, name, begin)
-        self._work_queue: Any = _Jobs()
+        jobs = _Jobs()
+        self._work_queue: Any = jobs
+        self._idle_semaphore: Any = _Need(jobs)
 
     def _adjust_thread_count(self) -> None:
         with suppress(RuntimeError):  # the job is queued, and one of the threads there are will take it
@@ -37,13 +39,9 @@ class Pool(ThreadPoolExecutor):
             job = super().submit(function, *args, **options)
         except RuntimeError:  # the interpreter exits
             return _done(function, *args, **options)
-        if self._threads:
+        if self._threads or not job.cancel():
             return job
-        self._work_queue.dropped.add(job)
-        if job.cancel():
-            return _done(function, *args, **options)
-        self._work_queue.dropped.discard(job)
-        return job
+        return _done(function, *args, **options)
 
 
 def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFuture[T]:
@@ -55,6 +53,24 @@ def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFutur
     return future
 
 
+class _Need:
+    """What an executor asks whether a thread is idle, so that it need not start one.
+
+    Here it is asked what it wants to know: whether every job has found a thread.  A count of those that are idle is
+    wrong for ever after a signal between two of its steps, and then too few are started.
+    """
+
+    def __init__(self, jobs: _Jobs) -> None:
+        self._jobs = jobs
+
+    def acquire(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # nobody waits
+        """Return whether no further thread is needed."""
+        return self._jobs.none_waits()
+
+    def release(self) -> None:
+        """Hear that a thread is idle."""
+
+
 class _Jobs:
     """What an executor asks of its queue.  Jobs leave it in the order in which they came.
 
@@ -64,7 +80,10 @@ class _Jobs:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Any] = SimpleQueue()
         self._idle: list[SimpleQueue[Any]] = []  # where threads wait for one job each, the latest last
-        self.dropped: set[Any] = set()  # who takes one of these would be counted as idle once more than he is
+
+    def none_waits(self) -> bool:
+        """Return whether each job was given to a thread."""
+        return self._jobs.empty()
 
     def put(self, job: Any) -> None:
         """Give a job to the thread that became idle last, or keep it for the first that asks."""
@@ -86,13 +105,6 @@ class _Jobs:
 
     def get(self, block: bool = True) -> Any:
         """Return the next job; raise `queue.Empty` if there is none and `block` is not set."""
-        job = self._next(block)
-        while self.dropped and job is not None and job.future in self.dropped:
-            self.dropped.discard(job.future)
-            job = self._next(block)
-        return job
-
-    def _next(self, block: bool) -> Any:
         while True:
             try:
                 return self._jobs.get_nowait()

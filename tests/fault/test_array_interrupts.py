@@ -24,12 +24,6 @@ PLACES = (joint.__file__, joint_write.__file__, futures.__file__, _runtime.__fil
 VALUES = np.arange(1, 9, dtype="<i4")
 
 
-@pytest.fixture(autouse=True)
-def own_pools(monkeypatch):
-    """Leave other tests their threads: after Ctrl-C within `submit` a pool may count one that is idle too many."""
-    monkeypatch.setattr(_runtime._state, "pools", {})
-
-
 def array():
     """Return an array of four chunks in a memory store of its own."""
     schema = {"chunk_layout": {"chunk": {"shape": [2]}}, "dtype": "int32", "domain": {"shape": [8]}}

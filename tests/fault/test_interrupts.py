@@ -28,15 +28,14 @@ from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 
 PLACES = (str(Path(fsstore.__file__).parent), contextlib.__file__)
-NO_MOMENT = {"__del__", "_adjust_thread_count"}
+NO_MOMENT = {"__del__"}
 LOOKS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"}
 
 
 class CtrlC:
     """Raises `KeyboardInterrupt` in this thread at moment number `turn`; `came` says whether there were so many.
 
-    A finalizer is no such moment: the interpreter prints what is raised there and goes on.  Nor is the start of a
-    thread, where the standard library loses count of those that are idle: a hundred times, and there would be none.
+    A finalizer is no such moment: the interpreter prints what is raised there and goes on.
     """
 
     def __init__(self, turn):

@@ -82,6 +82,22 @@ class _Idle(list):
         self.event()
 
 
+def test_a_signal_while_a_job_is_brought_does_not_cost_a_thread():
+    """Whoever is interrupted after a job was given to an idle thread, others get their threads."""
+    with _pool(3) as pool:
+        pool.submit(int).result(30)
+        for _ in range(3):
+            _idle(pool, 1)
+            need, pool._idle_semaphore = pool._idle_semaphore, None  # what is used next after a job is given
+            with pytest.raises(AttributeError):
+                pool.submit(int)
+            pool._idle_semaphore = need
+        _idle(pool, 1)
+        met = threading.Barrier(3)
+        jobs = [pool.submit(met.wait, 30) for _ in range(3)]
+        assert sorted(job.result(30) for job in jobs) == [0, 1, 2]
+
+
 def test_a_job_that_comes_before_a_thread_is_seen_to_be_idle_is_found():
     """Who brought it had nobody to give it to."""
     jobs = _Jobs()
