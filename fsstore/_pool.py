@@ -63,7 +63,7 @@ class _Need:
     def __init__(self, jobs: _Jobs) -> None:
         self._jobs = jobs
 
-    def acquire(self, timeout: float | None = None) -> bool:  # noqa: ARG002  # nobody waits
+    def acquire(self, timeout: float | None = None) -> bool:  # nobody waits
         """Return whether no further thread is needed."""
         return self._jobs.none_waits()
 

@@ -72,7 +72,7 @@ class _Begun(NamedTuple):
         return self.of.request.values.nbytes + _WRITE_BYTES
 
 
-class _Queue:
+class _StoreQueue:
     """The small writes of one store: those that wait, and those under way.  It lives while there are any."""
 
     def __init__(self, driver: KvDriver) -> None:
@@ -198,7 +198,7 @@ def _tell(begun: Sequence[Future[None]], errors: Sequence[BaseException | None])
             futures.fail(future, error)
 
 
-_queues: dict[KvDriver, _Queue] = {}
+_queues: dict[KvDriver, _StoreQueue] = {}
 
 
 def write_small(request: WriteRequest, outline: Plan) -> Future[None]:
@@ -216,7 +216,7 @@ def write_small(request: WriteRequest, outline: Plan) -> Future[None]:
     changes = Changes(request._replace(values=request.values.copy()), outline)
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
-        queue = _queues.get(driver) or _queues.setdefault(driver, _Queue(driver))
+        queue = _queues.get(driver) or _queues.setdefault(driver, _StoreQueue(driver))
         queue.add(path, future, by_key)
     queue.work_on()
     return future

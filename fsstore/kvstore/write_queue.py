@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from fsstore import _runtime
@@ -29,7 +30,7 @@ _LARGEST = 64  # writes of a batch: what finished early should not wait long for
 _Waiting = tuple[Write, Future[TimestampedStorageGeneration]]
 
 
-class _Queue:
+class _DriverQueue:
     """The writes of one driver that wait, and how many jobs work on them.
 
     It does not hold the driver, so that the registry below can forget both.
@@ -43,12 +44,19 @@ class _Queue:
     def add(self, driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
         """Begin a write, soon."""
         future: Future[TimestampedStorageGeneration] = futures.pending()
-        with self._lock:
-            self._waiting.append((write, future))
-            another = self._jobs < _WRITERS
-            self._jobs += another
-        if another:
-            _runtime.submit(self._work, driver, kind="io", limit=_WRITERS)
+        mine = (write, future)
+        try:
+            with self._lock:
+                self._waiting.append(mine)
+                another = self._jobs < _WRITERS
+                self._jobs += another
+            if another:
+                _runtime.submit(self._work, driver, kind="io", limit=_WRITERS)
+        except BaseException:  # Ctrl-C: whether the job is begun is not known, and one too many does no harm
+            with self._lock, suppress(ValueError):
+                self._jobs = 0
+                self._waiting.remove(mine)
+            raise
         return future
 
     def _work(self, driver: KvDriver) -> None:
@@ -73,7 +81,7 @@ class _Queue:
                 keys.add(write.key)
                 if write.if_equal != UNKNOWN:
                     break
-            self._jobs -= not batch
+            self._jobs = max(0, self._jobs - (not batch))
         return batch
 
 
@@ -97,7 +105,7 @@ def _result(stamp: Stamp) -> TimestampedStorageGeneration:
     return TimestampedStorageGeneration(stamp.generation, stamp.time)
 
 
-_queues: WeakKeyDictionary[KvDriver, _Queue] = WeakKeyDictionary()
+_queues: WeakKeyDictionary[KvDriver, _DriverQueue] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -114,5 +122,5 @@ def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneratio
     queue = _queues.get(driver)
     if queue is None:
         with _lock:
-            queue = _queues.setdefault(driver, _Queue())
+            queue = _queues.setdefault(driver, _DriverQueue())
     return queue.add(driver, write)

@@ -19,6 +19,7 @@ import pytest
 import fsstore
 from fsstore._runtime import drive
 from fsstore.errors import StoreError
+from fsstore.kvstore import write_queue
 from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import NO_VALUE, LateWrite, Read, Write
 from fsstore.kvstore.key_range import KeyRange
@@ -26,6 +27,7 @@ from fsstore.kvstore.local import LocalDriver
 from fsstore.kvstore.local_lock import hold_if_free
 from fsstore.kvstore.local_stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.write_queue import queued
 
 PLACES = (str(Path(fsstore.__file__).parent), contextlib.__file__)
 NO_MOMENT = {"__del__"}
@@ -256,3 +258,19 @@ def test_memory():
     assert before in seen
     assert after in seen
     assert all(found in (before, after) for found in seen)
+
+
+def test_queued_writes():
+    """A write begun alone that is interrupted is made or not; those before and after it are, by as many threads."""
+    driver, begun = MemoryDriver(), []
+
+    def work():
+        begun.extend(queued(driver, Write(key, b"1")) for key in "abc")
+
+    for _ in interrupted(work):
+        for write in begun:
+            write.result(timeout=5)
+        begun.clear()
+        queued(driver, Write("d", b"2")).result(timeout=5)
+        assert not write_queue._queues[driver]._waiting
+        assert eventually(lambda: not write_queue._queues[driver]._jobs)
