@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.codec.bound_chain import Array
+from fsstore.codec.scratch import BLOCK_BYTES, block
 from fsstore.errors import ResourceExhaustedError, StoreError
 
 __all__ = ["broadcast", "new_array"]
@@ -29,13 +30,17 @@ def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaust
     )
 
 
-def new_array(shape: tuple[int, ...], native: np.dtype[Any], order: str = "C") -> Array:
-    """Return an array whose elements are not set, in the memory order `C` or `F`."""
+def new_array(
+    shape: tuple[int, ...], native: np.dtype[Any], order: str = "C", *, passing: bool = False
+) -> Array:
+    """Return an array whose elements are not set, in the memory order `C` or `F`; `passing` if it is soon let go."""
     memory: Literal["C", "F"] = "F" if order == "F" else "C"
     try:
         size = math.prod(shape) * native.itemsize
         if size < _ALIGNED_FROM or native.hasobject:
             return np.empty(shape, native, order=memory)
+        if passing and size > BLOCK_BYTES:
+            return np.ndarray(shape, native, block(size).data, order=memory)
         octets = np.empty(size + _LINE, np.uint8)
         first = -octets.__array_interface__["data"][0] % _LINE
         return np.ndarray(shape, native, octets.data, first, order=memory)

@@ -1,40 +1,81 @@
-"""Memory for elements that are needed only until the next ones are decoded: used again and again by a thread.
+"""Memory for elements that are needed only for a while: used again and again.
 
 Memory fresh from the system costs about a tenth of the time of decompressing into it, and more where codecs follow each
 other: a variable of HDF5 of 256 MB, shuffled and deflated, took 0.16 million page faults and a third of its processor
 time in the system.
+
+Each thread keeps what is small.  What is large is kept by all together, or every thread that ever took part in a
+request would hold as much: the C library does not give back what it has freed if that is less than 32 MB.
 """
 
 from __future__ import annotations
 
+import mmap
 import threading
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-__all__ = ["scratch"]
+__all__ = ["BLOCK_BYTES", "block", "scratch"]
 
-_KEPT_BYTES = 8 << 20  # larger memory is given back
+BLOCK_BYTES = 2 << 20  # of memory that is a block: less is kept by each thread for itself
+_SPARE_BYTES = 32 << 20  # of what is kept for whoever asks next
+
+_Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class _Kept(threading.local):
     """What each thread keeps, by step."""
 
     def __init__(self) -> None:
-        self.pieces: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+        self.pieces: dict[int, _Octets] = {}
 
 
 _kept = _Kept()
+_spare: list[mmap.mmap] = []  # the latest last
 
 
-def scratch(size: int, step: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def scratch(size: int, step: int = 0) -> _Octets:
     """Return `size` bytes of any content, which the thread's next call for the same `step` may hand out again.
 
     Steps that are decoded one from another have memory each.
     """
+    if size > BLOCK_BYTES:
+        return block(size)
     piece = _kept.pieces.get(step)
     if piece is None or len(piece) < size:
-        piece = np.empty(size, np.uint8)
-        if size <= _KEPT_BYTES:
-            _kept.pieces[step] = piece
+        piece = _kept.pieces[step] = np.empty(size, np.uint8)
     return piece[:size]
+
+
+def block(size: int) -> _Octets:
+    """Return `size` bytes of any content, at the start of a page; when they are let go, others get them."""
+    memory = _taken(size)
+    if memory is None:
+        try:
+            memory = mmap.mmap(-1, size)
+        except OSError as error:
+            raise MemoryError(f"{size} bytes cannot be had: {error.strerror}") from error
+    octets = np.frombuffer(memory, np.uint8)
+    weakref.finalize(octets, _give_back, memory).atexit = False
+    return octets[:size]
+
+
+def _taken(size: int) -> mmap.mmap | None:
+    """Return spare memory of about a size, if there is some; several threads may ask at once."""
+    for number in reversed(range(len(_spare))):
+        with suppress(IndexError, ValueError):
+            memory = _spare[number]
+            if size <= len(memory) <= 2 * size:
+                _spare.remove(memory)
+                return memory
+    return None
+
+
+def _give_back(memory: mmap.mmap) -> None:
+    _spare.append(memory)
+    with suppress(IndexError):
+        while sum(map(len, _spare)) > _SPARE_BYTES:
+            del _spare[0]
