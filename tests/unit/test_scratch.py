@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -89,6 +90,27 @@ def test_threads_never_have_the_same_block():
     with ThreadPoolExecutor(4) as threads:
         for job in [threads.submit(work, number) for number in range(4)]:
             job.result(60)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_has_blocks_of_its_own():
+    """What it decodes into the memory that was spare, or that its parent uses, its parent does not see."""
+    used = block(LARGE)
+    used[:] = 1
+    at = place(block(LARGE))
+    child = os.fork()
+    if child == 0:
+        try:
+            used[:] = 2
+            block(LARGE)[:] = 2
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    spare = block(LARGE)
+    assert place(spare) == at
+    assert (used == 1).all()
+    assert not spare.any()
 
 
 def test_arrays_for_a_while_are_blocks():
