@@ -10,6 +10,7 @@ sub-chunks are encoded.  Nothing here knows of keys or stores.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
@@ -166,10 +167,25 @@ class ChunkEncoder:
         return chain.encode(chunk) if self._elide else chain.encode_all(chunk)
 
 
-def joined(portions: Portions) -> Buffer:
-    """Return an encoding in one piece."""
-    buffers = list(itertools.chain.from_iterable(portions))
-    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+def joined(portions: Portions, usual: int) -> Buffer:
+    """Return an encoding in one piece, of about `usual` bytes at most.
+
+    What is joined may be large, so it is let go bit by bit.  The memory for all of it is had at once: growing would
+    leave behind what was outgrown.
+    """
+    first = next(portions)
+    second = next(portions, None)
+    if second is None:
+        return first[0] if len(first) == 1 else b"".join(first)
+    whole = io.BytesIO()
+    whole.seek(usual + usual // 64)
+    whole.write(b"\0")
+    whole.seek(0)
+    whole.writelines(itertools.chain(first, second))
+    del first, second
+    whole.writelines(itertools.chain.from_iterable(portions))
+    whole.truncate()
+    return whole.getvalue()
 
 
 def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]:

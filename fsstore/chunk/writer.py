@@ -221,7 +221,7 @@ class Writer:
             for of, cell in changes:
                 portions = of.encoder.portions(cell, old)
                 old = None  # which may be large, and is decoded before the first portion
-                value = None if portions is None else joined(portions)
+                value = None if portions is None else joined(portions, of.chunk_bytes)
                 old = _MISSING if value is None else ReadResult("value", value)
         except StoreError as error:
             raise self._located(key, error) from error

@@ -21,6 +21,7 @@ import numpy as np
 
 from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
 from fsstore.codec.scratch import scratch
+from fsstore.codec.steps import DIRECT_BYTES, borrowers, decoders, in_pieces, through
 from fsstore.codec.working_size import working_size
 from fsstore.errors import StoreError
 
@@ -31,7 +32,7 @@ __all__ = ["Array", "BoundArrayCodec", "BoundChain", "Span"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Span: TypeAlias = tuple[int, int]
-_DIRECT_BYTES = 1 << 15  # decompressing less into memory that is there already costs more than a copy
+_PIECES_FROM = 8 << 20  # bytes of a chunk that is encoded in pieces; that of zstd takes 1.08 of the time
 _RUN_PART = 1 << 18  # decoding several at once gains nothing for chunks larger than this
 _RUN_COPIED = 1 << 17  # nor does joining larger ones that are not encoded: 220 KB alone take 0.82 of the time
 _RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache until it is copied
@@ -53,45 +54,12 @@ class BoundArrayCodec(BoundCodec, Protocol):
       and all before them if the codec says `spans_from_start`;
     * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
 
-    Any codec may offer `encode_pieces(data)`, which returns what `encode` would join.
+    One that is asked for large chunks may offer `encode_pieces(data)`, which yields what `encode` would join, piece by
+    piece, and one that only adds something `pass_pieces(pieces)`, which takes such pieces instead of all in one.
 
     And what is taken to be 1 and 0 of those that say nothing: `effort`, how long it decodes, 1 for as long as zstd, and
     `scratch_size`, how many bytes it takes beside what it is given and what it gives.
     """
-
-
-Steps: TypeAlias = tuple[Callable[[Any], Any], ...]
-
-
-def _reversed_decoders(stages: Sequence[BoundCodec]) -> Steps:
-    return tuple(stage.decode for stage in reversed(stages))
-
-
-def _reversed_borrowers(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Steps:
-    """Return decoders into memory of the thread where codecs can, but not of shards: their parts are decoded there."""
-    if getattr(pack, "shard", None) is not None:
-        return _reversed_decoders(stages)
-    made = (_borrower(*pair, step) for step, pair in enumerate(itertools.pairwise((pack, *stages)), 1))
-    return tuple(made)[::-1]
-
-
-def _borrower(before: BoundCodec, stage: BoundCodec, step: int) -> Callable[[Any], Any]:
-    into: Callable[[Any, Array], bool] | None = getattr(stage, "decode_into", None)
-    size = before.encoded.size if isinstance(before.encoded, ByteSpec) else None
-    if into is None or size is None or size < _DIRECT_BYTES:
-        return stage.decode
-
-    def decode(data: Any) -> Any:
-        out = scratch(size, step)
-        return out.data if into(data, out) else stage.decode(data)
-
-    return decode
-
-
-def _through(steps: Steps, data: Any) -> Any:
-    for step in steps:
-        data = step(data)
-    return data
 
 
 class BoundChain:
@@ -117,8 +85,8 @@ class BoundChain:
         "_decode_joined",
         "_decode_span",
         "_from_array",
+        "_in_pieces",
         "_names",
-        "_portion",
         "_size",
         "_steps",
         "_stored",
@@ -150,11 +118,10 @@ class BoundChain:
         self._arrays = tuple(stage.encode for stage in arrays)
         steps = (*arrays, pack, *stages)
         self._steps = tuple(step.encode for step in steps)
-        in_pieces = getattr(steps[-1], "encode_pieces", lambda data: [steps[-1].encode(data)])
-        self._portion = (*self._steps[:-1], in_pieces)
-        self._undo_arrays = _reversed_decoders(arrays)
-        self._undo_bytes = _reversed_decoders(stages)
-        self._borrow_bytes = _reversed_borrowers(pack, stages)
+        self._in_pieces = in_pieces(steps)
+        self._undo_arrays = decoders(arrays)
+        self._undo_bytes = decoders(stages)
+        self._borrow_bytes = borrowers(pack, stages)
         self._from_array = pack.decode
         encoded = (stages[-1] if stages else pack).encoded
         self.encoded_size: int | None = encoded.size if isinstance(encoded, ByteSpec) else None
@@ -188,7 +155,7 @@ class BoundChain:
         if self._stored is None or not self._size:
             return
         self._decode_joined = getattr(stages[0], "decode_joined", None) if stages else _join
-        if stages and self._size >= _DIRECT_BYTES:
+        if stages and self._size >= DIRECT_BYTES:
             self._decode_into = getattr(stages[0], "decode_into", None)
             self._decode_span = getattr(stages[0], "decode_span", None)
         if self._decode_joined is not None and self._size <= (_RUN_PART if stages else _RUN_COPIED):
@@ -233,13 +200,13 @@ class BoundChain:
             error.blame(name)
 
     def _decode_new(self, data: Any) -> Array:
-        array: Array = _through(self._undo_arrays, self._from_array(_through(self._undo_bytes, data)))
+        array: Array = through(self._undo_arrays, self._from_array(through(self._undo_bytes, data)))
         return array
 
     def _decode_placed(self, data: Any, out: Array) -> Array:
         """Decode through a codec that places its own parts in the destination (shards)."""
         assert self._decode_array is not None
-        self._decode_array(_through(self._undo_bytes, data), out.transpose(self.order))
+        self._decode_array(through(self._undo_bytes, data), out.transpose(self.order))
         return out
 
     def _decode_direct(self, data: Any, out: Array) -> bool:
@@ -249,7 +216,7 @@ class BoundChain:
 
     def _inflate(self, data: Any, view: Array, span: Span | None = None) -> bool:
         """Decompress into an array that is contiguous and shaped as the encoding is."""
-        data = _through(self._borrow_bytes[:-1], data)
+        data = through(self._borrow_bytes[:-1], data)
         flat = view.reshape(-1)
         octets = flat.view(np.uint8)
         if span is None:
@@ -290,8 +257,8 @@ class BoundChain:
             array = self._shaped(scratch(self._size), ())
             array = array if self._inflate(data, array, span) else None
         if array is None:
-            array = self._view(_through(self._borrow_bytes, data))
-        undone: Array = _through(self._undo_arrays, array)
+            array = self._view(through(self._borrow_bytes, data))
+        undone: Array = through(self._undo_arrays, array)
         return undone
 
     def borrow_run(self, parts: Sequence[Any] | Array) -> Array | None:
@@ -322,7 +289,7 @@ class BoundChain:
                 return parts if parts.shape[1] == self._size else None
             parts = [memoryview(row) for row in parts]
         if outer := self._undo_bytes[:-1]:
-            parts = [_through(outer, part) for part in parts]
+            parts = [through(outer, part) for part in parts]
         octets = scratch(len(parts) * self._size)
         return octets if self._decode_joined(parts, octets) else None
 
@@ -339,7 +306,7 @@ class BoundChain:
         `array` has the shape and dtype of the chunk, any strides and byte order.  The result may be a view of
         `array`: who keeps it longer than the array stays unchanged copies it.
         """
-        return _through(self._steps, array)  # type: ignore[no-any-return]  # the last stage gives a buffer
+        return through(self._steps, array)  # type: ignore[no-any-return]  # the last stage gives a buffer
 
     def encode_all(self, array: Array) -> Buffer:
         """Return the encoding with every part of a shard stored, also those that equal the fill value."""
@@ -354,13 +321,15 @@ class BoundChain:
         """
         data: Any = array
         del array  # and so what becomes of it step by step, unless the caller keeps it: it may be large
-        if self.shard is None:
-            for step in self._portion:
+        if self.shard is not None:
+            data = through(self._arrays, data)
+            yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
+        elif self._size < _PIECES_FROM:
+            yield [through(self._steps, data)]
+        else:
+            for step in self._in_pieces:
                 data = step(data)
-            yield data
-            return
-        data = _through(self._arrays, data)
-        yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
+            yield from ([piece] for piece in data)
 
     @property
     def inner_order(self) -> tuple[int, ...]:

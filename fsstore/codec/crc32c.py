@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -23,11 +23,15 @@ _RESIDUE = 0x48674BC7
 
 def checksum(data: Any) -> int:
     """Return the CRC-32C of a buffer."""
-    # google_crc32c takes bytes and arrays but neither bytearray nor memoryview
-    if not isinstance(data, bytes):
-        data = np.frombuffer(data, np.uint8) if len(data) else b""
-    value: int = google_crc32c.value(data)
+    value: int = google_crc32c.value(_acceptable(data))
     return value
+
+
+def _acceptable(data: Any) -> Any:
+    """Return a buffer as the library takes it: bytes and arrays, but neither bytearray nor memoryview."""
+    if isinstance(data, bytes):
+        return data
+    return np.frombuffer(data, np.uint8) if len(data) else b""
 
 
 class BoundCrc32c:
@@ -44,11 +48,15 @@ class BoundCrc32c:
 
     def encode(self, data: Any) -> bytes:
         """Return `data` and its checksum."""
-        return b"".join(self.encode_pieces(data))
+        return b"".join(self.pass_pieces((data,)))
 
-    def encode_pieces(self, data: Any) -> list[Buffer]:
-        """Return `data` and its checksum, not joined."""
-        return [data, checksum(data).to_bytes(4, "little")]
+    def pass_pieces(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+        """Yield pieces and then the checksum of all."""
+        value = 0
+        for piece in pieces:
+            value = google_crc32c.extend(value, _acceptable(piece))
+            yield piece
+        yield value.to_bytes(4, "little")
 
     def decode(self, data: Any) -> memoryview:
         """Return a view of `data` without its checksum, which must be right."""

@@ -9,7 +9,7 @@ All write the same format with modification time zero, so encoding is reproducib
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, Self
@@ -27,7 +27,7 @@ from fsstore.errors import StoreError
 __all__ = ["BoundDeflate", "Framing", "GzipCodec"]
 
 Framing = Literal["gzip", "zlib", "raw"]
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18  # of larger ones the library would leave more behind than it gives
 _WINDOW: dict[str, int] = {"gzip": 31, "zlib": 15, "raw": -15}
 
 
@@ -79,13 +79,14 @@ class BoundDeflate:
         """Return `data` compressed."""
         return b"".join(self.encode_pieces(data))
 
-    def encode_pieces(self, data: Any) -> list[Buffer]:
-        """Return `data` compressed, in pieces: the library would join those of all of it, and take twice the memory."""
+    def encode_pieces(self, data: Any) -> Iterator[Buffer]:
+        """Yield `data` compressed: the library would join all of it, and take twice the memory."""
         stream = _library().compressobj(self._level, zlib.DEFLATED, self._window)
         view = memoryview(data).cast("B")
-        begins = range(0, len(view), _PIECE_BYTES)
-        pieces = [stream.compress(view[begin : begin + _PIECE_BYTES]) for begin in begins]
-        return [*filter(None, pieces), stream.flush()]
+        for begin in range(0, len(view), _PIECE_BYTES):
+            if piece := stream.compress(view[begin : begin + _PIECE_BYTES]):
+                yield piece
+        yield stream.flush()
 
     def decode(self, data: Any) -> Any:
         """Return the bytes inflated."""

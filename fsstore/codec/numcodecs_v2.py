@@ -23,6 +23,7 @@ from fsstore.codec.base64_text import BoundBase64
 from fsstore.codec.blosc import BoundBlosc
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.deflate import BoundDeflate
+from fsstore.codec.delta import BoundDelta
 from fsstore.codec.flat import FlatSpec, as_array, fixed_dtype, octets, size_of
 from fsstore.codec.foreign_v2 import ForeignCodec
 from fsstore.codec.lz4 import BoundLz4
@@ -199,7 +200,16 @@ class Numcodec:
                     f'Codec "shuffle" of {width} bytes does not fit chunks of {decoded.size} bytes'
                 )
             return BoundShuffle(decoded.as_bytes, width)
+        if self.id == "delta" and (dtype := self._kept_number(decoded)) is not None:
+            self.load()  # which says what is wrong with other options
+            return BoundDelta(decoded, dtype)
         return BoundNumcodec(self, decoded)
+
+    def _kept_number(self, decoded: FlatSpec) -> np.dtype[Any] | None:
+        """Return the data type if numbers keep it."""
+        dtype = decoded.dtype
+        is_kept = dtype is not None and dtype.kind in "iuf" and self.decoded_dtype(decoded) == dtype
+        return dtype if is_kept and self._encoded_dtype(decoded) == dtype else None
 
     def _bind_compressor(self, decoded: ByteSpec) -> BoundCodec:
         self.load()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BLOCK_BYTES", "block", "scratch"]
+__all__ = ["BLOCK_BYTES", "block", "passing", "scratch"]
 
 BLOCK_BYTES = 2 << 20  # of memory that is a block: less is kept by each thread for itself
 _SPARE_BYTES = 32 << 20  # of what is kept for whoever asks next
@@ -51,6 +51,11 @@ def scratch(size: int, step: int = 0) -> _Octets:
     if piece is None or len(piece) < size:
         piece = _kept.pieces[step] = np.empty(size, np.uint8)
     return piece[:size]
+
+
+def passing(size: int) -> _Octets:
+    """Return `size` bytes of any content that are soon let go, and belong to whoever holds them."""
+    return block(size) if size > BLOCK_BYTES else np.empty(size, np.uint8)
 
 
 def block(size: int) -> _Octets:

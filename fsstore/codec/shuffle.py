@@ -14,6 +14,7 @@ import numpy as np
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.contract import ByteSpec
 from fsstore.codec.flat import size_of
+from fsstore.codec.scratch import passing
 from fsstore.codec.size import check_size
 
 __all__ = ["BoundShuffle"]
@@ -30,12 +31,14 @@ class BoundShuffle:
     def encode(self, data: Any) -> memoryview:
         """Return the bytes of `data` by their place in elements."""
         octets = np.frombuffer(data, np.uint8)
-        return np.ascontiguousarray(octets.reshape(-1, self.width).T).reshape(-1).data
+        planes = passing(len(octets)).reshape(self.width, -1)
+        np.copyto(planes, octets.reshape(-1, self.width).T)
+        return planes.reshape(-1).data
 
     def decode(self, data: Any) -> memoryview:
         """Return the bytes of each element together again."""
         check_size(size_of(data), self.encoded.size)
-        out = np.empty(size_of(data), np.uint8)
+        out = passing(size_of(data))
         self.decode_into(data, out)
         return out.data
 

@@ -183,10 +183,13 @@ def _write_portions(fd: int, portions: Iterable[Sequence[Buffer]], *, early: boo
     The disk then works while the rest is made, and a sync waits for the last part only: shards are written in 0.88 of
     the time, large chunks of blosc in 0.95.  Steps of half a megabyte lose that again.
     """
+    size = 0
     for portion in portions:
         for part in _steps(portion, early=early):
-            if _write_portion(fd, part) >= _STEP_BYTES and early and begin_writeback is not None:
+            size += _write_portion(fd, part)
+            if size >= _STEP_BYTES and early and begin_writeback is not None:
                 begin_writeback(fd)
+                size = 0
 
 
 def _steps(portion: Sequence[Buffer], *, early: bool) -> Iterator[Sequence[Buffer]]:
