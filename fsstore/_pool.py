@@ -7,10 +7,12 @@ tenth longer in a process that has used six threads than in one that has used tw
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -36,7 +38,7 @@ class Pool(ThreadPoolExecutor):
     def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> ThreadFuture[T]:
         """Begin a job; where there is no thread at all it is done here and now."""
         try:
-            job = super().submit(function, *args, **options)
+            job = super().submit(_ended.work, function, *args, **options)
         except RuntimeError:  # the interpreter exits
             return _done(function, *args, **options)
         if self._threads or not job.cancel():
@@ -71,6 +73,51 @@ class _Need:
         """Hear that a thread is idle."""
 
 
+class _Ended(threading.local):
+    """The ends of jobs that a thread has to tell of, once it is idle again or before it does another one."""
+
+    def __init__(self) -> None:
+        self._works = False
+        self._told: list[Callable[[], None]] = []
+
+    def work(self, function: Callable[..., T], /, *args: Any, **options: Any) -> T:
+        """Do a job whose end is told later."""
+        self._works = True
+        return function(*args, **options)
+
+    def say(self, tell: Callable[[], None]) -> None:
+        """Have something told."""
+        if self._works:
+            self._told.append(tell)
+        else:
+            tell()
+
+    def tell(self) -> None:
+        """Tell of them.  Who is told must not wait for a job: this thread may be the one that has been given it."""
+        self._works = False
+        while self._told:
+            self._told.pop()()
+
+
+_ended = _Ended()
+
+
+class _Future(ThreadFuture[Any]):
+    """The future of a job: its end is told when the thread that did it is idle again.
+
+    Who hears of it may have the next job at once.  That would wake another thread, and each has a heap of its own
+    that keeps what was freed: reading chunks of 16 MB took 66 MB under load instead of 50.
+    """
+
+    def set_result(self, result: Any) -> None:
+        """Have a result told."""
+        _ended.say(partial(super().set_result, result))
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Have an error told."""
+        _ended.say(partial(super().set_exception, exception))
+
+
 class _Jobs:
     """What an executor asks of its queue.  Jobs leave it in the order in which they came.
 
@@ -87,6 +134,9 @@ class _Jobs:
 
     def put(self, job: Any) -> None:
         """Give a job to the thread that became idle last, or keep it for the first that asks."""
+        future = getattr(job, "future", None)
+        if future is not None:  # the job is no request to stop
+            future.__class__ = _Future
         try:
             self._hand(job)
         except IndexError:
@@ -105,6 +155,11 @@ class _Jobs:
 
     def get(self, block: bool = True) -> Any:
         """Return the next job; raise `queue.Empty` if there is none and `block` is not set."""
+        job = self._next(block=block)
+        _ended.tell()
+        return job
+
+    def _next(self, *, block: bool) -> Any:
         while True:
             try:
                 return self._jobs.get_nowait()
@@ -118,6 +173,7 @@ class _Jobs:
     def _wait(self) -> Any:
         mine: SimpleQueue[Any] = SimpleQueue()
         self._idle.append(mine)
+        _ended.tell()
         try:  # who brought it before we were seen to wait did not wake us
             job = self._jobs.get_nowait()
         except Empty:

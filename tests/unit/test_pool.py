@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.thread import BrokenThreadPool
 from contextlib import nullcontext
 from queue import Empty, SimpleQueue
 
@@ -37,6 +38,34 @@ def test_the_thread_that_became_idle_last_gets_the_next_job():
         for _ in range(5):
             assert pool.submit(threading.get_ident).result(30) == latest
             _idle(pool, 3)
+
+
+def test_a_job_has_ended_when_its_thread_is_idle_again():
+    """So who hears of it and has another one needs no other thread, also if it failed or a callback hears of it."""
+    with _pool(4) as pool:
+        first = pool.submit(threading.get_ident).result(30)
+        for _ in range(300):
+            assert pool.submit(threading.get_ident).result(30) == first
+            assert isinstance(pool.submit(int, "x").exception(30), ValueError)
+        following = SimpleQueue()
+        gate = threading.Event()
+        job = pool.submit(gate.wait, 30)
+        job.add_done_callback(lambda _: following.put(pool.submit(threading.get_ident)))
+        gate.set()
+        assert following.get(timeout=30).result(30) == first
+        assert len(pool._threads) == 1
+
+
+def test_jobs_of_a_pool_whose_threads_cannot_begin_fail():
+    """They are not waited for without end, though no thread is ever idle."""
+
+    def fail():
+        raise ValueError("no")
+
+    with Pool(2, "test", fail) as pool:
+        job = pool.submit(int)
+        with pytest.raises(BrokenThreadPool):
+            job.result(30)
 
 
 def test_jobs_begin_in_their_order():
