@@ -33,6 +33,7 @@ __all__ = ["ChunkEncoder", "Portions", "Stored", "WriteRequest", "joined"]
 
 Portions: TypeAlias = Iterator[Sequence[Buffer]]
 Stored: TypeAlias = ReadResult | StoredShard
+_AT_ONCE_BYTES = 32 << 20  # which are touched, whatever is needed of them
 _Parts: TypeAlias = Sequence[Buffer | None] | StoredShard
 _Touched: TypeAlias = list[tuple[Cell, tuple[int, ...]]]
 
@@ -170,15 +171,15 @@ class ChunkEncoder:
 def joined(portions: Portions, usual: int) -> Buffer:
     """Return an encoding in one piece, of about `usual` bytes at most.
 
-    What is joined may be large, so it is let go bit by bit.  The memory for all of it is had at once: growing would
-    leave behind what was outgrown.
+    What is joined may be large, so it is let go bit by bit.  The memory for all of a chunk is had at once: growing
+    would leave behind what was outgrown.  Shards may be far larger than their encoding.
     """
     first = next(portions)
     second = next(portions, None)
     if second is None:
         return first[0] if len(first) == 1 else b"".join(first)
     whole = io.BytesIO()
-    whole.seek(usual + usual // 64)
+    whole.seek(min(usual + usual // 64, _AT_ONCE_BYTES))
     whole.write(b"\0")
     whole.seek(0)
     whole.writelines(itertools.chain(first, second))
