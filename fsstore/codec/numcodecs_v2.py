@@ -12,7 +12,7 @@ A codec here works on flat data: arrays of one dimension, or bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from fsstore.codec.blosc import BoundBlosc
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.deflate import BoundDeflate
 from fsstore.codec.delta import BoundDelta
+from fsstore.codec.elementwise import BLOCKS_BYTES, in_blocks, is_elementwise
 from fsstore.codec.flat import FlatSpec, as_array, fixed_dtype, octets, size_of
 from fsstore.codec.foreign_v2 import ForeignCodec
 from fsstore.codec.lz4 import BoundLz4
@@ -248,13 +249,10 @@ def _compressor(name: str, options: dict[str, Any], decoded: ByteSpec) -> BoundC
             return BoundBlosc(decoded, cname, clevel, shuffle=shuffle, layout=layout)
 
 
-_STEPS = {"fixedscaleoffset": 2, "quantize": 2, "bitround": 2}
-
-
 class BoundNumcodec:
     """A numcodecs codec that is no compressor, with the sizes on both sides checked."""
 
-    __slots__ = ("_codec", "_encoded", "_spec", "encoded", "id", "scratch_size")
+    __slots__ = ("_codec", "_encoded", "_in_blocks", "_spec", "encoded", "id", "scratch_size")
 
     def __init__(self, codec: Numcodec, decoded: FlatSpec) -> None:
         self.id = codec.id
@@ -269,16 +267,16 @@ class BoundNumcodec:
         if self._spec.size != decoded.size and decoded.dtype is not None:
             raise StoreError(f"Codec {quote(self.id)} does not fit data type {decoded.dtype}")
         self.encoded = self._encoded.as_bytes
-        # numcodecs computes step by step, and each step gives an array
-        wide = max(decoded.size or 0, self._encoded.size or 0)
-        self.scratch_size = _STEPS.get(codec.id, codec.id in ARRAY_CODECS) * wide
+        self._in_blocks = is_elementwise(codec.id, codec.options)
+        wide = max(decoded.size or 0, self._encoded.size or 0)  # numcodecs may make one array from another
+        self.scratch_size = BLOCKS_BYTES if self._in_blocks else wide * (codec.id in ARRAY_CODECS)
 
     def encode(self, data: Any) -> Any:
         """Return `data` encoded, a flat array or bytes."""
         if self.id in ARRAY_CODECS and self._spec.dtype is not None:
             data = as_array(data, self._spec.dtype)
         try:
-            return self._codec.encode(data)
+            return self._applied(self._codec.encode, data, self._encoded.dtype)
         except Exception as error:
             raise StoreError(f"Codec {quote(self.id)} cannot encode: {error}") from error
 
@@ -288,7 +286,7 @@ class BoundNumcodec:
         if self._encoded.dtype is not None:
             data = as_array(data, self._encoded.dtype)
         try:
-            out = self._codec.decode(data)
+            out = self._applied(self._codec.decode, data, self._spec.dtype)
         except Exception as error:  # noqa: BLE001  numcodecs raises anything on damaged data
             raise FailedPreconditionError(f"Invalid {self.id} data: {error}") from None
         if self._spec.dtype is not None and self._spec.dtype.hasobject:
@@ -297,3 +295,8 @@ class BoundNumcodec:
             return out.reshape(-1)
         check_size(size_of(out), self._spec.size)
         return out
+
+    def _applied(self, function: Callable[[Any], Any], data: Any, dtype: np.dtype[Any] | None) -> Any:
+        if self._in_blocks and dtype is not None:
+            return in_blocks(function, data, dtype)
+        return function(data)

@@ -70,6 +70,7 @@ GZIP, CRC32C = {"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [2, 1, 0]}}
 DELTA, SHUFFLE = {"id": "delta", "dtype": "<u2"}, {"id": "shuffle", "elementsize": 2}
 SCALE = {"id": "fixedscaleoffset", "offset": 0, "scale": 1, "dtype": "<u2", "astype": "<f8"}
+SAME_SCALE = {**SCALE, "astype": "<u2"}
 CASES = {
     "raw": (zarr3([128] * 3, BYTES), WHOLE),
     "zstd": (zarr3([128] * 3, BYTES, ZSTD), WHOLE),
@@ -85,6 +86,7 @@ CASES = {
     "v2, filters": (zarr2(filters=[DELTA, SHUFFLE]), WHOLE),
     "v2, filters, chunks of 16 MB": (zarr2(filters=[DELTA, SHUFFLE], chunks=[128, 256, 256]), WHOLE),
     "v2, wide filters": (zarr2(filters=[SCALE], chunks=[64, 128, 128]), WHOLE),
+    "v2, scaled chunks of 16 MB": (zarr2(filters=[SAME_SCALE], chunks=[128, 256, 256]), WHOLE),
     "v2, a field": ({**zarr2(dtype=[["a", "<u2"], ["b", "|u1"]], fill_value=None), "field": "a"}, STEPS),
 }
 
@@ -128,6 +130,7 @@ def test_peak_memory(name, tmp_path):
         "small chunks",
         "v2, filters",
         "v2, filters, chunks of 16 MB",
+        "v2, scaled chunks of 16 MB",
     ],
 )
 def test_peak_memory_over_a_store_that_waits(name, tmp_path):
