@@ -14,20 +14,18 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-
 from fsstore._json import Json, integer
 from fsstore.codec.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
+from fsstore.codec.scratch import passing
 from fsstore.codec.size import encoded_bound, output_limit
-from fsstore.codec.stream import Inflater, inflate
+from fsstore.codec.stream import Inflater, deflated, inflate
 from fsstore.errors import StoreError
 
 __all__ = ["BoundDeflate", "Framing", "GzipCodec"]
 
 Framing = Literal["gzip", "zlib", "raw"]
-_PIECE_BYTES = 1 << 18  # of larger ones the library would leave more behind than it gives
 _WINDOW: dict[str, int] = {"gzip": 31, "zlib": 15, "raw": -15}
 
 
@@ -81,25 +79,26 @@ class BoundDeflate:
 
     def encode_pieces(self, data: Any) -> Iterator[Buffer]:
         """Yield `data` compressed: the library would join all of it, and take twice the memory."""
-        stream = _library().compressobj(self._level, zlib.DEFLATED, self._window)
-        view = memoryview(data).cast("B")
-        for begin in range(0, len(view), _PIECE_BYTES):
-            if piece := stream.compress(view[begin : begin + _PIECE_BYTES]):
-                yield piece
-        yield stream.flush()
+        return deflated(data, _library().compressobj(self._level, zlib.DEFLATED, self._window))
 
     def decode(self, data: Any) -> Any:
         """Return the bytes inflated."""
         if self._fast is not None:
-            out = np.empty(self.decoded.size or 0, np.uint8)
-            if self.decode_into(data, out):
-                return out.data
+            out = passing(self.decoded.size or 0)
+            self.decode_into(data, out)
+            return out.data
         return inflate(
             data, _inflater(self.framing), self.decoded.size, output_limit(self.decoded, len(data))
         )
 
     def decode_into(self, data: Any, out: Array) -> bool:
-        """Inflate into `out`, which has the exact size; return False if that takes the patient way."""
+        """Inflate into `out`, which has the exact size."""
+        if not self._decode_fast(data, out):
+            inflate(data, _inflater(self.framing), len(out), len(out), out)
+        return True
+
+    def _decode_fast(self, data: Any, out: Array) -> bool:
+        """Inflate into `out`; return False if that takes the patient way."""
         if self._fast is None:
             return False
         decode, failures = self._fast

@@ -1,28 +1,33 @@
-"""Decompression in bounded steps, for every library that offers incremental objects (zlib, bz2, lzma).
+"""Compression and decompression in bounded steps, for libraries that offer objects for them (zlib, bz2, lzma).
 
 A stream may consist of several members, and nothing else may follow the last.  No more than one byte beyond the
-expected size is ever produced.  Where the size is not known the result grows step by step in one place, so that the
-most it takes is little more than the limit: a library that is asked for all at once collects pieces and joins them.
+expected size is ever produced.  The result is put together step by step in one place, so that the most it takes is
+little more than the limit: a library that is asked for all at once collects pieces and joins them.
 """
 
 from __future__ import annotations
 
 import bz2
 import lzma
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from fsstore.codec.bound_chain import Array
 from fsstore.codec.contract import Buffer, ByteSpec
+from fsstore.codec.scratch import passing
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
 
-__all__ = ["BoundStream", "Inflater", "bz2_stream", "inflate", "lzma_stream"]
+__all__ = ["BoundStream", "Inflater", "bz2_stream", "deflated", "inflate", "lzma_stream"]
 
 _LZMA_MEMORY = 256 << 20  # bytes of a dictionary
-_STEP_BYTES = 4 << 20
-_FEED_BYTES = 4 << 10  # given to a member behind the first, then twice as many and so on
+_PIECE_BYTES = 1 << 18  # of larger ones libraries would leave more behind than they give
+_STEP_BYTES = 1 << 20
+_FEED_BYTES, _LARGEST_FEED_BYTES = 4 << 10, 1 << 18  # given to a member behind the first, and twice as many each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,60 +45,97 @@ class Inflater:
     keeps_tail: bool = False
 
 
-def inflate(data: Any, inflater: Inflater, size: int | None, limit: int) -> Buffer:
-    """Return the bytes that `data` holds: exactly `size` if that is known, else at most `limit`."""
+def deflated(data: Any, stream: Any) -> Iterator[Buffer]:
+    """Yield `data` compressed by an object of a library."""
+    view = memoryview(data).cast("B")
+    for begin in range(0, len(view), _PIECE_BYTES):
+        if piece := stream.compress(view[begin : begin + _PIECE_BYTES]):
+            yield piece
+    yield stream.flush()
+
+
+class _Room:
+    """Where parts come one behind the other: in memory that is there, or in memory that grows.
+
+    There is room for `bound` bytes and one more, which tells that something follows.
+    """
+
+    def __init__(self, bound: int, out: Array | None) -> None:
+        self.bound, self.total = bound, 0
+        self._out = out
+        self._whole: bytes | bytearray = b""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is more than may be."""
+        return self.total > self.bound
+
+    def add(self, part: bytes) -> None:
+        """Put a part behind the others."""
+        if self._out is not None:
+            fits = self.bound - self.total
+            self._out[self.total : self.total + len(part)] = np.frombuffer(part, np.uint8)[:fits]
+        elif not self._whole:
+            self._whole = part
+        elif part:
+            if isinstance(self._whole, bytes):
+                self._whole = bytearray(self._whole)
+            self._whole += part
+        self.total += len(part)
+
+    def whole(self) -> Buffer:
+        """Return all of it."""
+        if self._out is not None:
+            return self._out.data
+        return self._whole if isinstance(self._whole, bytes) else memoryview(self._whole)
+
+
+def inflate(data: Any, inflater: Inflater, size: int | None, limit: int, out: Array | None = None) -> Buffer:
+    """Return the bytes that `data` holds: exactly `size` if that is known, else at most `limit`.
+
+    With `out`, of that size, they are there.
+    """
     data = data if isinstance(data, bytes) else bytes(data)
     failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
-    bound = limit if size is None else size
-    # zlib hands back the rest of the input at every step: together these are no more than the result
-    step = bound + 1 if size is not None else max(_STEP_BYTES, len(data))
-    whole: bytes | bytearray | None = None
-    total = at = 0
-    while whole is None or at < len(data):
+    if out is None and size is not None and size > _STEP_BYTES:
+        out = passing(size)
+    room = _Room(limit if size is None else size, out)
+    total = at = 0  # of members that have come to their end
+    is_first = True
+    while is_first or at < len(data):
         try:
-            whole, at = _with_member(whole or b"", data, at, inflater, bound=bound, step=step)
+            at = _add_member(room, data, at, inflater)
         except failures as error:
-            if whole is not None and (size is None or total == size):
+            if not is_first and (size is None or total == size):
                 raise too_long(total, total + len(data) - at) from None
             raise _failure(error, inflater, len(data), total) from None
-        total = len(whole)
-        if total > bound:
+        if room.is_over:
             raise too_large(limit) if size is None else too_long(size)
+        total, is_first = room.total, False
     if size is not None and total < size:
         raise too_short(size, total)
-    return whole if isinstance(whole, bytes) else memoryview(whole)
+    return room.whole()
 
 
-def _with_member(
-    whole: bytes | bytearray, data: bytes, at: int, inflater: Inflater, *, bound: int, step: int
-) -> tuple[bytes | bytearray, int]:
-    """Return `whole` followed by what the member at `at` holds, up to a byte past the bound, and where it ends.
+def _add_member(room: _Room, data: bytes, at: int, inflater: Inflater) -> int:
+    """Add what the member at `at` holds, up to a byte past the bound, and return where it ends.
 
-    Libraries copy the input that follows a member, so only the first is given all there is.
+    Libraries copy the input that they do not need yet, so they are given it bit by bit, and of members behind the
+    first little more than these.
     """
     stream = inflater.start()
-    feed = _FEED_BYTES if at else len(data)
-    while not stream.eof and len(whole) <= bound:
+    feed = _FEED_BYTES if at else _LARGEST_FEED_BYTES
+    while not stream.eof and not room.is_over:
         given = stream.unconsumed_tail if inflater.keeps_tail else b""
         wants_more = not given if inflater.keeps_tail else stream.needs_input
         if wants_more:
             given = data[at : at + feed]
-            at, feed = at + len(given), 2 * feed
-        part: bytes = stream.decompress(given, min(step, bound + 1 - len(whole)))
+            at, feed = at + len(given), min(2 * feed, _LARGEST_FEED_BYTES)
+        part: bytes = stream.decompress(given, min(_STEP_BYTES, room.bound + 1 - room.total))
         if not part and not given and not stream.eof:
             raise FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {len(data)}")
-        whole = _followed(whole, part)
-    return whole, at - len(stream.unused_data)
-
-
-def _followed(whole: bytes | bytearray, part: bytes) -> bytes | bytearray:
-    """Return both; from the second on, parts are added in place."""
-    if not whole or not part:
-        return whole or part
-    if isinstance(whole, bytes):
-        whole = bytearray(whole)
-    whole += part
-    return whole
+        room.add(part)
+    return at - len(stream.unused_data)
 
 
 def _failure(error: BaseException, inflater: Inflater, length: int, total: int) -> FailedPreconditionError:
@@ -110,27 +152,36 @@ def _failure(error: BaseException, inflater: Inflater, length: int, total: int) 
 
 
 class BoundStream:
-    """A compressor of one library, bound to bytes of one size or of any size."""
+    """A compressor of one library, bound to bytes of one size or of any size; `start` makes what compresses them."""
 
-    __slots__ = ("_encode", "_inflater", "decoded", "encoded")
+    __slots__ = ("_inflater", "_start", "decoded", "encoded")
 
-    def __init__(self, decoded: ByteSpec, inflater: Inflater, encode: Callable[[Any], bytes]) -> None:
-        self.decoded, self._inflater, self._encode = decoded, inflater, encode
+    def __init__(self, decoded: ByteSpec, inflater: Inflater, start: Callable[[], Any]) -> None:
+        self.decoded, self._inflater, self._start = decoded, inflater, start
         self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
 
     def encode(self, data: Any) -> bytes:
         """Return `data` compressed."""
-        return self._encode(data)
+        return b"".join(self.encode_pieces(data))
+
+    def encode_pieces(self, data: Any) -> Iterator[Buffer]:
+        """Yield `data` compressed: libraries would join all of it, and take twice the memory."""
+        return deflated(data, self._start())
 
     def decode(self, data: Any) -> Buffer:
         """Return the bytes inflated."""
         return inflate(data, self._inflater, self.decoded.size, output_limit(self.decoded, len(data)))
 
+    def decode_into(self, data: Any, out: Array) -> bool:
+        """Inflate into `out`, which has the exact size."""
+        inflate(data, self._inflater, len(out), len(out), out)
+        return True
+
 
 def bz2_stream(decoded: ByteSpec, level: int) -> BoundStream:
     """Return bzip2 for bytes like `decoded`."""
     inflater = Inflater(bz2.BZ2Decompressor, (OSError, EOFError), "BZ2_bzDecompress", "Bzip2")
-    return BoundStream(decoded, inflater, lambda data: bz2.compress(data, level))
+    return BoundStream(decoded, inflater, partial(bz2.BZ2Compressor, level))
 
 
 def lzma_stream(decoded: ByteSpec, options: Mapping[str, Any]) -> BoundStream:
@@ -151,4 +202,4 @@ def lzma_stream(decoded: ByteSpec, options: Mapping[str, Any]) -> BoundStream:
     start()  # says what is wrong with the options
     inflater = Inflater(start, (lzma.LZMAError, EOFError), "lzma_code", "Lzma")
     check, preset = options.get("check", -1), options.get("preset")
-    return BoundStream(decoded, inflater, lambda data: lzma.compress(data, form, check, preset, filters))
+    return BoundStream(decoded, inflater, partial(lzma.LZMACompressor, form, check, preset, filters))
