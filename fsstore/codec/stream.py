@@ -27,7 +27,10 @@ __all__ = ["BoundStream", "Inflater", "bz2_stream", "deflated", "inflate", "lzma
 _LZMA_MEMORY = 256 << 20  # bytes of a dictionary
 _PIECE_BYTES = 1 << 18  # of larger ones libraries would leave more behind than they give
 _STEP_BYTES = 1 << 20
-_FEED_BYTES, _LARGEST_FEED_BYTES = 4 << 10, 1 << 18  # given to a member behind the first, and twice as many each time
+_FEED_BYTES, _LARGEST_FEED_BYTES = (
+    4 << 10,
+    1 << 18,
+)  # given to a member behind the first, and twice as many each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +98,20 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int, out: Ar
 
     With `out`, of that size, they are there.
     """
-    data = data if isinstance(data, bytes) else bytes(data)
+    view = memoryview(data).cast("B")
     failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
     if out is None and size is not None and size > _STEP_BYTES:
         out = passing(size)
     room = _Room(limit if size is None else size, out)
     total = at = 0  # of members that have come to their end
     is_first = True
-    while is_first or at < len(data):
+    while is_first or at < len(view):
         try:
-            at = _add_member(room, data, at, inflater)
+            at = _add_member(room, view, at, inflater)
         except failures as error:
             if not is_first and (size is None or total == size):
-                raise too_long(total, total + len(data) - at) from None
-            raise _failure(error, inflater, len(data), total) from None
+                raise too_long(total, total + len(view) - at) from None
+            raise _failure(error, inflater, len(view), total) from None
         if room.is_over:
             raise too_large(limit) if size is None else too_long(size)
         total, is_first = room.total, False
@@ -117,7 +120,7 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int, out: Ar
     return room.whole()
 
 
-def _add_member(room: _Room, data: bytes, at: int, inflater: Inflater) -> int:
+def _add_member(room: _Room, data: memoryview, at: int, inflater: Inflater) -> int:
     """Add what the member at `at` holds, up to a byte past the bound, and return where it ends.
 
     Libraries copy the input that they do not need yet, so they are given it bit by bit, and of members behind the
