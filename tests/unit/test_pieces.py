@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import tensorstore
@@ -62,6 +64,16 @@ def test_what_is_joined_is_whole(portions, usual):
     assert joined(iter(portions), usual) == b"0123456789"
     views = ([memoryview(piece) for piece in portion] for portion in portions)
     assert bytes(joined(views, usual)) == b"0123456789"
+
+
+def test_a_shard_of_which_little_is_stored_is_joined_in_little_memory():
+    """It may decode to far more: the bytes of `usual` are memory that is touched."""
+    tracemalloc.start()
+    try:
+        assert joined(iter([[b"01"], [b"2"]]), 1 << 34) == b"012"
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
