@@ -211,6 +211,8 @@ def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
 
 def _as_encoded(chain: BoundChain) -> Array:
     """Return a chunk, whose elements are not set, with the memory order that it will be encoded in."""
-    spec, order = chain.chunk, chain.order or tuple(range(len(chain.chunk.shape)))
+    spec, order = chain.chunk, chain.order
+    if order is None or sorted(order) == [*order]:
+        return new_array(spec.shape, spec.dtype, passing=True)
     laid_out = new_array(tuple([spec.shape[axis] for axis in order]), spec.dtype, passing=True)
     return laid_out.transpose([order.index(axis) for axis in range(len(order))])

@@ -193,8 +193,9 @@ def _hold_os(path: bytes, dirty: set[bytes], *, wait: bool) -> Held | None:
     """Return the lock, or None if it is taken or its file became a value meanwhile."""
     held = open_creating(Held, path, _OPEN, dirty)
     held.locked = True
+    fd = held.fd
     try:
-        held.temporary = _lock(held.fd, path, wait=wait) and _empty_if_at(path, held.fd)
+        held.temporary = _lock(fd, path, wait=wait) and _empty_if_at(path, fd)
     finally:
         if not held.temporary:
             held.let_go()

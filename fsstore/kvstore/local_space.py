@@ -54,11 +54,13 @@ class _Held:
     def close(self) -> None:
         """Close what is held, and with that give it back."""
         while self.files:
-            with suppress(IndexError):  # another thread took the last one
+            try:
                 file = fd, before = self.files.pop()
-                os.close(fd)
-                self.open.discard(file)
-                self.release(before.st_size)
+            except IndexError:  # another thread took the last one
+                return
+            os.close(fd)
+            self.open.discard(file)
+            self.release(before.st_size)
 
 
 _held = _Held()

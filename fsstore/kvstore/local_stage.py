@@ -124,19 +124,18 @@ def stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wa
             return None
         held = free
     exclusive = protocol.mode == "none" and write.if_equal == NO_VALUE
-    staged = Staged(Stamp(), held, path, parent(path), exclusive)
     try:
         before = _status(path)
-        if _holds(write.if_equal, before):
-            status = _fill(held, write.value, before, early=protocol.sync)
-            staged.stamp, staged.size = Stamp(generation_of(status)), status.st_size
-            if before is not None:
-                hold_space(path, before)
-            return staged
+        holds = _holds(write.if_equal, before)
+        status = _fill(held, write.value, before, early=protocol.sync) if holds else None
+        if status is not None and before is not None:
+            hold_space(path, before)
     except BaseException:
-        staged.let_go()
+        held.let_go()
         raise
-    staged.let_go()
+    if status is not None:
+        return Staged(Stamp(generation_of(status)), held, path, parent(path), exclusive, status.st_size)
+    held.let_go()
     return Staged(Stamp(UNKNOWN, now()))
 
 
@@ -152,16 +151,17 @@ def _fill(held: OpenFile, value: LateValue, before: os.stat_result | None, *, ea
 
     `early`: the disk begins to take what is there of a value that is still being made.
     """
+    fd = held.fd
     try:
         if not isinstance(value, Generator):
-            _write_all(held.fd, value)
+            _write_all(fd, value)
         else:
             with closing(value):
-                _write_portions(held.fd, value, early=early)
-        status = os.fstat(held.fd)
+                _write_portions(fd, value, early=early)
+        status = os.fstat(fd)
         if before is not None and status.st_mtime_ns <= before.st_mtime_ns:
-            os.utime(held.fd, ns=(status.st_atime_ns, before.st_mtime_ns + 1))
-            status = os.fstat(held.fd)
+            os.utime(fd, ns=(status.st_atime_ns, before.st_mtime_ns + 1))
+            status = os.fstat(fd)
     except OSError as error:
         raise os_failure("write", held.path, error) from error
     return status

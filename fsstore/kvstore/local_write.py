@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import TypeVar
 
 from fsstore import _runtime
@@ -71,8 +70,11 @@ def write_late(
     """
     is_alone = len(makes) == 1
 
-    def begin(publisher: _Publisher, make: Callable[[], LateWrite]) -> Staged | LateWrite:
+    def begin(make: Callable[[], LateWrite] | None) -> Staged | LateWrite | None:
         """Make a write and stage it, or only make it if that would mean to wait while other locks are held."""
+        if make is None:
+            publisher.begin_few()
+            return None
         made = _in_one_piece(make()) if protocol.mode == "non_atomic" else make()
         one = stage(made, protocol, dirty, wait=is_alone) if is_alone or made.value is not None else None
         if one is None:
@@ -82,11 +84,8 @@ def write_late(
 
     with _answered(protocol) as dirty:
         with _Publisher(protocol, dirty, threads or _THREADS) as publisher:
-            steps: list[Callable[[], Staged | LateWrite | None]]
-            steps = [partial(begin, publisher, make) for make in makes]
-            if 1 < len(makes) <= _FEW:
-                steps.append(publisher.begin_few)
-            begun = _runtime.map_blocking(lambda step: step(), steps, limit=makers)
+            steps = [*makes, None] if 1 < len(makes) <= _FEW else makes
+            begun = _runtime.map_blocking(begin, steps, limit=makers)
             publisher.finish()
         left = [one for one in begun if isinstance(one, LateWrite)]
         others = iter(_shared(lambda part: _write_some(part, protocol, dirty), left, protocol, threads))
