@@ -8,9 +8,11 @@ NEWEST_VENV := .venv-$(NEWEST)
 JOBS ?= 2
 LINTED := fsstore tests benchmarks examples docs conftest.py
 
-# Tests that are about the interpreter rather than about the source text.
-NEWEST_TESTS := tests/unit tests/contract tests/interop
-NEWEST_DESELECT := --ignore=tests/unit/test_house_style.py --ignore=tests/unit/test_packaging.py
+# Tests that are about the interpreter rather than about the source text or the memory that is taken.
+# Those beside other libraries are run by `make test-long`: both together take half as long as the whole suite.
+NEWEST_TESTS := tests/unit tests/contract
+NEWEST_TESTS_LONG := tests/interop
+NEWEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py chunked_memory.py)
 
 .PHONY: help demo test test-suite test-newest test-newest-found test-long bench clean
 .PHONY: check check-format check-lint check-types check-docs format docs
@@ -19,7 +21,7 @@ NEWEST_DESELECT := --ignore=tests/unit/test_house_style.py --ignore=tests/unit/t
 help:
 	@echo "make demo       open arrays by URL; installs only what fsstore itself needs"
 	@echo "make test       the whole test suite, and its core on Python $(NEWEST)"
-	@echo "make test-long  the tests that loop for minutes"
+	@echo "make test-long  the tests that loop for minutes, and those beside other libraries on Python $(NEWEST)"
 	@echo "make check      format, lint, types, docs"
 	@echo "make format     rewrite the source as the formatter wants it"
 	@echo "make docs       build the documentation into site/"
@@ -68,6 +70,7 @@ $(NEWEST_VENV)/.test: pyproject.toml
 
 test-long: $(VENV)/.development
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) -m long --timeout 3600
+	$(MAKE) test-newest NEWEST_TESTS=$(NEWEST_TESTS_LONG)
 
 check: check-format check-lint check-types check-docs
 
