@@ -10,6 +10,6 @@
   `shard_layout`;
 * from elsewhere: `numcodecs_v2`, `numcodecs_v3`, `numeric_v2`, `kerchunk_v2` and `imagecodecs_v2`, by the contract of
   `foreign_v2`;
-* shared: `stream` decompresses in bounded steps, `size` says how much may come, `fill` what is left out, `flat` what
+* shared: `stream` works in bounded steps, `size` says how much may come, `fill` what is left out, `flat` what
   elements look like in a row, `scratch` where they are for a moment, `working_size` how much memory all that takes.
 """

@@ -19,9 +19,7 @@ from fsstore.errors import FailedPreconditionError
 
 __all__ = ["BoundBase64"]
 
-_BLOCK = (
-    3 << 16
-)  # bytes that become text at once; a large chunk is put together in memory that others use again
+_BLOCK = 3 << 16  # bytes that become text at once; of more it is put together in memory that is used again
 
 
 def _length(size: int) -> int:

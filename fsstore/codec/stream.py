@@ -27,10 +27,8 @@ __all__ = ["BoundStream", "Inflater", "bz2_stream", "deflated", "inflate", "lzma
 _LZMA_MEMORY = 256 << 20  # bytes of a dictionary
 _PIECE_BYTES = 1 << 18  # of larger ones libraries would leave more behind than they give
 _STEP_BYTES = 1 << 20
-_FEED_BYTES, _LARGEST_FEED_BYTES = (
-    4 << 10,
-    1 << 18,
-)  # given to a member behind the first, and twice as many each time
+_FEED_BYTES = 4 << 10  # given to a member behind the first, then twice as many and so on
+_LARGEST_FEED_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
