@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Contender, workload
-from benchmarks.workloads_read import BLOSC, BYTES, MEBIBYTE, ZSTD, everything, sample, sharded, zarr3_spec
+from benchmarks.workloads_read import BLOSC, BYTES, MEBIBYTE, ZSTD, sample, sharded, zarr3_spec
 
 
 def checked(write: Contender, read: Contender) -> Contender:
@@ -29,16 +30,19 @@ def writers(
     shape: tuple[int, ...],
     chunk: tuple[int, ...],
     codecs: list[Any],
-    select: Any = everything,
+    regions: Sequence[Any] = (...,),
 ) -> Mapping[str, Contender]:
-    """Return a writer per library, each with an array of its own; what it wrote is compared once."""
+    """Return a writer per library, each with an array of its own; what it wrote first is compared.
+
+    The regions, all of one shape, take turns.
+    """
     import tensorstore
     import zarr
 
     import fsstore
 
     data = sample(shape)
-    part = np.ascontiguousarray(select(data)) + 1
+    part = np.ascontiguousarray(data[regions[0]]) + 1
 
     def spec(name: str) -> dict[str, Any]:
         return zarr3_spec(folder / name, shape, chunk, codecs)
@@ -46,17 +50,18 @@ def writers(
     def module(name: str, library: ModuleType) -> Contender:
         array = library.open(spec(name), create=True).result()
         array.write(data).result()
+        turns = cycle(regions)
 
-        return checked(lambda: select(array).write(part).result(), lambda: array.read().result())
+        return checked(lambda: array[next(turns)].write(part).result(), lambda: array.read().result())
 
     def plain() -> Contender:
         tensorstore.open(spec("zarr"), create=True).result()
         array = zarr.open_array(f"{folder}/zarr/a.zarr", mode="r+")
         array[...] = data
-        region = tuple(np.s_[: size // 2] for size in shape) if select is not everything else ...
+        turns = cycle(regions)
 
         def write() -> None:
-            array[region] = part
+            array[next(turns)] = part
 
         return checked(write, lambda: array[...])
 
@@ -103,13 +108,14 @@ def small(folder: Path) -> Mapping[str, Contender]:
 @workload("write parts of chunks, zstd", size=MEBIBYTE // 2, in_a_row=8)
 def parts(folder: Path) -> Mapping[str, Contender]:
     """The lower half along every axis, off the chunk borders: read, modify, write."""
-    return writers(
-        folder,
-        (128, 128, 128),
-        (48, 48, 48),
-        [BYTES, ZSTD],
-        lambda array: array[tuple(np.s_[: size // 2] for size in array.shape)],
-    )
+    return writers(folder, (128, 128, 128), (48, 48, 48), [BYTES, ZSTD], [np.s_[:64, :64, :64]])
+
+
+@workload("write parts of chunks, others each time, zstd", size=MEBIBYTE // 2, in_a_row=8)
+def other_parts(folder: Path) -> Mapping[str, Contender]:
+    """The same of eight parts of a longer array in turns: more chunks than anybody remembers."""
+    regions = [np.s_[first : first + 64, :64, :64] for first in range(0, 8 * 144, 144)]
+    return writers(folder, (8 * 144, 128, 128), (48, 48, 48), [BYTES, ZSTD], regions)
 
 
 def begun_together(folder: Path, step: int) -> Mapping[str, Contender]:

@@ -75,6 +75,15 @@ class CachePool:
             self._entries.move_to_end(key)
             return found[0]
 
+    def take(self, key: Hashable) -> Any:
+        """Return the cached value, which nobody else gets any more, or None."""
+        if not self.total_bytes_limit:
+            return None
+        with self._lock:
+            found = self._entries.get(key)
+            self._discard(key)
+            return None if found is None else found[0]
+
     def put(
         self, key: Hashable, value: Any, size_bytes: int, *, group: Group | None = None, epoch: int = 0
     ) -> None:

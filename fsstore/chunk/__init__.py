@@ -8,5 +8,6 @@
 * `read` and `joint` make reads, alone and together, of a `window` of cells at a time, and `flow` of some at once;
   `shard_window` cuts shards into windows;
 * `write` and `joint_write` make writes, alone and together; `writer` stores what `encode` returns, for which it reads a
-  `stored_shard` little by little, and `write_order` keeps the order of those that touch the same chunks.
+  `stored_shard` little by little, `rewritten` knows what was encoded a moment ago, and `write_order` keeps the order of
+  those that touch the same chunks.
 """

@@ -21,6 +21,7 @@ from fsstore.chunk.allocation import new_array
 from fsstore.chunk.chunks import Chunks
 from fsstore.chunk.place import Placement
 from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers
+from fsstore.chunk.rewritten import is_kept, keep, taken
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.stored_shard import StoredShard
 from fsstore.codec.bound_chain import Array, BoundChain
@@ -80,7 +81,7 @@ class ChunkEncoder:
         if not may_vanish:
             return self._portions_of_changed(cell, old, chain)
         chunk = self._changed(cell, old, chain)
-        return None if self._elides(chunk, chain) else chain.portions(chunk, elide=self._elide)
+        return None if self._elides(chunk, chain) else _portions(chunk, chain, elide=self._elide)
 
     def _may_vanish(self, cell: Cell, old: Stored, chain: BoundChain) -> bool:
         """Return whether a chunk of which a part is written may be all fill values then, as what is written is."""
@@ -103,7 +104,7 @@ class ChunkEncoder:
         return self._elide and fill is not None and equals_fill(chunk, fill)
 
     def _portions_of_changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Portions:
-        portions = chain.portions(self._changed(cell, old, chain), elide=self._elide)
+        portions = _portions(self._changed(cell, old, chain), chain, elide=self._elide)
         del old  # which may be as large as the chunk
         yield from portions
 
@@ -165,7 +166,7 @@ class ChunkEncoder:
         self._entry_placement.copy_in(cell, self._model.view(entries.in_array_order(chunk)))
         if self._elides(chunk, chain):
             return None
-        return chain.encode(chunk) if self._elide else chain.encode_all(chunk)
+        return _encoded(chunk, chain) if self._elide else chain.encode_all(chunk)
 
 
 def joined(portions: Portions, usual: int) -> Buffer:
@@ -196,6 +197,8 @@ def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]
 
 def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
     """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
+    if data is not None and is_kept(chain) and (known := taken(chain, data)) is not None:
+        return known
     if data is not None and not chain.decodes_in_place:
         borrowed = chain.borrow(data)  # before there is memory for the chunk, which may be large
         chunk = _as_encoded(chain)
@@ -207,6 +210,24 @@ def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
     else:
         chain.decode(data, chunk)
     return chunk
+
+
+def _portions(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
+    """Return the encoding of a chunk that nobody changes any more, in portions."""
+    if is_kept(chain):
+        yield [_encoded(chunk, chain)]
+        return
+    portions = chain.portions(chunk, elide=elide)
+    del chunk  # which may be large
+    yield from portions
+
+
+def _encoded(chunk: Array, chain: BoundChain) -> Buffer:
+    """Return the encoding of a chunk that nobody changes any more."""
+    data = chain.encode(chunk)
+    if is_kept(chain):
+        keep(chain, data, chunk)
+    return data
 
 
 def _as_encoded(chain: BoundChain) -> Array:

@@ -54,6 +54,8 @@ class BoundBlosc:
     `shuffle` is 0 (none), 1 (bytes), 2 (bits) of elements of `typesize`.
     """
 
+    is_exact: ClassVar[bool] = True
+
     __slots__ = ("_compress", "_decompress", "_size", "decoded", "effort", "encoded")
 
     def __init__(

@@ -57,8 +57,9 @@ class BoundArrayCodec(BoundCodec, Protocol):
     One that is asked for large chunks may offer `encode_pieces(data)`, which yields what `encode` would join, piece by
     piece, and one that only adds something `pass_pieces(pieces)`, which takes such pieces instead of all in one.
 
-    And what is taken to be 1 and 0 of those that say nothing: `effort`, how long it decodes, 1 for as long as zstd, and
-    `scratch_size`, how many bytes it takes beside what it is given and what it gives.
+    And what is taken to be 1, 0 and false of those that say nothing: `effort`, how long it decodes, 1 for as long as
+    zstd, `scratch_size`, how many bytes it takes beside what it is given and what it gives, and `is_exact`, whether it
+    gives back bit by bit whatever it was given.
     """
 
 
@@ -73,6 +74,7 @@ class BoundChain:
     C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
     `decodes_in_place`: `decode` may write into what it is given, and not only copy to it.
     `spans_from_start`: who wants less than a chunk has all before that decoded too.
+    `is_exact`: decoding gives back every bit of a chunk that is encoded, whatever its elements are.
     `effort` is how long decoding a chunk takes beside copying it, as bytes that zstd decodes meanwhile.
     `working_size` is how much memory a thread takes that decodes or encodes a chunk.
     """
@@ -99,6 +101,7 @@ class BoundChain:
         "effort",
         "encoded_size",
         "flat_dtype",
+        "is_exact",
         "order",
         "run_length",
         "shard",
@@ -137,6 +140,12 @@ class BoundChain:
         natural = self.order == tuple(range(len(chunk.shape))) and not stages and self._verify is None
         self.flat_dtype: np.dtype[Any] | None = flat if natural else None
         self._stored = flat if plain and not chunk.dtype.hasobject else None
+        self.is_exact: bool = (
+            self._stored is not None
+            and self._verify is None
+            and getattr(pack, "mask", None) is None
+            and all(getattr(stage, "is_exact", False) for stage in stages)
+        )
         self._size = chunk.dtype.itemsize * math.prod(chunk.shape)
         self.effort: float = self._size * sum([getattr(stage, "effort", 1) for stage in stages])
         if self.shard is not None:

@@ -38,6 +38,7 @@ class BoundCrc32c:
     """The checksum bound to bytes of one size or of any size."""
 
     effort: ClassVar[float] = 0.1
+    is_exact: ClassVar[bool] = True
 
     __slots__ = ("encoded", "size")
 

@@ -64,6 +64,7 @@ class BoundDeflate:
     """Deflate with one framing, bound to bytes of one size or of any size."""
 
     effort: ClassVar[float] = 2.5
+    is_exact: ClassVar[bool] = True
 
     __slots__ = ("_fast", "_level", "_window", "decoded", "encoded", "framing")
 

@@ -62,6 +62,7 @@ class BoundZstd:
     __slots__ = ("_key", "_size", "decoded", "encoded")
 
     spans_from_start: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
 
     def __init__(self, decoded: ByteSpec, level: int, *, checksum: bool) -> None:
         self.decoded, self._key = decoded, (level, checksum)
