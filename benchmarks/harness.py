@@ -21,6 +21,9 @@ import numpy as np
 OURS = "fsstore"
 
 _FEWEST, _MANY = 3, 400
+_FAR_BEHIND = (
+    3  # times as slow as the fastest library: three rounds tell enough, and leave time to the others
+)
 _SHORT = 0.1  # of the time of a workload, in which as many rounds are made as fit
 
 Contender = Callable[[], Any]
@@ -50,6 +53,13 @@ class Outcome:
         """Return the median time of a library, or None if it did not take part."""
         times = self.times.get(library)
         return statistics.median(times) if times else None
+
+    def is_near(self, library: str) -> bool:
+        """Return whether a library is ours, or not far behind the fastest of the others."""
+        if library == OURS or self.best_peer is None:
+            return True
+        mine, best = (statistics.median(self.times[name]) for name in (library, self.best_peer))
+        return mine <= _FAR_BEHIND * best
 
     @property
     def best_peer(self) -> str | None:
@@ -119,6 +129,7 @@ def measure(
     """Return the times of one workload, of about `seconds` in all: at most `rounds` of them.
 
     Of what takes microseconds more are made, as a few calls say little: at most 400, in a tenth of the time.
+    Other libraries that are far behind the fastest take part in the first rounds only.
     """
     outcome = Outcome(work.name, work.size)
     with tempfile.TemporaryDirectory(prefix="fsstore-bench-") as folder:
@@ -133,6 +144,8 @@ def measure(
             wanted = seconds if number < rounds else _SHORT * seconds
             if number >= _FEWEST and time.perf_counter() - begun > wanted:
                 break
+            if number == _FEWEST:
+                working = [pair for pair in working if outcome.is_near(pair[0])]
             turn = number % len(working)
             for library, contender in working[turn:] + working[:turn]:
                 start = clock()

@@ -45,9 +45,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*", help="run only workloads whose name contains one of these")
     parser.add_argument(
-        "--rounds", type=int, default=15, help="at most so many rounds a workload, more where it is short"
+        "--rounds", type=int, default=100, help="at most so many rounds a workload, more where it is short"
     )
-    parser.add_argument("--seconds", type=float, default=4.0, help="about so long a workload")
+    parser.add_argument("--seconds", type=float, default=6.0, help="about so long a workload")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()

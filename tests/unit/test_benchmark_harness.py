@@ -30,6 +30,24 @@ def test_short_work_is_measured_often():
     assert len(slow.times["fsstore"]) == 3
 
 
+def test_who_is_far_behind_takes_part_in_three_rounds():
+    """The time is left to those that are compared; ours stays whatever it takes."""
+    now = [0]
+
+    def takes(ticks):
+        def contender():
+            now[0] += ticks
+
+        return contender
+
+    contenders = {"fsstore": takes(50), "best": takes(1), "near": takes(3), "far": takes(4)}
+    work = harness.Workload("work", lambda _: contenders)
+    found = harness.measure(work, rounds=9, seconds=60, clock=lambda: now[0]).times
+    rounds = {name: len(times) for name, times in found.items()}
+    assert rounds == {"fsstore": 400, "best": 400, "near": 400, "far": 3}
+    assert found["fsstore"][0] == 50
+
+
 def test_differing_results_are_not_timed():
     """A library whose result differs is reported, and takes no part."""
     found = outcome({"fsstore": lambda: np.arange(3), "other": lambda: np.arange(3) + 1})
