@@ -66,8 +66,8 @@ def maps_within(
     for (method, offset, stride, source, _, _), extent in zip(transform.maps, shape, strict=True):
         first = last = offset
         if method == SINGLE:
-            if open_ended[source] and stride == 1:
-                high[source], open_ended[source] = extent - offset, False
+            if open_ended[source] and stride > 0:
+                high[source], open_ended[source] = (extent - 1 - offset) // stride + 1, False
             if low[source] >= high[source]:
                 return None
             first += stride * low[source]

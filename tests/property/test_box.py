@@ -11,7 +11,7 @@ from fsstore.chunk.grid import RegularAxis, VariableAxis
 from fsstore.chunk.place import BoxPlacement
 from fsstore.chunk.plan import Affine, Constant, box_in_chunk, plan
 from fsstore.chunk.request import maps_within, plan_maps
-from fsstore.index import IndexDomain, IndexTransform, compose, d
+from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, compose, d
 from fsstore.index.transform import identity
 
 
@@ -132,8 +132,35 @@ def test_bounds_that_are_implicit_are_those_of_the_array():
     assert maps_within(array[1:3], (4, 9)) == ((2, 9), [Affine(1, 1, 0), Affine(0, 1, 1)])
     assert maps_within(array[3].translate_by[2], (5, 3)) == ((3,), [Constant(3), Affine(0, 1, 0)])
     assert maps_within(array[d[0, 1].diagonal], (4, 6)) == ((4,), [Affine(0, 1, 0), Affine(0, 1, 0)])
-    for view in (array[::2], array[None], array.mark_bounds_implicit[True:]):
+    assert maps_within(array[1::3], (8, 6)) == ((3, 6), [Affine(1, 3, 0), Affine(0, 1, 1)])
+    for view in (array[::-1], array[None], array.mark_bounds_implicit[True:]):
         assert maps_within(view, (4, 6)) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_to_an_end_that_is_implicit(seed):
+    """Steps end where composing with the bounds of the array ends them, also those of a diagonal."""
+    rng = random.Random(300 + seed)
+    found = 0
+    for _ in range(300):
+        low = rng.randint(-6, 6)
+        outputs = [
+            OutputIndexMap(offset=rng.randint(-9, 9), stride=rng.randint(1, 5), input_dimension=0)
+            for _ in range(rng.choice([1, 1, 2]))
+        ]
+        view = IndexTransform(
+            input_inclusive_min=[low],
+            input_exclusive_max=[low + rng.randint(0, 8)],
+            implicit_upper_bounds=[True],
+            output=outputs,
+        )
+        extent = [rng.randint(0, 20) for _ in outputs]
+        within = maps_within(view, extent)
+        if within is not None:
+            found += 1
+            bounded = compose(view, identity(IndexDomain(shape=extent)))
+            assert within == (bounded.shape, plan_maps(bounded, extent))
+    assert found > 30
 
 
 def test_bounds_that_have_to_be_resolved():
