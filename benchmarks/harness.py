@@ -21,9 +21,7 @@ import numpy as np
 OURS = "fsstore"
 
 _FEWEST, _MANY = 3, 400
-_FAR_BEHIND = (
-    3  # times as slow as the fastest library: three rounds tell enough, and leave time to the others
-)
+_FAR_BEHIND = 3  # times as slow as the fastest: a few rounds tell enough, and leave time to the others
 _SHORT = 0.1  # of the time of a workload, in which as many rounds are made as fit
 
 Contender = Callable[[], Any]
