@@ -197,7 +197,8 @@ def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]
 
 def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
     """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
-    if data is not None and is_kept(chain) and (known := taken(chain, data)) is not None:
+    known = None if data is None else taken(chain, data)
+    if known is not None:
         return known
     if data is not None and not chain.decodes_in_place:
         borrowed = chain.borrow(data)  # before there is memory for the chunk, which may be large
@@ -225,8 +226,7 @@ def _portions(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
 def _encoded(chunk: Array, chain: BoundChain) -> Buffer:
     """Return the encoding of a chunk that nobody changes any more."""
     data = chain.encode(chunk)
-    if is_kept(chain):
-        keep(chain, data, chunk)
+    keep(chain, data, chunk)
     return data
 
 

@@ -11,6 +11,7 @@ A few chunks are kept, of all arrays together, and only of codecs that give back
 from __future__ import annotations
 
 import os
+from typing import TypeAlias
 
 from fsstore.cache_pool import CachePool
 from fsstore.codec.bound_chain import Array, BoundChain
@@ -20,9 +21,9 @@ __all__ = ["is_kept", "keep", "taken"]
 
 _KEPT_BYTES = 8 << 20  # elements and encodings
 _LARGEST_BYTES = _KEPT_BYTES // 2  # of a chunk
-_WORTH_IT = 32 << 10  # decoded by zstd in the time that it takes to find a chunk here
+_WORTH_IT = 32 << 10  # which zstd decodes in eight times as long as a chunk takes to be kept and found here
 _TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
-_Key = tuple[BoundChain, int, bytes]
+_Key: TypeAlias = tuple[BoundChain, int, bytes]
 _pool = CachePool(_KEPT_BYTES)
 
 
@@ -32,14 +33,14 @@ def is_kept(chain: BoundChain) -> bool:
 
 
 def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
-    """Keep what `data` decodes to; the caller leaves `chunk` alone from now on."""
-    if isinstance(data, bytes):  # others may be views of memory that is used again
+    """Keep what `data` decodes to, if such chunks are kept; the caller leaves `chunk` alone from now on."""
+    if is_kept(chain) and isinstance(data, bytes):  # others may be views of memory that is used again
         _pool.put(_key(chain, data), (data, chunk), len(data) + chunk.nbytes)
 
 
 def taken(chain: BoundChain, data: Buffer) -> Array | None:
     """Return what `data` decodes to if that is kept; it is the caller's then, who may change it."""
-    found = _pool.take(_key(chain, data))
+    found = _pool.take(_key(chain, data)) if is_kept(chain) else None
     # which compares memory, also with a view: `==` would compare its elements one by one
     return found[1] if found is not None and found[0].startswith(data) else None
 
