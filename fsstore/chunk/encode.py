@@ -19,8 +19,8 @@ import numpy as np
 
 from fsstore.chunk.allocation import new_array
 from fsstore.chunk.chunks import Chunks
-from fsstore.chunk.place import Placement
-from fsstore.chunk.plan import Cell, OutputMap, chunk_numbers
+from fsstore.chunk.place import Placement, Placing
+from fsstore.chunk.plan import AnyCell, Cell, OutputMap
 from fsstore.chunk.rewritten import is_kept, keep, taken
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.stored_shard import StoredShard
@@ -58,7 +58,7 @@ class ChunkEncoder:
     `keeps`: chunks that become all fill values when a part is written are stored as such.
     """
 
-    def __init__(self, request: WriteRequest, placement: Placement, *, keeps: bool) -> None:
+    def __init__(self, request: WriteRequest, placement: Placing, *, keeps: bool) -> None:
         self._model, self._placement = request.chunks.model, placement
         self._elide, self._keeps = request.elide, keeps
         self._entries: ShardEntries | None = None
@@ -66,7 +66,7 @@ class ChunkEncoder:
             self._entries = ShardEntries(request.maps, request.values.shape, self._model)
             self._entry_placement = Placement(self._entries.plan, request.values)
 
-    def portions(self, cell: Cell, old: Stored | None) -> Portions | None:
+    def portions(self, cell: AnyCell, old: Stored | None) -> Portions | None:
         """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
         chain = self._chain(cell)
         if old is None:
@@ -83,7 +83,7 @@ class ChunkEncoder:
         chunk = self._changed(cell, old, chain)
         return None if self._elides(chunk, chain) else _portions(chunk, chain, elide=self._elide)
 
-    def _may_vanish(self, cell: Cell, old: Stored, chain: BoundChain) -> bool:
+    def _may_vanish(self, cell: AnyCell, old: Stored, chain: BoundChain) -> bool:
         """Return whether a chunk of which a part is written may be all fill values then, as what is written is."""
         fill = chain.chunk.fill_value
         if not self._elide or fill is None or self._must_store(old):
@@ -94,28 +94,28 @@ class ChunkEncoder:
     def _must_store(self, old: Stored) -> bool:
         return self._keeps and old.state != "missing"
 
-    def _chain(self, cell: Cell) -> BoundChain:
+    def _chain(self, cell: AnyCell) -> BoundChain:
         if self._model.bind is None:
             return self._model.chain
-        return self._model.chain_of(chunk_numbers(self._placement.plan, cell))
+        return self._model.chain_of(self._placement.numbers(cell))
 
     def _elides(self, chunk: Array, chain: BoundChain) -> bool:
         fill = chain.chunk.fill_value
         return self._elide and fill is not None and equals_fill(chunk, fill)
 
-    def _portions_of_changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Portions:
+    def _portions_of_changed(self, cell: AnyCell, old: ReadResult, chain: BoundChain) -> Portions:
         portions = _portions(self._changed(cell, old, chain), chain, elide=self._elide)
         del old  # which may be as large as the chunk
         yield from portions
 
-    def _changed(self, cell: Cell, old: ReadResult, chain: BoundChain) -> Array:
+    def _changed(self, cell: AnyCell, old: ReadResult, chain: BoundChain) -> Array:
         """Return a chunk of which a part is written."""
         chunk = _decoded(None if old.state == "missing" else old.value, chain)
         self._placement.copy_in(cell, self._model.view(chunk))
         return chunk
 
     def _shard_portions(
-        self, entries: ShardEntries, cell: Cell, old: Stored, *, may_vanish: bool
+        self, entries: ShardEntries, cell: AnyCell, old: Stored, *, may_vanish: bool
     ) -> Portions | None:
         touched = [
             (sub_cell, number if isinstance(number, tuple) else (number,))

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.encode import WriteRequest
-from fsstore.chunk.plan import Plan
+from fsstore.chunk.plan import Outline
 from fsstore.chunk.writer import Change, Changed, Changes, Writer
 from fsstore.errors import StoreError
 from fsstore.future import Copied, Future
@@ -201,7 +201,7 @@ def _tell(begun: Sequence[Future[None]], errors: Sequence[BaseException | None])
 _queues: dict[KvDriver, _StoreQueue] = {}
 
 
-def write_small(request: WriteRequest, outline: Plan) -> Future[None]:
+def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
     """Begin to write a few small chunks: here and at once, or later with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
@@ -209,11 +209,11 @@ def write_small(request: WriteRequest, outline: Plan) -> Future[None]:
     _latest.future = future
     if is_alone:
         settle(request.chunks.store)
-        writer, window = Writer(driver), list(Changes(request, outline).window())
+        writer, window = Writer(driver), list(Changes(request, cut).window())
         done = _runtime.start(writer.store(window), waits=False)
         _tell([future], [futures.error_of(done)])
         return future
-    changes = Changes(request._replace(values=request.values.copy()), outline)
+    changes = Changes(request._replace(values=request.values.copy()), cut)
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
         queue = _queues.get(driver) or _queues.setdefault(driver, _StoreQueue(driver))

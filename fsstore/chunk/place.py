@@ -13,17 +13,17 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan import Box, Cell, Plan, Points, chunk_numbers
+from fsstore.chunk.plan import Box, Cell, Outline, Plan, Points, chunk_numbers
 from fsstore.codec.shard_layout import blocks_of
 
-__all__ = ["BoxPlacement", "Placement", "Placing"]
+__all__ = ["BoxPlacement", "Placement", "Placing", "placement_of"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Index: TypeAlias = tuple[Any, ...]
 
 
 class Placing(Protocol):
-    """What reading needs of a placement; a cell is one of those that it places."""
+    """What reading and writing need of a placement; a cell is one of those that it places."""
 
     def target(self, cell: Any) -> Array | None:
         """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
@@ -46,6 +46,14 @@ class Placing(Protocol):
 
     def copy_out(self, cell: Any, chunk: Array) -> None:
         """Copy the selected elements of the chunk to the array."""
+        ...
+
+    def copy_in(self, cell: Any, chunk: Array) -> None:
+        """Copy the elements of the array to their places in the chunk."""
+        ...
+
+    def source(self, cell: Any) -> Array | None:
+        """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
         ...
 
     def fill(self, cell: Any, value: Any) -> None:
@@ -196,7 +204,7 @@ class Placement:
 
 
 class BoxPlacement:
-    """What `Placement` does, for boxes, which know where they go."""
+    """What `Placement` does, for boxes, which know where they go or come from."""
 
     __slots__ = ()
 
@@ -219,9 +227,25 @@ class BoxPlacement:
         """Copy the selected elements of the chunk to where they go."""
         box.target[...] = chunk[box.inside]
 
+    def copy_in(self, box: Box, chunk: Array) -> None:
+        """Copy what the box holds to its place in the chunk."""
+        chunk[box.inside] = box.target
+
+    def source(self, box: Box) -> Array:
+        """Return what the box holds."""
+        return box.target
+
     def fill(self, box: Box, value: Any) -> None:
         """Set the elements to one value."""
         box.target[...] = value
+
+
+_BOXES = BoxPlacement()
+
+
+def placement_of(outline: Outline, array: Array) -> Placing:
+    """Return what places the cells of a request in its array, or takes them from there."""
+    return _BOXES if isinstance(outline, Box) else Placement(outline, array)
 
 
 def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:

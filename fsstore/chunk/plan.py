@@ -28,12 +28,14 @@ __all__ = [
     "Component",
     "Constant",
     "Indexed",
+    "Outline",
     "OutputMap",
     "Plan",
     "Points",
     "box_in_chunk",
     "chunk_numbers",
     "even",
+    "outline",
     "plan",
 ]
 
@@ -105,6 +107,15 @@ class Box(NamedTuple):
     covers: bool
     target: np.ndarray[Any, np.dtype[Any]]
 
+    @property
+    def cell_count(self) -> int:
+        """The number of cells: it is a plan of one."""
+        return 1
+
+    def cells(self) -> Iterator[Box]:
+        """Yield the cell."""
+        yield self
+
 
 AnyCell: TypeAlias = Cell | Box
 
@@ -173,9 +184,9 @@ def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]
 def box_in_chunk(
     maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
 ) -> Box | None:
-    """Return what goes to `out` if that is a box within one chunk with its dimensions in order, else None.
+    """Return what belongs to `out` if that is a box within one chunk with its dimensions in order, else None.
 
-    Small reads are such boxes nearly always, and a few integers take a quarter of the time of a plan.
+    Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
     """
     numbers: list[int] = []
     inside: list[Any] = []
@@ -204,6 +215,16 @@ def box_in_chunk(
         covers = covers and last - first == size - 1 and (step == 1 or size == 1)
         rank += 1
     return Box(tuple(numbers), (*inside, ...), covers, out) if rank == len(shape) else None
+
+
+Outline: TypeAlias = Plan | Box
+
+
+def outline(
+    maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
+) -> Outline:
+    """Return the cells of a request whose elements `array` holds or receives."""
+    return box_in_chunk(maps, array, axes) or plan(maps, array.shape, axes)
 
 
 def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:

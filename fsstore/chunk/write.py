@@ -19,7 +19,7 @@ from fsstore.chunk.chunks import WINDOW_BYTES
 from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.flow import flow
 from fsstore.chunk.joint_write import settle, write_small
-from fsstore.chunk.plan import Plan, plan
+from fsstore.chunk.plan import Outline, outline
 from fsstore.chunk.write_order import before, in_order, over, touched
 from fsstore.chunk.writer import LATE_BYTES, Changed, Changes, Writer
 from fsstore.codec.bound_chain import BoundChain
@@ -43,20 +43,18 @@ def write(request: WriteRequest) -> Future[Any]:
     What was begun before at the same chunks is stored before.
     """
     model, store = request.chunks.model, request.chunks.store
-    outline = plan(request.maps, request.values.shape, model.axes)
-    cells = outline.cell_count
+    cut = outline(request.maps, request.values, model.axes)
+    cells = cut.cell_count
     if not cells:
         return ready(None)
     here = not store.driver.features.waits and (
         cells == 1 or cells * model.chain.decoded_size <= _INLINE_BYTES
     )
     if not here:
-        return in_order(store, touched(outline, model), lambda ended: _write_apart(request, outline, ended))
-    if not before(store, lambda: touched(outline, model)):
-        return _write_here(request, outline)
-    return in_order(
-        store, touched(outline, model), lambda ended: _ending(_write_here(request, outline), ended)
-    )
+        return in_order(store, touched(cut, model), lambda ended: _write_apart(request, cut, ended))
+    if not before(store, lambda: touched(cut, model)):
+        return _write_here(request, cut)
+    return in_order(store, touched(cut, model), lambda ended: _ending(_write_here(request, cut), ended))
 
 
 def _ending(future: Future[Any], ended: End) -> Future[Any]:
@@ -70,19 +68,19 @@ async def finish(store: KvPrefix) -> None:
     await over(store)
 
 
-def _write_here(request: WriteRequest, outline: Plan) -> Future[Any]:
+def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
     """Write on this thread, or have a small write wait for others."""
     store = request.chunks.store
     driver = store.driver
     is_bound = hasattr(driver, "modify")
     if driver.features.slow_writes and not is_bound and _is_small(request):
-        return write_small(request, outline)
+        return write_small(request, cut)
     settle(store)
     if is_bound:
         request = _kept(request)
     return _runtime.start(
         Writer(driver, late=_is_late(driver, request.chunks.model.chain.decoded_size)).store(
-            list(Changes(request, outline).window())
+            list(Changes(request, cut).window())
         ),
         waits=False,
     )
@@ -93,15 +91,15 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
-def _write_apart(request: WriteRequest, outline: Plan, ended: End) -> Future[Any]:
+def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]:
     """Write on threads, or on the event loop."""
     chunks = request.chunks
     model, driver = chunks.model, chunks.store.driver
-    cells, chunk_bytes = outline.cell_count, model.chain.decoded_size
+    cells, chunk_bytes = cut.cell_count, model.chain.decoded_size
     settle(chunks.store)
     if hasattr(driver, "modify"):
         request = _kept(request)
-    changed = Changes(request, outline).window()
+    changed = Changes(request, cut).window()
     late = _is_late(driver, chunk_bytes)
     each = _memory_of_chunk(model.chain, late=late)
     if driver.features.waits:

@@ -22,7 +22,7 @@ from fsstore import _runtime
 from fsstore import future as futures
 from fsstore._spread import End
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.plan import Plan, chunk_numbers
+from fsstore.chunk.plan import Box, Outline, chunk_numbers
 from fsstore.future import Future
 from fsstore.kvstore.contract import KvPrefix
 
@@ -74,9 +74,11 @@ class _Place:
 _places: dict[KvPrefix, _Place] = {}
 
 
-def touched(outline: Plan, model: ChunkModel) -> _Chunks:
-    """Return the numbers of the chunks that a plan touches, None for very many."""
+def touched(outline: Outline, model: ChunkModel) -> _Chunks:
+    """Return the numbers of the chunks that a request touches, None for very many."""
     rank = model.key_rank  # without dimensions inside the elements, of which another view has others
+    if isinstance(outline, Box):
+        return [tuple(outline.numbers[:rank])]
     if outline.cell_count > _LISTED_CHUNKS:
         return None
     if not outline.separable:

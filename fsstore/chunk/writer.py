@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 from fsstore import _runtime
 from fsstore.chunk.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
-from fsstore.chunk.place import Placement
-from fsstore.chunk.plan import Cell, Plan, chunk_numbers
+from fsstore.chunk.place import placement_of
+from fsstore.chunk.plan import AnyCell, Box, Outline
 from fsstore.chunk.stored_shard import StoredShard
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
@@ -43,27 +43,29 @@ _MISSING = ReadResult("missing")
 class Changes:
     """What one request changes: the keys of its cells, and how each is encoded."""
 
-    __slots__ = ("_placement", "chunk_bytes", "encoder", "request")
+    __slots__ = ("_outline", "_placement", "chunk_bytes", "encoder", "request")
 
-    def __init__(self, request: WriteRequest, outline: Plan) -> None:
-        self.request = request
+    def __init__(self, request: WriteRequest, outline: Outline) -> None:
+        if isinstance(outline, Box):  # which may have been made of other values than their copy, that is kept
+            outline = outline._replace(target=request.values)
+        self.request, self._outline = request, outline
         self.chunk_bytes = request.chunks.model.chain.decoded_size
-        self._placement = Placement(outline, request.values)
+        self._placement = placement_of(outline, request.values)
         # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
         keeps = not request.chunks.store.driver.features.conditional_delete
         self.encoder = ChunkEncoder(request, self._placement, keeps=keeps)
 
     def window(self) -> Iterator[Changed]:
         """Yield every change with its key, in the order of the chunks."""
-        for cell in self._placement.plan.cells():
+        for cell in self._outline.cells():
             yield self.key(cell), (Change(self, cell),)
 
-    def key(self, cell: Cell) -> str:
+    def key(self, cell: AnyCell) -> str:
         """Return the key of a cell's chunk."""
         chunks = self.request.chunks
-        return chunks.store.path + chunks.model.key(chunk_numbers(self._placement.plan, cell))
+        return chunks.store.path + chunks.model.key(self._placement.numbers(cell))
 
-    def is_whole(self, cell: Cell) -> bool:
+    def is_whole(self, cell: AnyCell) -> bool:
         """Return whether nothing of what is stored of a cell's chunk is left."""
         return (
             cell.covers
@@ -82,7 +84,7 @@ class Change(NamedTuple):
     """What one request writes to one chunk."""
 
     of: Changes
-    cell: Cell
+    cell: AnyCell
 
     @property
     def is_whole(self) -> bool:
