@@ -79,7 +79,7 @@ def _cut(window: Window, entries: ShardEntries, most: int, *, complete: bool) ->
     Those of its two halves in turn, and as many of each: threads that write to neighbouring parts of new memory at once
     both clear the same large page.
     """
-    part, cells, identities, *_ = window
+    part, cells, identities, _ = window
     size = max(1, most // entries.layout.inner.decoded_size)
     if size >= len(cells):
         yield window

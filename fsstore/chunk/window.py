@@ -28,7 +28,10 @@ from fsstore.kvstore.excerpt import values_of
 if TYPE_CHECKING:
     from fsstore.chunk.shard_window import Together
 
-__all__ = ["Planned", "ReadPart", "Window", "decode", "fetch", "locate_error"]
+__all__ = ["Answers", "Planned", "ReadPart", "Window", "decode", "fetch", "locate_error"]
+
+
+_SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by the ways there are for all
 
 
 class Found(NamedTuple):
@@ -78,7 +81,7 @@ class ReadPart(NamedTuple):
         if span is None:
             return None
         first, stop = 0 if chain.spans_from_start else span[0], span[1]
-        return None if 2 * (stop - first) > math.prod(chain.chunk.shape) else (first, stop)
+        return None if stop - first > _SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
 
     def decode_together(
         self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
@@ -158,15 +161,11 @@ class ReadPart(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Cells fetched together: how, which, and what they are called; `answers` when they are fetched already.
-
-    `together`: the windows of the same shard.
-    """
+    """Cells fetched together: how, which, and what they are called; `together`: the windows of the same shard."""
 
     part: ReadPart
     cells: Sequence[AnyCell]
     identities: Sequence[Any]
-    answers: Answers | None = None
     together: Together | None = None
 
 

@@ -30,6 +30,7 @@ from fsstore.errors import FailedPreconditionError, StoreError
 __all__ = ["BoundZstd", "ZstdCodec"]
 
 _PIECE_BYTES = 1 << 18
+_REUSED_BYTES = 384 << 10  # decoded; of larger frames, making a decompressor for each is nothing
 _STEP = 64  # bytes of input, which are sixteen blocks at most
 _MAGIC = zstandard.FRAME_HEADER
 _SIZE = zstandard.frame_content_size
@@ -102,11 +103,16 @@ class BoundZstd:
         return _decode_frames(bytes(data), size, output_limit(self.decoded, len(data)))
 
     def decode_into(self, data: Any, out: Array) -> bool:
-        """Decode a frame of the exact size into `out`; return False if `decode` has to look at it."""
+        """Decode a frame of the exact size into `out`; return False if `decode` has to look at it.
+
+        Of the two libraries that decode into memory that is there already, numcodecs takes 0.86 to 0.98 of the time for
+        large frames, but makes a decompressor for each, 17 µs, while the thread's own of zstandard is there.
+        """
+        if len(out) <= _REUSED_BYTES and _read_front(data, out, len(out)):
+            return True
         try:
             if _SIZE(data) != len(out):
                 return False
-            # numcodecs decodes into memory that is there already; a reader of zstandard takes 1.02 to 1.06 of the time
             _numcodecs().decompress(data, out)
         except (*_DAMAGED, RuntimeError, ValueError):
             return False
@@ -117,15 +123,7 @@ class BoundZstd:
 
         All of the frame must be there, and one with a checksum is decoded to its end.
         """
-        stop = span[1]
-        try:
-            frame = zstandard.get_frame_parameters(data)
-            if frame.content_size != len(out) or frame.has_checksum or frame_end(data) != len(data):
-                return False
-            with _local.decompressor.stream_reader(data, closefd=False) as reader:
-                return bool(reader.readinto(out[:stop]) == stop)
-        except _DAMAGED:
-            return False
+        return _read_front(data, out, span[1])
 
     def decode_joined(self, parts: Sequence[Any], out: Array) -> bool:
         """Decode frames of the bound size one after the other into `out`; return False if `decode` has to look.
@@ -142,6 +140,21 @@ class BoundZstd:
         except (*_DAMAGED, RuntimeError, ValueError):
             return False
         return bytes(out[-len(_UNSET) :]) != _UNSET
+
+
+def _read_front(data: Any, out: Array, stop: int) -> bool:
+    """Decode the first `stop` bytes of a frame of the exact size; return False if that cannot be done for sure.
+
+    To the end it is decoded in one go, which finds out whether the frame holds more than it says.
+    """
+    try:
+        frame = zstandard.get_frame_parameters(data)
+        if frame.content_size != len(out) or frame.has_checksum or frame_end(data) != len(data):
+            return False
+        with _local.decompressor.stream_reader(data, closefd=False) as reader:
+            return bool(reader.readinto(out[:stop]) == stop)
+    except _DAMAGED:
+        return False
 
 
 def _decode_frames(data: bytes, size: int | None, limit: int) -> bytes:

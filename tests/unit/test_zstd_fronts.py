@@ -53,6 +53,20 @@ def test_what_is_no_whole_frame_is_left_to_decode():
         assert not bound().decode_span(data, np.zeros(SIZE, np.uint8), (0, 10))
 
 
+@pytest.mark.parametrize("size", [600_000, 300_000, 131_072, 80_000])
+def test_a_frame_that_holds_more_or_less_than_it_says_is_no_value(size):
+    """A header that was changed is found out, whichever library decodes, also where a block ends just there."""
+    for held in (size + 1, size + 131_072, size - 1):
+        data = bytearray(zstandard.compress(sample(held), 1))
+        header = zstandard.frame_header_size(bytes(data))
+        data[header - 4 : header] = size.to_bytes(4, "little")
+        assert zstandard.frame_content_size(bytes(data)) == size
+        codec = ZstdCodec(1).bind(ByteSpec(size))
+        assert not codec.decode_into(bytes(data), np.zeros(size, np.uint8))
+        with pytest.raises(StoreError):
+            codec.decode(bytes(data))
+
+
 def test_a_front_that_is_damaged_is_left_to_decode():
     """A block that cannot be decoded is never taken for values."""
     good = bytearray(bound().encode(sample(SIZE)))
@@ -116,7 +130,7 @@ def test_selections_of_large_chunks(stops, order):
     for terms in picked:
         assert (np.asarray(array[terms].read().result()) == values[terms]).all()
     assert len(stops) > 50
-    assert max(stops) * 2 <= np.prod(CHUNK) * 2
+    assert max(stops) <= 0.8 * np.prod(CHUNK) * 2
     for terms, future in [(terms, array[terms].read()) for terms in picked]:
         assert (np.asarray(future.result()) == values[terms]).all()
 
