@@ -250,7 +250,7 @@ async def read_here(windows: Iterable[Window]) -> None:
     fetched = [(window, await fetch(window)) for window in windows]
     if len(fetched) < count:
         fetched = [piece for pair in fetched for piece in _pieces(*pair, count, least=1)]
-    _runtime.map_blocking(lambda pair: decode(*pair), fetched)
+    _runtime.map_blocking(lambda pair: decode(*pair), fetched, limit=windows[0].part.chunks.threads)
 
 
 def _sharers(windows: Sequence[Window]) -> int:

@@ -60,10 +60,9 @@ def threads(decoding_threads, monkeypatch):
     return decoding_threads
 
 
-@pytest.fixture
-def together(threads, monkeypatch):
-    """Let nobody decode his first window before somebody else decodes one too; return the threads that decode."""
-    meeting = threading.Barrier(2)
+def meet(count, threads, monkeypatch):
+    """Let nobody decode his first window before as many threads decode one too."""
+    meeting = threading.Barrier(count)
     decode = reading.decode
 
     def waiting(window, answers):
@@ -72,6 +71,12 @@ def together(threads, monkeypatch):
         decode(window, answers)
 
     monkeypatch.setattr(reading, "decode", waiting)
+
+
+@pytest.fixture
+def together(threads, monkeypatch):
+    """Let nobody decode his first window before somebody else decodes one too; return the threads that decode."""
+    meet(2, threads, monkeypatch)
     return threads
 
 
@@ -112,6 +117,15 @@ def test_who_asks_decodes_alone(tmp_path, threads, codecs, part, context):
     found = stored(tmp_path, codecs, **context)[part].read().result()
     np.testing.assert_array_equal(found, values()[part])
     assert set(threads) == {threading.current_thread()}
+
+
+def test_as_many_threads_decode_as_were_asked_for(tmp_path, decoding_threads, monkeypatch):
+    """A limit on threads that is lower than the number of cores is kept."""
+    monkeypatch.setattr(_runtime, "core_count", lambda: 8)
+    array = stored(tmp_path, [LITTLE, ZSTD], data_copy_concurrency={"limit": 3})
+    meet(3, decoding_threads, monkeypatch)
+    np.testing.assert_array_equal(array.read().result(), values())
+    assert len(set(decoding_threads)) == 3
 
 
 def test_busy_workers_are_not_waited_for(tmp_path, threads):
