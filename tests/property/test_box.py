@@ -51,7 +51,7 @@ def random_view(rng):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_boxes_agree_with_numpy(seed):
-    """A box is the elements that the view shows, in one chunk, and covers it exactly when it is all of it."""
+    """A box is the elements that the view shows, in one chunk, covers it exactly when it is all of it, and is written."""
     rng = random.Random(seed)
     found = 0
     for _ in range(100):
@@ -77,6 +77,11 @@ def test_boxes_agree_with_numpy(seed):
         else:
             placement.copy_out(box, chunk)
         np.testing.assert_array_equal(out, shown)
+        written = box._replace(target=-out)
+        assert placement.source(written) is written.target
+        changed = chunk.copy()
+        placement.copy_in(written, changed)
+        np.testing.assert_array_equal(changed, np.where(np.isin(chunk, shown), -chunk, chunk))
         first, stop = placement.span(box, chunk.shape, range(chunk.ndim))
         wanted = np.flatnonzero(np.isin(chunk, shown))
         assert (first, stop) == (wanted[0], wanted[-1] + 1)
