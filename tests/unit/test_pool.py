@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from fsstore._pool import Pool, _Jobs
+from fsstore.runtime.pool import Pool, _Jobs
 
 
 def _pool(threads):
