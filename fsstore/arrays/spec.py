@@ -25,7 +25,7 @@ from fsstore.index.transform import identity
 from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
-from fsstore.values.json_value import Json, quote
+from fsstore.values.json_value import Json, quote, sorted_members
 from fsstore.values.printing import pretty
 from fsstore.values.url import join_pipeline
 
@@ -234,7 +234,9 @@ class Spec(Indexable):
         bound = list(self.walk_resources())
         names = ResourceNames(bound) if bound else None
         out = self.json_with(names, include_defaults=include_defaults)
-        return _ordered({**out, "context": names.context} if names is not None and names.context else out)
+        return sorted_members(
+            {**out, "context": names.context} if names is not None and names.context else out
+        )
 
     def json_with(self, names: ResourceNames | None, *, include_defaults: bool = False) -> dict[str, Any]:
         """Return the JSON form without a `context` for the bound resources, which `names` calls by name."""
@@ -381,13 +383,6 @@ def _base_json(base: Spec, names: ResourceNames | None, *, include_defaults: boo
         return base.json_with(names, include_defaults=include_defaults)
     except UnimplementedError as error:
         raise error.within('Error converting object member "base"') from None
-
-
-def _ordered(value: Any) -> Any:
-    """Return JSON with the members of all objects sorted by name."""
-    if isinstance(value, Mapping):
-        return {name: _ordered(value[name]) for name in sorted(value)}
-    return [_ordered(item) for item in value] if isinstance(value, list) else value
 
 
 def _unpickle(name: str | DriverKind, parts: dict[str, Any]) -> Spec:

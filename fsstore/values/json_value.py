@@ -34,6 +34,7 @@ __all__ = [
     "optional",
     "quote",
     "show",
+    "sorted_members",
     "string",
 ]
 
@@ -284,3 +285,10 @@ def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False) 
 def dumps(value: Any, *, allow_nan: bool = False) -> str:
     """Return `value` as compact JSON with sorted members, as stored documents are written."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False, allow_nan=allow_nan)
+
+
+def sorted_members(value: Any) -> Any:
+    """Return JSON with the members of all objects sorted by name."""
+    if isinstance(value, Mapping):
+        return {name: sorted_members(value[name]) for name in sorted(value)}
+    return [sorted_members(item) for item in value] if isinstance(value, list) else value

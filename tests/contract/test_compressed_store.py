@@ -19,6 +19,7 @@ from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
+from fsstore.values import registry
 from fsstore.values.file_compression import MAGIC, beginning, expand, method_of
 
 PACK = {"gzip": gzip.compress, "zstd": zstandard.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -208,4 +209,4 @@ def test_the_beginning_costs_the_beginning():
 def test_every_method_is_registered():
     """The names of the stores are those of the methods."""
     assert set(PACK) == set(MAGIC)
-    assert all(name in ts.registry.kvstores.names() for name in MAGIC)
+    assert all(name in registry.kvstores.names() for name in MAGIC)

@@ -15,7 +15,7 @@ PROGRAM = """
 import json, os, re, sys, time
 import numpy as np
 import fsstore as ts
-from fsstore import execution
+from fsstore.runtime import execution
 
 def memory(name):  # in MB; `ru_maxrss` would include what the parent had when it forked
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024

@@ -2,8 +2,9 @@
 
 A reference set points into TIFF, GRIB, FITS and zip files, so its chunks are encoded as those files encode them.  The
 names that scanners write for this lead to classes through `fsstore.values.registry.codecs_v2` and through nothing
-else: the registries of other libraries are not asked.  Each class tells its kind, is made from a name and options as stored,
-which it checks, and binds to flat data of a known size; its decoder gives exactly that, or says what is wrong.
+else: the registries of other libraries are not asked.  Each class tells its kind, is made from a name and options as
+stored, which it checks, and binds to flat data of a known size; its decoder gives exactly that, or says what is
+wrong.
 
 Libraries are imported when an array is opened, and the error that one is missing says how to install it.
 """
