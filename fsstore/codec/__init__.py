@@ -4,6 +4,6 @@
 
 * `zarr3`: the codecs of zarr version 3, a module each; `numcodecs`: the filters and compressors of version 2;
 * `chain`: codecs one after the other, as wished for, as stored, and bound to the chunks of one array;
-* shared: `stream` works in bounded steps, `size` limits what may come out, `fill` says what is left out, `elementwise`
-  takes large chunks block by block, `scratch` is memory for a moment.
+* shared: `stream` works in bounded steps, `size` limits what may come out, `fill` says what is left out,
+  `scratch` is memory for a moment.
 """

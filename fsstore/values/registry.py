@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Registry", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
+__all__ = ["Registry", "codec_families", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
 
 T = TypeVar("T")
 
@@ -125,6 +125,15 @@ codecs: Registry[Any] = Registry(
     },
 )
 """Codecs of zarr v3 (classes with the `Codec` contract), by name."""
+
+codec_families: Registry[Any] = Registry(
+    "fsstore.codec_families",
+    {
+        "imagecodecs_": "fsstore.codec.numcodecs.numcodecs_v3:find",
+        "numcodecs.": "fsstore.codec.numcodecs.numcodecs_v3:find",
+    },
+)
+"""Functions that find a codec of zarr v3 by its whole name, by what the names of their family begin with."""
 
 codecs_v2: Registry[Any] = Registry(
     "fsstore.codecs_v2",

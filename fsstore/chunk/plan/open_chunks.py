@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.read.cache import ChunkCache
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution

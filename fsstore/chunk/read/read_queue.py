@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.box_columns import Boxes, BoxView, plan_boxes
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
-from fsstore.chunk.read.reader import INLINE_BYTES, ReadRequest, plan_alone, read_here, read_spread
-from fsstore.chunk.read.window import Planned, ReadPart, locate_error
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.chunk.read.box_columns import Boxes, BoxView, plan_boxes
+from fsstore.chunk.read.reader import INLINE_BYTES, plan_alone, read_here, read_spread
+from fsstore.chunk.read.window import Planned, ReadPart, ReadRequest, locate_error
+from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.runtime import execution

@@ -24,9 +24,9 @@ from fsstore.chunk.plan.planner import AnyCell, Cell, OutputMap
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
 from fsstore.chunk.write.stored_shard import StoredShard
-from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
-from fsstore.codec.contract import Buffer
+from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill, missing_element
 from fsstore.kvstore.contract.driver import ReadResult
 

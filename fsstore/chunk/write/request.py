@@ -20,6 +20,7 @@ from fsstore.chunk.write.order import before, in_order, over, touched
 from fsstore.chunk.write.small_writes import settle, write_small
 from fsstore.chunk.write.writer import LATE_BYTES, Changed, Changes, Writer
 from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime.bounded_tasks import flow
@@ -108,7 +109,8 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]
         writer = Writer(driver, threads=chunks.workers(each))
         return execution.start(_write_waiting(writer, windows, each, chunks.window(each)), ended=ended)
     # of shards that use every core by themselves one is encoded at a time
-    encoders = 1 if model.chain.shard is not None and model.chain.shard.shares_cores else chunks.workers(each)
+    shard = shard_of(model.chain)
+    encoders = 1 if shard is not None and shard.shares_cores else chunks.workers(each)
     if late or _is_one_window(cells, chunk_bytes):
         writer = Writer(driver, threads=encoders, late=True)
         return _spread(writer, _batches(changed, _WINDOW_CELLS), workers=1, kind="request", ended=ended)
@@ -119,9 +121,9 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]
 
 def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
     """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
-    little_by_little = late and chain.shard is not None and not chain.shard.at_start
-    if chain.shard is not None and little_by_little:
-        return _SHARD_BYTES + chain.shard.inner.working_size
+    shard = shard_of(chain)
+    if late and shard is not None and not shard.at_start:  # then little by little
+        return _SHARD_BYTES + shard.inner.working_size
     return chain.working_size + chain.decoded_size // 2
 
 

@@ -19,6 +19,7 @@ from fsstore.chunk.plan.place import placement_of
 from fsstore.chunk.plan.planner import AnyCell, Box, Outline
 from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
 from fsstore.chunk.write.stored_shard import StoredShard
+from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import (
@@ -190,7 +191,7 @@ class Writer:
 
     def _stored_of_large(self, key: str, change: Change) -> Stored:
         """Return what is stored of a large chunk; a shard is read while the new one is written."""
-        shard = change.of.request.chunks.model.chain.shard
+        shard = shard_of(change.of.request.chunks.model.chain)
         try:
             return self._stored(key) if shard is None else StoredShard.read(self._driver, key, shard)
         except StoreError as error:

@@ -14,24 +14,19 @@ from __future__ import annotations
 import itertools
 import math
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from fsstore.codec.chain.steps import DIRECT_BYTES, borrowers, decoders, in_pieces, through
 from fsstore.codec.chain.working_size import working_size
-from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
+from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpec, Span
 from fsstore.codec.scratch import scratch
 from fsstore.errors import StoreError
 
-if TYPE_CHECKING:
-    from fsstore.codec.chain.shard_layout import ShardLayout
+__all__ = ["BoundArrayCodec", "BoundChain", "Shard"]
 
-__all__ = ["Array", "BoundArrayCodec", "BoundChain", "Span"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Span: TypeAlias = tuple[int, int]
 _PIECES_FROM = 8 << 20  # bytes of a chunk that is encoded in pieces; that of zstd takes 1.08 of the time
 _RUN_PART = 1 << 18  # decoding several at once gains nothing for chunks larger than this
 _RUN_COPIED = 1 << 17  # nor does joining larger ones that are not encoded: 220 KB alone take 0.82 of the time
@@ -61,6 +56,31 @@ class BoundArrayCodec(BoundCodec, Protocol):
     zstd, `scratch_size`, how many bytes it takes beside what it is given and what it gives, and `is_exact`, whether it
     gives back bit by bit whatever it was given.
     """
+
+
+class Shard(Protocol):
+    """What a chain asks of the layout of its encoding when that is a shard: `shard_layout` has the whole of it.
+
+    `count` is how many parts a shard has, `inner` what each of them is encoded by, and `read_shape` the shape of one.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many parts a shard has."""
+        ...
+
+    @property
+    def inner(self) -> BoundChain:
+        """What encodes and decodes a part."""
+        ...
+
+    def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
+        """Yield the encoded parts, None for those that equal the fill value if these are left out (`elide`)."""
+        ...
+
+    def portions(self, parts: Iterable[Buffer | None]) -> Iterator[list[Buffer]]:
+        """Yield the encoding as lists of buffers that follow each other, the parts drawn one by one."""
+        ...
 
 
 class BoundChain:
@@ -131,7 +151,7 @@ class BoundChain:
         self.order = _order(chunk, arrays)
         plain = self.order is not None
         self._view: Callable[[Any], Array] = getattr(pack, "view", pack.decode) if plain else pack.decode
-        self.shard: ShardLayout | None = getattr(pack, "shard", None) if plain and not stages else None
+        self.shard: Shard | None = getattr(pack, "shard", None) if plain and not stages else None
         self._decode_array: Callable[[Any, Array], None] | None = (
             getattr(pack, "decode_array", None) if plain else None
         )

@@ -17,9 +17,9 @@ from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.configuration import Member, Members, read_options
-from fsstore.codec.contract import BoundCodec, ChunkSpec
+from fsstore.codec.contract import Array, BoundCodec, ChunkSpec
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array, size_of
 from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.codec.size import check_size

@@ -21,7 +21,8 @@ from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import Box
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ReadPart
-from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
 
 __all__ = ["BoxRun", "BoxView", "Boxes", "is_box", "plan_boxes"]
