@@ -8,37 +8,35 @@ have size 1, and others of the target repeat the source.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from fsstore.driver.contract import OpenArray
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-if TYPE_CHECKING:
-    from fsstore.arrays.store import TensorStore
-
 __all__ = ["align", "copy_between"]
 
 _PIECE_BYTES = 64 * 1024 * 1024  # of a copy that are in memory at a time
 
 
-def copy_between(source: TensorStore, target: TensorStore) -> Future[None]:
-    """Begin to copy one store to another, piece by piece."""
-    names = source.dtype.name, target.dtype.name
-    convert = conversion(source.dtype, target.dtype)
+def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
+    """Begin to copy one open array to another, piece by piece."""
+    kinds = source.driver.dtype, target.driver.dtype
+    names = [kind.name for kind in kinds]
+    convert = conversion(*kinds)
     if convert is None:
         raise StoreError("Cannot convert {} -> {}".format(*names))
-    if not is_lossless(source.dtype, target.dtype):
+    if not is_lossless(*kinds):
         raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
-    aligned = source[align(source.domain, target.domain)]
+    aligned = source.transform[align(source.transform.domain, target.transform.domain)]
 
     async def run() -> None:
         for piece in _pieces(target):
-            part = target if piece is None else target[piece]
-            values = await (aligned if piece is None else aligned[piece]).read()
-            await part._driver.write(part._transform, convert(values))
+            place = target.transform if piece is None else target.transform[piece]
+            wanted = aligned if piece is None else aligned[piece]
+            await target.driver.write(place, convert(await source.driver.read(wanted)))
 
     return execution.start(run())
 
@@ -83,19 +81,21 @@ def _shown(dimension: int | None, dim: Dim) -> str:
     return f"{dimension} {label}[{dim.inclusive_min}, {dim.exclusive_max})"
 
 
-def _pieces(target: TensorStore) -> Iterator[slice | None]:
+def _pieces(target: OpenArray) -> Iterator[slice | None]:
     """Yield sub-domains of the target that are whole chunks and of bounded size; None for all at once."""
-    itemsize = max(1, target.dtype.numpy_dtype.itemsize)
-    if target.size * itemsize <= _PIECE_BYTES or not target.rank:
+    view = target.transform
+    itemsize = max(1, target.driver.dtype.numpy_dtype.itemsize)
+    if view.size * itemsize <= _PIECE_BYTES or not view.input_rank:
         yield None
         return
     try:
-        step = target.chunk_layout.write_chunk.shape[0] or 1
+        chunk = target.driver.schema().through(view).chunk_layout.write_chunk.shape
     except (TypeError, IndexError):
-        step = 1
-    row = max(1, target.size // max(1, target.shape[0]) * itemsize)
+        chunk = None
+    step = (chunk[0] if chunk else None) or 1
+    row = max(1, view.size // max(1, view.input_shape[0]) * itemsize)
     step *= max(1, _PIECE_BYTES // (row * step))
-    low, high = target.domain.inclusive_min[0], target.domain.exclusive_max[0]
+    low, high = view.domain.inclusive_min[0], view.domain.exclusive_max[0]
     begin = low
     while begin < high:
         end = min(high, (begin // step + 1) * step)

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Registry", "codec_families", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
+__all__ = [
+    "Registry",
+    "codec_families",
+    "codecs",
+    "codecs_v2",
+    "detections",
+    "drivers",
+    "kvstores",
+    "live_filesystems",
+]
 
 T = TypeVar("T")
 
@@ -169,6 +178,12 @@ codecs_v2: Registry[Any] = Registry(
     },
 )
 """Codecs that zarr v2 metadata may name beside those that numcodecs always has (`ForeignCodec` classes), by id."""
+
+live_filesystems: Registry[Any] = Registry(
+    "fsstore.live_filesystems",
+    {"ReferenceFileSystem": "fsstore.kvstore.reference.collection.live_set:live_driver"},
+)
+"""Functions that make a store of a live filesystem, by the name of its class; None if only its own code can read."""
 
 detections: Registry[Any] = Registry(
     "fsstore.detections",

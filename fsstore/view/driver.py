@@ -37,9 +37,8 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
-from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv
-from fsstore.kvstore.spec.parse import kv_kind
+from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, dumps, quote
 from fsstore.view.chunk import absent, read_through, recoded
@@ -111,7 +110,7 @@ async def open_view(
     await driver.load(nodes, found, context)
     kind = kv_kind("memory")
     assert kind is not None
-    return OpenKv(driver, "", KvSpec.of(kind, "").replace(live=driver))
+    return OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver))
 
 
 def _is_sharded(node: Node) -> bool:

@@ -17,9 +17,10 @@ from fsstore.kvstore.contract import driver as contract
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange as Range
 from fsstore.kvstore.contract.key_range import key_bytes, key_text
-from fsstore.kvstore.spec.kv_spec import KvSpec, join_path
+from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, join_path
 from fsstore.kvstore.store import result
 from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
@@ -38,7 +39,7 @@ Key = str | bytes
 _WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
 
 
-class KvStore:
+class KvStore(Specified):
     """Keys and values below a path.  Keys are `str` (UTF-8) or `bytes`; the path is a prefix of every key.
 
     >>> store = KvStore.open("memory://").result()
@@ -132,8 +133,14 @@ class KvStore:
         """
         spec = self._open.effective_spec()
         if retain_context:
-            return spec
-        return kv_spec(spec.to_json()) if unbind_context else spec.unbound()
+            return KvSpec.showing(spec)
+        return KvSpec(spec.to_json()) if unbind_context else KvSpec.showing(spec.unbound())
+
+    def standing_spec(self) -> KvSpecValue:
+        """Return the spec that opens the same store; one bound to a transaction has none."""
+        if self._transaction is not None:
+            raise StoreError("A store bound to a transaction cannot stand in a spec: give it as `kvstore=`")
+        return self._open.effective_spec()
 
     def copy(self) -> KvStore:
         """Return a copy whose path can be set by itself."""
@@ -307,11 +314,11 @@ class KvStore:
         return execution.start(operation(), waits=features.waits)
 
 
-async def _open_store(spec: KvSpec, context: Context, transaction: Transaction | None) -> KvStore:
+async def _open_store(spec: KvSpecValue, context: Context, transaction: Transaction | None) -> KvStore:
     return KvStore.of(await open_kv(spec, context), transaction)
 
 
-def _reopen(spec: KvSpec) -> KvStore:
+def _reopen(spec: KvSpecValue) -> KvStore:
     """Return the store that was pickled; resources pickled together are still shared."""
     return execution.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError, ResourceExhaustedError
-from fsstore.kvstore.reference.collection.refset import TableSet
 from fsstore.kvstore.reference.document import json_batch, json_scan
 from fsstore.kvstore.reference.document.json_scan import Member, Scanner, Sink
 from fsstore.kvstore.reference.generate.generator import MAX_TABULATED, Gen, parse_gen
 from fsstore.kvstore.reference.generate.template import TemplateError, Templates, render
+from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.builder import Run, TableBuilder
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE, Row, Rows, Table

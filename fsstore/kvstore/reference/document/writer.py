@@ -27,11 +27,11 @@ from typing import Any, Literal, cast
 from fsstore.errors import JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, LateWrite, Read, Stamp
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import Resolved, TableSet
-from fsstore.kvstore.reference.collection.set_state import Changes, Saved, State
-from fsstore.kvstore.reference.location import name_of
+from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.set_state import Changes, Saved, State
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE
 from fsstore.kvstore.reference.table.value import encode_text
+from fsstore.kvstore.reference.target.location import name_of
 from fsstore.runtime import execution
 from fsstore.values.file_compression import Method, compressor, method_named
 

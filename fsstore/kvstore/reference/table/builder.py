@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.reference.document.text import Ints, Mask, Words
 from fsstore.kvstore.reference.table.families import FEW, Found, families_of, hashes_of
 from fsstore.kvstore.reference.table.inline import Inline, Piece
 from fsstore.kvstore.reference.table.keys import Family, join, split
 from fsstore.kvstore.reference.table.table import INLINE, Block, Int32, Int64, Row, Rows, Table
+from fsstore.kvstore.reference.table.text import Ints, Mask, Words
 
 __all__ = ["Run", "TableBuilder"]
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.reference.document.text import LONGEST, Ints, Mask, Text, Words
 from fsstore.kvstore.reference.table.keys import Family, Group
 from fsstore.kvstore.reference.table.keys import split as split_keys
+from fsstore.kvstore.reference.table.text import LONGEST, Ints, Mask, Text, Words
 
 __all__ = ["FEW", "Found", "families", "families_of", "hashes_of"]
 

@@ -261,7 +261,8 @@ async def open_with_spec(
     """
     from fsstore.kvstore.contract.kind import KvOpening
     from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.kvstore.spec.parse import kv_kind, kv_spec
+    from fsstore.kvstore.spec.parse import kv_spec
+    from fsstore.kvstore.spec.spec_value import kv_kind
 
     if isinstance(where, tuple):
         kind = kv_kind(where[0])

@@ -19,8 +19,8 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.reference.collection.refset import Page, Resolved, TableSet
-from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.reference.state.refset import Page, Resolved, TableSet
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.target.policy import join_relative
 from fsstore.kvstore.reference.target.target_url import is_relative, last_link
 from fsstore.values import registry
