@@ -17,7 +17,7 @@ from fsstore.arrays.spec import Spec
 from fsstore.arrays.spec_options import apply_options, with_mode, written_down
 from fsstore.arrays.spec_value import SpecValue
 from fsstore.context.context import context_of
-from fsstore.driver.contract import ArrayDriver, Bounds, OpenArray, ResizeOptions, Statistics
+from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import Indexable, IndexDomain, IndexTransform
@@ -288,7 +288,7 @@ class TensorStore(Indexable):
         chosen = ResizeOptions(*(as_flag("each flag of a resize", flag) for flag in flags))
 
         async def run() -> TensorStore:
-            return self._with(await self._driver.resize(self._transform, Bounds(low, high), chosen))
+            return self._with(await self._driver.resize(self._transform, ResizeBounds(low, high), chosen))
 
         return self._track(lambda: execution.start(run(), waits=self._waits()))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.plan.allocation import broadcast, new_array
-from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import plan
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.read.box_columns import BoxView, is_box
@@ -61,7 +61,7 @@ class ChunkedDriver(ArrayDriver):
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
         self._queue = ReadQueue()
-        self._kept: tuple[ChunkedArray, Chunks] | None = None
+        self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
 
     # --- what it is
@@ -106,12 +106,12 @@ class ChunkedDriver(ArrayDriver):
 
     # --- input and output
 
-    def _chunks(self, array: ChunkedArray) -> Chunks:
+    def _chunks(self, array: ChunkedArray) -> OpenChunks:
         """Return the chunks as reads and writes see them, made anew when the array has changed."""
         kept = self._kept
         if kept is None or kept[0] is not array:
             options, store = self.options, self.entry.store
-            chunks = Chunks(
+            chunks = OpenChunks(
                 _bounds(array, explicit=True),
                 array.model,
                 store,
@@ -238,7 +238,9 @@ class ChunkedDriver(ArrayDriver):
         return Statistics(none if not_stored else None, every if fully_stored else None)
 
 
-def _read_chunks(chunks: Chunks, transform: IndexTransform, order: str, queue: ReadQueue) -> Future[Array]:
+def _read_chunks(
+    chunks: OpenChunks, transform: IndexTransform, order: str, queue: ReadQueue
+) -> Future[Array]:
     if is_box(transform, chunks.reach):
         return queue.add(BoxView(chunks, transform, order))
     try:
@@ -249,7 +251,7 @@ def _read_chunks(chunks: Chunks, transform: IndexTransform, order: str, queue: R
     return read_chunks(ReadRequest(chunks, maps, out), queue.add if chunks.cache is None else None)
 
 
-def _touched(transform: IndexTransform, chunks: Chunks) -> Sequence[tuple[int, ...]] | None:
+def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:
     shape, maps = located(transform, chunks.bounds)
     return touched(plan(maps, shape, chunks.model.axes), chunks.model)
 

@@ -28,11 +28,11 @@ from fsstore.values.json_value import Fields, Json
 __all__ = [
     "Array",
     "ArrayDriver",
-    "Bounds",
     "DriverKind",
     "Layer",
     "OpenArray",
     "Opening",
+    "ResizeBounds",
     "ResizeOptions",
     "Role",
     "Statistics",
@@ -53,7 +53,7 @@ class Statistics(NamedTuple):
     fully_stored: bool | None = None
 
 
-class Bounds(NamedTuple):
+class ResizeBounds(NamedTuple):
     """The bounds asked for, one entry a dimension of the view; None keeps a bound."""
 
     inclusive_min: list[int | None]

@@ -18,7 +18,7 @@ from fsstore.errors import StoreError
 from fsstore.index import interval as iv
 from fsstore.index.dim import Dim
 from fsstore.index.dim_expression import DimExpression, DimSelection, parse_selection
-from fsstore.index.indexable import Change, DomainView
+from fsstore.index.indexable import DomainView, TransformChange
 from fsstore.index.indexing import index_transform
 from fsstore.index.interval import INF, INT64, Bounds
 from fsstore.index.selection import in_expression, resolve
@@ -67,7 +67,7 @@ class IndexDomain(DomainValue, DomainView):
             raise TypeError("expected a sequence of Dim")
         return cls._of_bounds([dim._bounds for dim in dims], [dim.label for dim in dims])
 
-    def _apply(self, change: Change) -> IndexDomain:
+    def _apply(self, change: TransformChange) -> IndexDomain:
         return self._of_value(change(TransformValue._of(self, ())).domain)
 
     @classmethod

@@ -16,14 +16,14 @@ from fsstore.index.dim_expression import parse_selection
 from fsstore.index.indexing import index_transform
 from fsstore.index.value import TransformValue
 
-__all__ = ["Change", "DomainView", "Indexable", "Subscript"]
+__all__ = ["DomainView", "Indexable", "Subscript", "TransformChange"]
 
 T = TypeVar("T", bound=TransformValue)
 V = TypeVar("V", bound="DomainView")
 W = TypeVar("W", bound="Indexable")
 
 
-class Change(Protocol):
+class TransformChange(Protocol):
     """A function that makes one transform of another, of the same class."""
 
     def __call__(self, transform: T, /) -> T:
@@ -94,7 +94,7 @@ class DomainView:
 
     __slots__ = ()
 
-    def _apply(self, change: Change) -> Self:
+    def _apply(self, change: TransformChange) -> Self:
         """Return the same object with `change` applied to its transform."""
         raise NotImplementedError  # the hook each class with this mixin provides
 
@@ -157,7 +157,7 @@ class Indexable(DomainView):
 
     __slots__ = ()
 
-    def _assign(self, change: Change, value: Any) -> None:
+    def _assign(self, change: TransformChange, value: Any) -> None:
         """Write `value` to the view that `change` selects; only stores can."""
         del change, value
         raise TypeError(f"{type(self).__name__!r} object does not support item assignment")

@@ -16,7 +16,7 @@ from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import check_index, effective
 from fsstore.index.domain import IndexDomain, checked_vector, from_components
-from fsstore.index.indexable import Change, Indexable
+from fsstore.index.indexable import Indexable, TransformChange
 from fsstore.index.output_map import (
     ARRAY,
     CONSTANT,
@@ -76,7 +76,7 @@ class IndexTransform(TransformValue, Indexable):
         """The input domain."""
         return self._domain
 
-    def _apply(self, change: Change) -> IndexTransform:
+    def _apply(self, change: TransformChange) -> IndexTransform:
         return change(self)
 
     def __call__(self, indices: Iterable[int]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import End, Spread
+from fsstore.runtime.fan_out import Spread, WorkEnd
 from fsstore.runtime.future import Future
 from fsstore.runtime.ordered_map import InOrder
 from fsstore.runtime.pool import Pool
@@ -154,12 +154,14 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise FailedPreconditionError("a store declared that it never waits, but its coroutine suspended")
 
 
-def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: End | None = None) -> Future[T]:
+def start(
+    coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: WorkEnd | None = None
+) -> Future[T]:
     """Begin a coroutine and return its future: on the loop if it waits, otherwise here and at once.
 
     `ended` is called on the loop when nothing of the coroutine runs any more, also some time after it was cancelled.
     """
-    ended = ended or End()
+    ended = ended or WorkEnd()
     if not waits:
         try:
             return futures.ready(drive(coroutine))
@@ -177,7 +179,10 @@ def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: End |
 
 
 def _start_on(
-    target: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: Future[Any], ended: End
+    target: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    future: Future[Any],
+    ended: WorkEnd,
 ) -> None:
     waiting = [coroutine]
 
@@ -300,7 +305,7 @@ def spread(
     *,
     workers: int,
     kind: PoolKind = "compute",
-    ended: End | None = None,
+    ended: WorkEnd | None = None,
     stopped: threading.Event | None = None,
 ) -> Future[None]:
     """Call `function` with each of `items` on pool threads; the future is done when all are.
@@ -309,7 +314,7 @@ def spread(
     and so does cancelling it, which sets `stopped`; calls under way run to their end first.  Then `ended` is called,
     before the future is done: who is called back may wait for what waits for the end.
     """
-    ended = ended or End()
+    ended = ended or WorkEnd()
     job = Spread(function, items, workers, ended, stopped or threading.Event())
     try:
         ended.is_due = True

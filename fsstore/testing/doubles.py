@@ -21,7 +21,7 @@ __all__ = ["Faulty", "Operation", "Recording", "Slow"]
 Operation: TypeAlias = Literal["read", "write", "delete_range", "scan"]
 
 
-class _Wrapper:
+class _Wrapped:
     """A driver that does what another does."""
 
     id: ClassVar[str] = "double"
@@ -60,7 +60,7 @@ class _Wrapper:
         return replace(self.inner.features, atomic_transactions=False)
 
 
-class Recording(_Wrapper):
+class Recording(_Wrapped):
     """A driver that remembers what it was asked.
 
     `calls` counts calls of each operation (a batch is one), `reads` and `writes` hold every single request,
@@ -119,7 +119,7 @@ class Recording(_Wrapper):
             yield batch
 
 
-class Faulty(_Wrapper):
+class Faulty(_Wrapped):
     """A driver that fails, or answers something else, on purpose.
 
     `fails(operation, key)` returns the error to raise, or None; a range is asked with its lower end.  It is asked for
@@ -171,7 +171,7 @@ async def _next_turn(_operation: Operation) -> None:
     await asyncio.sleep(0)
 
 
-class Slow(_Wrapper):
+class Slow(_Wrapped):
     """A driver whose coroutines suspend, as those of a network store do.
 
     `pause(operation)` is awaited before each call: by default one turn of the event loop, or wait for an event that

@@ -70,7 +70,7 @@ class _Shown:
         return self.presented
 
 
-class _Job(NamedTuple):
+class _ChunkRequest(NamedTuple):
     """A chunk to read: what was asked for, the array, and where in its grid the chunk lies."""
 
     read: Read
@@ -180,7 +180,7 @@ class ViewDriver(ReadOnly):
             if not slash:
                 return None
 
-    def _look_up(self, read: Read) -> ReadResult | _Job:
+    def _look_up(self, read: Read) -> ReadResult | _ChunkRequest:
         """Return the answer if it is known without a request."""
         value = self.documents.get(read.key)
         if value is not None:
@@ -190,12 +190,12 @@ class ViewDriver(ReadOnly):
             return ReadResult("missing", b"", NO_VALUE, now())
         if read.start == 0 and read.stop == 0:
             return ReadResult("value", b"", UNKNOWN, now(), found[0].presentation.chunk_size)
-        return _Job(read, *found)
+        return _ChunkRequest(read, *found)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; stored chunks are asked of the base in one batch."""
         answers = [self._look_up(read) for read in reads]
-        jobs = [answer for answer in answers if isinstance(answer, _Job)]
+        jobs = [answer for answer in answers if isinstance(answer, _ChunkRequest)]
         stored = [job for job in jobs if job.shown.presentation.model is not None]
         through = [job for job in jobs if job.shown.presentation.model is None]
         made = iter(await self._from_base(stored)) if stored else iter(())
@@ -207,7 +207,7 @@ class ViewDriver(ReadOnly):
             for answer in answers
         ]
 
-    async def _from_base(self, jobs: Sequence[_Job]) -> list[ReadResult]:
+    async def _from_base(self, jobs: Sequence[_ChunkRequest]) -> list[ReadResult]:
         """Return chunks that are stored as such; what has to be done to them is done on other threads."""
         answers = list(await self.base.prefix.read_many([job.request() for job in jobs]))
         rest = [
@@ -222,7 +222,7 @@ class ViewDriver(ReadOnly):
                 answers[number] = answer
         return answers
 
-    def _make(self, work: tuple[_Job, ReadResult]) -> ReadResult:
+    def _make(self, work: tuple[_ChunkRequest, ReadResult]) -> ReadResult:
         job, answer = work
         presented = job.shown.presentation
         if answer.state == "missing":
@@ -232,7 +232,7 @@ class ViewDriver(ReadOnly):
         except StoreError as error:
             raise error.within(f"Error reading {self.base.prefix.describe(job.request().key)}") from error
 
-    async def _read_through(self, job: _Job) -> ReadResult:
+    async def _read_through(self, job: _ChunkRequest) -> ReadResult:
         assert job.shown.driver is not None
         return _cut(job.read, await read_through(job.shown.presentation, job.shown.driver, job.position))
 

@@ -169,7 +169,7 @@ class _Batch:
         for kind, part in parts.items():
             wanted = [identity for identity in users if type(identity) is kind]
             size = _batch_size(part.chunks.model)
-            job = _Job(part.source, users, self._errors)
+            job = _SharedChunks(part.source, users, self._errors)
             batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
             if size == 1:  # large chunks: each worker reads and decodes its own
                 workers = part.chunks.workers(part.chunks.model.chain.working_size)
@@ -192,7 +192,7 @@ def _batch_size(model: ChunkModel) -> int:
     return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // size)
 
 
-class _Job(NamedTuple):
+class _SharedChunks(NamedTuple):
     """Chunks of one source: who wants which part of each, and the errors of the reads."""
 
     source: Source

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
-from fsstore.chunk.plan.open_chunks import JOINT_BYTES, WINDOW_BYTES, Chunks
+from fsstore.chunk.plan.open_chunks import JOINT_BYTES, WINDOW_BYTES, OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement, Placement
 from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
 from fsstore.chunk.plan.shard_entries import ShardEntries
@@ -143,7 +143,7 @@ def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool)
     return model.chain.effort >= 2 * _WORTH_A_THREAD and not store.driver.features.waits
 
 
-def _most_cells(chunks: Chunks, touched: int) -> int:
+def _most_cells(chunks: OpenChunks, touched: int) -> int:
     """Return how many chunks a window may have, if a worker decodes `touched` bytes.
 
     Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at

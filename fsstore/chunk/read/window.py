@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.chunk.cache import CachedChunk, ChunkCache
-from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
 from fsstore.chunk.plan.shard_entries import ShardEntries
@@ -43,7 +43,7 @@ __all__ = [
 _SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by the ways there are for all
 
 
-class Found(NamedTuple):
+class CacheAnswer(NamedTuple):
     """What the cache had of a cell, what the store answered unless that was fresh, and the epoch before."""
 
     kept: CachedChunk | None
@@ -51,13 +51,13 @@ class Found(NamedTuple):
     epoch: int
 
 
-Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `Found` where there is a cache
+Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `CacheAnswer` where there is a cache
 
 
 class ReadPart(NamedTuple):
     """One way in which cells are found and decoded: as stored chunks, or as entries of shards."""
 
-    chunks: Chunks
+    chunks: OpenChunks
     placement: Placing
     source: Source
     entries: ShardEntries | None = None
@@ -151,7 +151,7 @@ class ReadPart(NamedTuple):
         chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
         self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
 
-    def decode_cached(self, cell: AnyCell, identity: Any, found: Found) -> None:
+    def decode_cached(self, cell: AnyCell, identity: Any, found: CacheAnswer) -> None:
         """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""
         kept, answer, epoch = found
         if answer is not None:
@@ -200,7 +200,7 @@ class ReadRequest(NamedTuple):
     `maps` and the shape of `out` are those of `plan.plan`.
     """
 
-    chunks: Chunks
+    chunks: OpenChunks
     maps: Sequence[OutputMap]
     out: Array
 
@@ -221,7 +221,7 @@ async def fetch(window: Window) -> Answers:
     return await _find(window, cache)
 
 
-async def _find(window: Window, cache: ChunkCache) -> list[Found]:
+async def _find(window: Window, cache: ChunkCache) -> list[CacheAnswer]:
     epoch = cache.epoch
     kept = [cache.find(identity) for identity in window.identities]
     ranges = {
@@ -231,7 +231,7 @@ async def _find(window: Window, cache: ChunkCache) -> list[Found]:
     }
     found = await window.part.source.read_many(list(ranges.values())) if ranges else []
     answers = dict(zip(ranges, found, strict=True))
-    return [Found(chunk, answers.get(number), epoch) for number, chunk in enumerate(kept)]
+    return [CacheAnswer(chunk, answers.get(number), epoch) for number, chunk in enumerate(kept)]
 
 
 def decode(window: Window, answers: Answers) -> None:

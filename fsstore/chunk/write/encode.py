@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, Placing
 from fsstore.chunk.plan.planner import AnyCell, Cell, OutputMap
 from fsstore.chunk.plan.shard_entries import ShardEntries
@@ -46,7 +46,7 @@ class WriteRequest(NamedTuple):
     `elide`: delete chunks that equal the fill value.
     """
 
-    chunks: Chunks
+    chunks: OpenChunks
     maps: Sequence[OutputMap]
     values: Array
     elide: bool = True

@@ -18,13 +18,13 @@ from fsstore.chunk.plan.planner import Outline, outline
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.order import before, in_order, over, touched
 from fsstore.chunk.write.small_writes import settle, write_small
-from fsstore.chunk.write.writer import LATE_BYTES, Changed, Changes, Writer
+from fsstore.chunk.write.writer import LATE_BYTES, Changed, RequestChanges, Writer
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime.bounded_tasks import flow
-from fsstore.runtime.fan_out import End
+from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.future import Future, ready
 
 __all__ = ["finish", "write"]
@@ -58,7 +58,7 @@ def write(request: WriteRequest) -> Future[Any]:
     return in_order(store, touched(cut, model), lambda ended: _ending(_write_here(request, cut), ended))
 
 
-def _ending(future: Future[Any], ended: End) -> Future[Any]:
+def _ending(future: Future[Any], ended: WorkEnd) -> Future[Any]:
     future.add_done_callback(lambda _: ended())
     return future
 
@@ -81,7 +81,7 @@ def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
         request = _kept(request)
     return execution.start(
         Writer(driver, late=_is_late(driver, request.chunks.model.chain.decoded_size)).store(
-            list(Changes(request, cut).window())
+            list(RequestChanges(request, cut).window())
         ),
         waits=False,
     )
@@ -92,7 +92,7 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
-def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]:
+def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[Any]:
     """Write on threads, or on the event loop."""
     chunks = request.chunks
     model, driver = chunks.model, chunks.store.driver
@@ -100,7 +100,7 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]
     settle(chunks.store)
     if hasattr(driver, "modify"):
         request = _kept(request)
-    changed = Changes(request, cut).window()
+    changed = RequestChanges(request, cut).window()
     late = _is_late(driver, chunk_bytes)
     each = _memory_of_chunk(model.chain, late=late)
     if driver.features.waits:

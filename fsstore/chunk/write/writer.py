@@ -34,7 +34,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.runtime import execution
 
-__all__ = ["LATE_BYTES", "Change", "Changed", "Changes", "Writer"]
+__all__ = ["LATE_BYTES", "Change", "Changed", "RequestChanges", "Writer"]
 
 LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
 _LATE_CHUNKS = 16  # smaller ones that are encoded while others are written; 64 take 1.15 of the time so
@@ -42,7 +42,7 @@ _ATTEMPTS = 10_000  # at a chunk that others write: one of them gets on each tim
 _MISSING = ReadResult("missing")
 
 
-class Changes:
+class RequestChanges:
     """What one request changes: the keys of its cells, and how each is encoded."""
 
     __slots__ = ("_outline", "_placement", "chunk_bytes", "encoder", "request")
@@ -85,7 +85,7 @@ class Changes:
 class Change(NamedTuple):
     """What one request writes to one chunk."""
 
-    of: Changes
+    of: RequestChanges
     cell: AnyCell
 
     @property

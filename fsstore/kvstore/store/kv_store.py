@@ -53,7 +53,7 @@ class KvStore(Specified):
     __slots__ = ("__weakref__", "_open", "_transaction")
 
     KeyRange: ClassVar[type[Range]] = Range
-    ReadResult: ClassVar[type[result.ReadResult]] = result.ReadResult
+    ReadResult: ClassVar[type[result.KvReadResult]] = result.KvReadResult
     Spec: ClassVar[type[KvSpec]] = KvSpec
     TimestampedStorageGeneration: ClassVar[type[result.TimestampedStorageGeneration]] = (
         result.TimestampedStorageGeneration
@@ -178,7 +178,7 @@ class KvStore(Specified):
         staleness_bound: float | None = None,
         batch: Batch | None = None,
         byte_range: slice | None = None,
-    ) -> Future[result.ReadResult]:
+    ) -> Future[result.KvReadResult]:
         """Return the value of a key, or of the bytes `byte_range` of it.
 
         A missing key is a result with `state="missing"`.  `if_not_equal` names a generation that needs no value;
@@ -290,7 +290,7 @@ class KvStore(Specified):
             raise StoreError("Cannot serialize bound transaction")
         return _reopen, (self._open.effective_spec(),)
 
-    def _find(self, key: Key) -> contract.ReadResult | result.ReadResult:
+    def _find(self, key: Key) -> contract.ReadResult | result.KvReadResult:
         """Return the answer to a read; without a future where nothing waits."""
         driver = self._open.driver
         if self._transaction is not None or driver.features.waits:

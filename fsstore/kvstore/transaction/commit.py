@@ -25,7 +25,7 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.transaction.pending_changes import Overlay, evaluate
+from fsstore.kvstore.transaction.pending_changes import PendingChanges, evaluate
 
 __all__ = ["AtomicDriver", "commit_overlay"]
 
@@ -47,7 +47,7 @@ class AtomicDriver(KvDriver, Protocol):
         ...
 
 
-async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
+async def commit_overlay(driver: KvDriver, overlay: PendingChanges) -> None:
     """Write all changes, or raise `AbortedError` when a condition does not hold."""
     for key, change in overlay.pending.items():
         if change.refused:
@@ -86,7 +86,7 @@ async def _check_observed(driver: KvDriver, observed: Mapping[str, bytes]) -> No
             raise AbortedError(f"{place}: Generation mismatch in repeatable_read transaction")
 
 
-async def _delete_range(driver: KvDriver, overlay: Overlay, keys: KeyRange) -> None:
+async def _delete_range(driver: KvDriver, overlay: PendingChanges, keys: KeyRange) -> None:
     """Delete a range, but not the keys that are about to be written: readers should not miss them meanwhile."""
     kept = set(overlay.keys_in(keys))
     if not kept:
@@ -105,7 +105,7 @@ async def _write_values(driver: KvDriver, writes: Sequence[Write]) -> None:
             raise _mismatch(driver, write.key)
 
 
-async def _compute(driver: KvDriver, overlay: Overlay, keys: Sequence[str]) -> list[Write]:
+async def _compute(driver: KvDriver, overlay: PendingChanges, keys: Sequence[str]) -> list[Write]:
     """Return the writes of keys that functions change, each under the condition that its input is still stored."""
     read = [key for key in keys if overlay.pending[key].stored]
     stored = dict(zip(read, await driver.read_many([Read(key) for key in read]), strict=True))
@@ -126,7 +126,7 @@ async def _compute(driver: KvDriver, overlay: Overlay, keys: Sequence[str]) -> l
     return writes
 
 
-async def _write_computed(driver: KvDriver, overlay: Overlay, keys: Iterable[str]) -> None:
+async def _write_computed(driver: KvDriver, overlay: PendingChanges, keys: Iterable[str]) -> None:
     left = list(keys)
     for _ in range(_ATTEMPTS):
         writes = await _compute(driver, overlay, left)
@@ -149,7 +149,7 @@ def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
     }
 
 
-async def _commit_as_one(driver: AtomicDriver, overlay: Overlay) -> None:
+async def _commit_as_one(driver: AtomicDriver, overlay: PendingChanges) -> None:
     fixed, computed = overlay.writes(), overlay.computed()
     for _ in range(_ATTEMPTS):
         writes = fixed + await _compute(driver, overlay, computed) if computed else fixed

@@ -23,7 +23,7 @@ from fsstore.errors import AbortedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, ReadResult, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
 
-__all__ = ["Modify", "Overlay", "Pending", "evaluate"]
+__all__ = ["Modify", "Pending", "PendingChanges", "evaluate"]
 
 _SERIALS = itertools.count(1)  # over all transactions: a generation of one means nothing in another
 _NONE_YET = b"\4" + bytes(8)
@@ -72,7 +72,7 @@ def _fresh() -> bytes:
 
 
 @dataclass(slots=True)
-class Overlay:
+class PendingChanges:
     """The pending changes of one store.
 
     `plain` holds the new values, or None, of keys that were changed once and unconditionally, `pending` all others.

@@ -31,7 +31,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.transaction.ledger import Ledger
-from fsstore.kvstore.transaction.pending_changes import Modify, Overlay, Pending, evaluate
+from fsstore.kvstore.transaction.pending_changes import Modify, Pending, PendingChanges, evaluate
 from fsstore.values.json_value import Json
 
 __all__ = ["TransactionalDriver"]
@@ -61,7 +61,7 @@ class TransactionalDriver:
             results.append(await self._answer(read, change, found))
         return results
 
-    def _overlay(self) -> Overlay:
+    def _overlay(self) -> PendingChanges:
         """Return the pending changes; if there are any, the store will exist."""
         overlay = self.ledger.overlay(self.base)
         if not overlay.empty:
@@ -78,7 +78,7 @@ class TransactionalDriver:
             return read
         return Read(read.key, staleness_bound=read.staleness_bound) if change.stored else None
 
-    def _observe(self, overlay: Overlay, key: str, found: ReadResult) -> None:
+    def _observe(self, overlay: PendingChanges, key: str, found: ReadResult) -> None:
         try:
             overlay.observe(key, found.generation)
         except StoreError as error:

@@ -17,7 +17,7 @@ from fsstore.kvstore.reference.table.keys import Family, Group
 from fsstore.kvstore.reference.table.keys import split as split_keys
 from fsstore.kvstore.reference.table.text import LONGEST, Ints, Mask, Text, Words
 
-__all__ = ["FEW", "Found", "families", "families_of", "hashes_of"]
+__all__ = ["FEW", "FoundFamilies", "families", "families_of", "hashes_of"]
 
 FEW = 32
 """Of how many keys a family is a group."""
@@ -41,7 +41,7 @@ class _Split(NamedTuple):
     loose: Mask
 
 
-class Found(NamedTuple):
+class FoundFamilies(NamedTuple):
     """The families of keys.
 
     The groups lie side by side in the order; behind them stand, in their own order, loose keys and those of families of
@@ -59,7 +59,7 @@ class Found(NamedTuple):
         return len(self.order) - len(self.hashes)
 
 
-def families(text: Text, start: Ints, stop: Ints) -> Found:
+def families(text: Text, start: Ints, stop: Ints) -> FoundFamilies:
     """Return the families of keys: of one family all are in groups, or none is.
 
     A key stands behind the quote at `start` and ends before `stop`.  It is not read, nor are those behind it, if its
@@ -79,10 +79,10 @@ def families(text: Text, start: Ints, stop: Ints) -> Found:
     order = chained[order]
     behind[order] = False
     groups = _groups(text, start, split, order, heads) if len(heads) else []
-    return Found(groups, np.append(order, np.flatnonzero(behind)), hashes[behind], count)
+    return FoundFamilies(groups, np.append(order, np.flatnonzero(behind)), hashes[behind], count)
 
 
-def families_of(keys: Sequence[bytes]) -> Found:
+def families_of(keys: Sequence[bytes]) -> FoundFamilies:
     """Return the families of keys."""
     text = b'"%b"' % b'""'.join(keys)
     if b"\n" not in text and text.count(b'"') == 2 * len(keys):
@@ -96,7 +96,9 @@ def families_of(keys: Sequence[bytes]) -> Found:
         order.append(np.arange(len(keys))[group.positions])
         groups.append(Group(group.family, slice(at, at + len(order[-1])), group.coords))
         at += len(order[-1])
-    return Found(groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys))
+    return FoundFamilies(
+        groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys)
+    )
 
 
 def hashes_of(names: Collection[Family]) -> Words:
