@@ -170,8 +170,8 @@ class Group:
         """Begin to create an array; the result is the array, open for reading and writing.
 
         `chunks`, `shards` (zarr version 3), `codec` ("zstd", the default, "gzip", "blosc", None, or JSON of the
-        format), `fill_value`, `dimension_names`, `attributes`.  Groups on the way are created; raises `AlreadyExistsError` if
-        there is something at the path, unless `overwrite=True`, which deletes it first.
+        format), `fill_value`, `dimension_names`, `attributes`.  Groups on the way are created; raises
+        `AlreadyExistsError` if there is something at the path, unless `overwrite=True`, which deletes it first.
         """
         at, wanted, overwrite = self._new(path, shape, dtype, options)
         return _begin(lambda: create_array(self._place, at, wanted, overwrite=overwrite))
