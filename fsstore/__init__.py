@@ -21,6 +21,7 @@ if _TYPE_CHECKING:
     from fsstore.arrays.virtual import virtual_chunked
     from fsstore.arrays.wrapping import array, cast
     from fsstore.context.context import Context
+    from fsstore.dataset.group import Group, open_group
     from fsstore.dataset.listing import list_arrays, tree
     from fsstore.driver.virtual_chunked import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
     from fsstore.filesystem.mapper import get_mapper, open_mapper
@@ -69,6 +70,7 @@ _HOMES = {
     "kvstore.transaction.transaction": "Transaction",
     "arrays.layers": "concat downsample overlay stack",
     "schema.chunk_layout": "ChunkLayout",
+    "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
     "ocdbt": "ocdbt",
@@ -114,6 +116,7 @@ __all__ = [
     "DimSelection",
     "Future",
     "FutureLike",
+    "Group",
     "IndexDomain",
     "IndexTransform",
     "Indexable",
@@ -168,6 +171,7 @@ __all__ = [
     "newaxis",
     "ocdbt",
     "open",
+    "open_group",
     "open_mapper",
     "overlay",
     "references",

@@ -229,6 +229,13 @@ class TensorStore(Indexable):
         return None if opened is None else KvStore.of(opened.within(None), self.transaction)
 
     @property
+    def attrs(self) -> Any:
+        """The attributes stored with the array, as a mapping that writes what is assigned."""
+        from fsstore.driver.attributes import attributes_of
+
+        return attributes_of(self._driver, writable=self.writable)
+
+    @property
     def base(self) -> Any:
         """The store below an adapter, through the view, or None."""
         base = self._driver.base
