@@ -22,9 +22,9 @@ from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.zarr3.endian import stored_dtype
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.dimension_names import labels_of
 from fsstore.format.field import FIELD, OCTETS
 from fsstore.format.fill_value import fill_from_v3
+from fsstore.format.node_words import labels_of
 from fsstore.format.zarr3_create import create_metadata
 from fsstore.format.zarr3_document import load_document, parse_document, stored_units
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fsstore.context.context import Context
 from fsstore.discover.hierarchy import Node, hierarchy
-from fsstore.discover.probe import Found
+from fsstore.discover.probe import FoundFormat
 from fsstore.driver.auto import enter
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
 from fsstore.errors import StoreError, UnimplementedError
@@ -135,7 +135,7 @@ class ViewDriver(ReadOnly):
         """What the store can do."""
         return Features(waits=self.waits, writable=False, sorted_scan=True)
 
-    async def load(self, nodes: Mapping[str, Node], found: Found, context: Context) -> None:
+    async def load(self, nodes: Mapping[str, Node], found: FoundFormat, context: Context) -> None:
         """Open every array and translate its metadata."""
         if not nodes and found.name is not None:
             self.arrays[""] = _shown(self.base, "", found.name, {}, context)

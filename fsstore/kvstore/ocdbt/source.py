@@ -1,8 +1,8 @@
 """Where a database is read: its manifests, and the nodes that references lead to.
 
 A `DatabaseSource` holds the last manifest seen.  A batch of reads asks for a fresh one (a small request that says
-"unless unchanged"), except where its staleness bound allows the last.  Data files never change; what is missing or short
-there is damage and raises `DataLossError`, never "missing".
+"unless unchanged"), except where its staleness bound allows the last.  Data files never change; what is missing or
+short there is damage and raises `DataLossError`, never "missing".
 """
 
 from __future__ import annotations

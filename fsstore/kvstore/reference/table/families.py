@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.reference.table.keys import Family, Group
+from fsstore.kvstore.reference.table.keys import Family, KeyGroup
 from fsstore.kvstore.reference.table.keys import split as split_keys
 from fsstore.kvstore.reference.table.text import LONGEST, Ints, Mask, Text, Words
 
@@ -48,7 +48,7 @@ class FoundFamilies(NamedTuple):
     few, each with the hash of its family, which is zero for a loose key.  `read` is how many keys were read.
     """
 
-    groups: list[Group]
+    groups: list[KeyGroup]
     order: Ints
     hashes: Words
     read: int
@@ -94,7 +94,7 @@ def families_of(keys: Sequence[bytes]) -> FoundFamilies:
     order, at, groups = [np.array(loose, np.int64)], 0, []
     for group in split:
         order.append(np.arange(len(keys))[group.positions])
-        groups.append(Group(group.family, slice(at, at + len(order[-1])), group.coords))
+        groups.append(KeyGroup(group.family, slice(at, at + len(order[-1])), group.coords))
         at += len(order[-1])
     return FoundFamilies(
         groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys)
@@ -113,7 +113,7 @@ def hashes_of(names: Collection[Family]) -> Words:
     return _hashes(_columns(Text(b"".join(prefixes)), start, stop, seps))
 
 
-def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) -> list[Group]:
+def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) -> list[KeyGroup]:
     """Return the groups of keys in an order, in which each begins at a head."""
     numbers = np.stack(split.numbers, axis=1)[order]
     if numbers.max() < 2**31:
@@ -128,7 +128,7 @@ def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) ->
         if seps not in signs:
             signs[seps] = f"{seps:b}"[:0:-1].translate(_SIGNS).encode()
         family = b"/" + text.data[begin + 1 : end] if end > begin else b"", signs[seps]
-        groups.append(Group(family, slice(low, high), numbers[low:high, len(family[1]) - 1 :: -1]))
+        groups.append(KeyGroup(family, slice(low, high), numbers[low:high, len(family[1]) - 1 :: -1]))
     return groups
 
 
