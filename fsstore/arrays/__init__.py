@@ -18,6 +18,7 @@ the driver's array and an index transform.
 * `spec_schema`: constraints in specs: which of them an adapter keeps, and which it hands down
 * `spec_value`: what a spec says: the value that the library works with
 * `store`: an open array, or a view of one
+* `stored`: how much of an array is stored: TensorStore.StorageStatistics
 * `virtual`: a store whose chunks functions read and write
 * `wrapping`: array and cast: stores over what is open already
 """

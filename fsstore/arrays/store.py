@@ -16,6 +16,7 @@ from fsstore.arrays.open_spec import array_waits, begun, check_able, open_spec
 from fsstore.arrays.spec import Spec
 from fsstore.arrays.spec_options import apply_options, with_mode, written_down
 from fsstore.arrays.spec_value import SpecValue
+from fsstore.arrays.stored import Stored
 from fsstore.context.context import context_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
@@ -28,32 +29,9 @@ from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.printing import pretty
 
-__all__ = ["Stored", "TensorStore"]
+__all__ = ["TensorStore"]
 
 T = TypeVar("T")
-
-
-class Stored:
-    """How much of a store is stored; None where it was not asked."""
-
-    __slots__ = ("fully_stored", "not_stored")
-
-    def __init__(self, *, not_stored: bool | None = None, fully_stored: bool | None = None) -> None:
-        self.not_stored, self.fully_stored = not_stored, fully_stored
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both say the same."""
-        return isinstance(other, Stored) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
-        return hash(repr(self))
-
-    def __repr__(self) -> str:
-        """Return the form TensorStore prints."""
-        return (
-            f"TensorStore.StorageStatistics(not_stored={self.not_stored}, fully_stored={self.fully_stored})"
-        )
 
 
 class TensorStore(Indexable):

@@ -3,9 +3,9 @@
 A group of zarr v3 is a `zarr.json` that also holds its attributes; zarr v2 has `.zgroup` and `.zattrs`; N5 has
 `attributes.json` for both, in which the members of an array are not attributes.  Nothing here reads or writes.
 
-Names of dimensions stand in `dimension_names` of zarr v3, and in the attribute `_ARRAY_DIMENSIONS` beside zarr v2.  Both
-become the labels of a domain.  Labels must be distinct; names that are not leave all dimensions unlabeled, and so does
-an attribute that does not name every dimension: it belongs to the user, and says nothing about the data.
+Names of dimensions stand in `dimension_names` of zarr v3, and in the attribute `_ARRAY_DIMENSIONS` beside zarr v2.
+Both become the labels of a domain.  Labels must be distinct; names that are not leave all dimensions unlabeled, and so
+does an attribute that does not name every dimension: it belongs to the user, and says nothing about the data.
 """
 
 from __future__ import annotations

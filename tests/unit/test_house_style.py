@@ -38,10 +38,6 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
         38,
         "a public class: one method a verb of daily work, each a line over `members`",
     ),
-    "fsstore.arrays.spec:Spec": (
-        36,
-        "TensorStore's public class: its properties read through to schema and driver",
-    ),
     "fsstore.schema.schema:Schema": (25, "TensorStore's public class: a property for each constraint"),
 }
 MANY_PARAMETERS: dict[str, tuple[int, str]] = {
