@@ -43,8 +43,7 @@ def bound_spec(driver: ArrayDriver, transform: IndexTransform) -> SpecValue:
 
 def _mode(driver: ArrayDriver) -> OpenMode:
     """Return the mode that opens an array again: as what exists, or on trust if that is how it was opened."""
-    opened = getattr(driver, "mode", OpenMode())
-    return OpenMode(open=True, assume_metadata=opened.assume_metadata)
+    return OpenMode(open=True, assume_metadata=driver.mode.assume_metadata)
 
 
 def _layer(layer: Any) -> SpecValue:

@@ -95,8 +95,7 @@ class Codec(Protocol):
 class CodecFactory(Protocol):
     """What a registered name stands for: a class of codecs, or an object that makes them.
 
-    Beyond this a factory may offer `members` (a table of `Member`) and `complete(options, decoded)`; only then can
-    its codecs be given partially in specs.
+    What a factory may offer beyond this is in `ability`; partial codecs in specs need a table of members.
     """
 
     @property

@@ -105,7 +105,7 @@ def looked_for() -> str:
 
 def _is_single(kvstore: OpenKv) -> bool:
     """Return whether a store shows a file under the empty path: what is compressed."""
-    return not kvstore.path and getattr(kvstore.spec.kind, "single_file", False)
+    return not kvstore.path and kvstore.spec.kind.single_file
 
 
 def _is_path_of_file(kvstore: OpenKv) -> bool:
@@ -152,7 +152,7 @@ async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
     """Return the formats that a file can be of; None if there is no file, an empty one, or the page of a directory."""
     place = kvstore.prefix
     try:
-        if getattr(kvstore.spec.kind, "sequential", False):
+        if kvstore.spec.kind.sequential:
             first, last = await _ends_in_order(place, known)
         else:
             first, last = await _ends(place, known)

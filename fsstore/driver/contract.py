@@ -223,6 +223,8 @@ class ArrayDriver:
     kvstore: OpenKv | None = None
     base: OpenArray | None = None
     layers: tuple[Layer, ...] = ()
+    mode: OpenMode = OpenMode()
+    """How the array was opened, for kinds that have a mode."""
     transaction: Any = None
     """The transaction the driver is bound to, or None."""
 

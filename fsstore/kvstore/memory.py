@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from fsstore.context.memory_storage import MemoryStorage
 from fsstore.errors import AbortedError, StoreError
+from fsstore.kvstore.contract.ability import ReadsNow, WritesAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -37,7 +38,7 @@ _BATCH = 1000
 _COPY_UP_TO = 4096  # a slice this small is copied: a view would keep the whole value alive
 
 
-class MemoryDriver:
+class MemoryDriver(ReadsNow, WritesAtOnce):
     """The keys of a `MemoryStorage`.
 
     With `atomic` false, transactions that must change several keys at once are refused, as on stores that cannot.

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
 
+from fsstore.kvstore.contract.ability import MayBeMissing, PassesOn
 from fsstore.kvstore.contract.driver import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.values.json_value import Json
@@ -21,10 +22,12 @@ __all__ = ["Faulty", "Operation", "Recording", "Slow"]
 Operation: TypeAlias = Literal["read", "write", "delete_range", "scan"]
 
 
-class _Wrapped:
+class _Wrapped(PassesOn):
     """A driver that does what another does."""
 
     id: ClassVar[str] = "double"
+    passes_on: ClassVar[frozenset[type]] = frozenset({MayBeMissing})
+    inner: KvDriver
 
     def __init__(self, inner: KvDriver) -> None:
         self.inner = inner

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Box, Outline, chunk_numbers
+from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -92,9 +93,9 @@ def touched(outline: Outline, model: ChunkModel) -> _Chunks:
 def _places_of(store: KvPrefix) -> list[_Place]:
     """Return where writes are under way that a store shows: inside a transaction, also those outside."""
     stores = [store]
-    driver: Any = store.driver
-    if hasattr(driver, "modify"):
-        stores.append(store._replace(driver=driver.base))
+    bound = able(store.driver, Modifies)
+    if bound is not None:
+        stores.append(store._replace(driver=bound.base))
     return [place for each in stores if (place := _places.get(each))]
 
 

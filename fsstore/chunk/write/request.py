@@ -21,6 +21,7 @@ from fsstore.chunk.write.small_writes import settle, write_small
 from fsstore.chunk.write.writer import LATE_BYTES, Changed, RequestChanges, Writer
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import shard_of
+from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime.bounded_tasks import flow
@@ -73,7 +74,7 @@ def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
     """Write on this thread, or have a small write wait for others."""
     store = request.chunks.store
     driver = store.driver
-    is_bound = hasattr(driver, "modify")
+    is_bound = able(driver, Modifies) is not None
     if driver.features.slow_writes and not is_bound and _is_small(request):
         return write_small(request, cut)
     settle(store)
@@ -98,7 +99,7 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[
     model, driver = chunks.model, chunks.store.driver
     cells, chunk_bytes = cut.cell_count, model.chain.decoded_size
     settle(chunks.store)
-    if hasattr(driver, "modify"):
+    if able(driver, Modifies) is not None:
         request = _kept(request)
     changed = RequestChanges(request, cut).window()
     late = _is_late(driver, chunk_bytes)
@@ -134,7 +135,7 @@ def _window_size(cells: int, affordable: int) -> int:
 
 def _is_late(driver: KvDriver, chunk_bytes: int) -> bool:
     """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
-    return chunk_bytes >= LATE_BYTES and hasattr(driver, "write_late")
+    return chunk_bytes >= LATE_BYTES and able(driver, WritesLate) is not None
 
 
 def _is_small(request: WriteRequest) -> bool:

@@ -22,6 +22,7 @@ from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -123,12 +124,12 @@ class Writer:
         )
 
     async def _attempt(self, window: list[Changed]) -> list[Changed]:
-        modify = getattr(self._driver, "modify", None)
-        if modify is not None:
+        bound = able(self._driver, Modifies)
+        if bound is not None:
             # Inside a transaction a change of a part is applied to whatever is stored when it commits.
             for key, changes in window:
                 if not changes[0].is_whole:
-                    modify(key, self._modification(key, changes))
+                    bound.modify(key, self._modification(key, changes))
             window = [pair for pair in window if pair[1][0].is_whole]
         if not self._driver.features.conditional_write:
             self._refuse_parts(window)
@@ -155,12 +156,9 @@ class Writer:
 
     async def _write(self, window: list[Changed]) -> list[Stamp]:
         few = len(window) <= _LATE_CHUNKS or window[0][1][0].of.chunk_bytes >= LATE_BYTES
-        write_late = getattr(self._driver, "write_late", None) if self._late and few else None
-        if write_late is not None:
-            stamps: list[Stamp] = await write_late(
-                [partial(self._made, pair) for pair in window], self._threads
-            )
-            return stamps
+        late = able(self._driver, WritesLate) if self._late and few else None
+        if late is not None:
+            return await late.write_late([partial(self._made, pair) for pair in window], self._threads)
         found: dict[str, ReadResult] = {}
         if in_part := _in_part(window):
             answers = await self._driver.read_many([Read(key) for key in in_part])

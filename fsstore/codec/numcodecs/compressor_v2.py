@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
+from fsstore.codec.ability import abilities_of
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.configuration import Member, Members, read_options
 from fsstore.codec.contract import Array, BoundCodec, ChunkSpec
@@ -180,7 +181,7 @@ class BoundFilters:
         for number, step in enumerate(filters):
             self.scratch_size += (flat.size or 0) if number else 0
             bound.append(step.bind(flat))
-            self.scratch_size += getattr(bound[-1], "scratch_size", 0)
+            self.scratch_size += abilities_of(bound[-1]).scratch_size
             flat = step.encoded(flat)
         self._encode = tuple(step.encode for step in bound)
         decoders = [(step.id, inverse.decode) for step, inverse in zip(filters, bound, strict=True)]

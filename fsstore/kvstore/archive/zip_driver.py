@@ -33,6 +33,7 @@ from fsstore.kvstore.contract.driver import (
     Read,
     ReadOnly,
     ReadResult,
+    StandsOver,
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
@@ -64,7 +65,7 @@ class _MemberRead:
     data: Buffer = b""
 
 
-class ZipDriver(ReadOnly):
+class ZipDriver(ReadOnly, StandsOver):
     """The members of the archive at `base`."""
 
     id: ClassVar[str] = "zip"

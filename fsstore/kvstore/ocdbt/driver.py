@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import (
     Buffer,
@@ -44,7 +45,7 @@ _BATCH = 8192
 """How many entries a listing makes at a time."""
 
 
-class OcdbtDriver:
+class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce):
     """The newest version of a database, or the one that `choice` names, which cannot be written.
 
     `members` are the JSON members it was opened with.

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, ReadsWhole
 from fsstore.kvstore.contract.answer_columns import Excerpts
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import Ints, Limits
@@ -47,7 +48,7 @@ from fsstore.values.json_value import Json, quote
 __all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
 
 
-class ReferenceDriver:
+class ReferenceDriver(ListsDocuments, MayBeMissing, ReadsWhole):
     """The keys of a reference set.  `described` is how messages call the set."""
 
     id: ClassVar[str] = "reference"

@@ -8,6 +8,7 @@ from fsstore.context.context import Context, ContextResource
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import KvKind, KvOpening
 from fsstore.kvstore.spec.spec_value import KvSpecValue
+from fsstore.kvstore.transaction.transactional import TransactionalDriver
 
 if TYPE_CHECKING:
     from fsstore.kvstore.transaction.ledger import Ledger
@@ -55,8 +56,6 @@ class OpenKv(NamedTuple):
 
     def within(self, transaction: Any) -> OpenKv:
         """Return the store as a transaction sees and changes it, instead of another; None is no transaction."""
-        from fsstore.kvstore.transaction.transactional import TransactionalDriver
-
         driver = self.driver.base if isinstance(self.driver, TransactionalDriver) else self.driver
         if transaction is not None:
             driver = TransactionalDriver(driver, transaction.ledger)
@@ -65,8 +64,7 @@ class OpenKv(NamedTuple):
     @property
     def ledger(self) -> Ledger | None:
         """The inside of the transaction that the store is bound to, if it is."""
-        found: Ledger | None = getattr(self.driver, "ledger", None)
-        return found
+        return self.driver.ledger if isinstance(self.driver, TransactionalDriver) else None
 
     def at(self, path: str) -> OpenKv:
         """Return the same store at another path."""

@@ -160,7 +160,7 @@ class KvSpecValue:
             raise UnimplementedError(
                 f"{self.live.describe_key(self._path)} has no JSON form: it is a live object"
             )
-        defaults = getattr(self.kind, "defaults", {}) if include_defaults else {}
+        defaults = self.kind.defaults if include_defaults else {}
         out: dict[str, Any] = {"driver": self.kind.id, **defaults, **self.members}
         if self._path or include_defaults:
             out["path"] = self._path

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import driver as contract
+from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange as Range
 from fsstore.kvstore.contract.key_range import key_bytes, key_text
@@ -238,12 +239,12 @@ class KvStore(Specified):
         """
         if self._transaction is not None:
             return futures.failed(UnimplementedError("Source transactions not supported"))
-        copying = getattr(target._driver(), "copy_range", None)
+        copying = able(target._driver(), CopiesRanges)
         if copying is None:
             return futures.failed(UnimplementedError("CopyRange not supported"))
         keys = (source_range or Range()).with_prefix(self.path)
         cut = len(key_bytes(self.path))
-        return target._begin(lambda: copying(self._open.driver, keys, cut, target.path), slow=True)
+        return target._begin(lambda: copying.copy_range(self._open.driver, keys, cut, target.path), slow=True)
 
     def __getitem__(self, key: Key) -> bytes:
         """Return the value of a key; raise `KeyError` when it is missing."""
@@ -324,12 +325,12 @@ def _reopen(spec: KvSpecValue) -> KvStore:
 
 
 async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:
-    scan_keys = getattr(store.driver, "scan_keys", None)
-    if scan_keys is None:
+    lists = able(store.driver, ListsKeys)
+    if lists is None:
         return [key_bytes(entry.key)[strip:] async for batch in store.scan(keys) for entry in batch]
     cut = len(key_bytes(store.path)) + strip
     found: list[bytes] = []
-    async for part in scan_keys((keys or Range()).with_prefix(store.path)):
+    async for part in lists.scan_keys((keys or Range()).with_prefix(store.path)):
         found += [key[cut:] for key in part] if cut else part
     return found
 

@@ -10,6 +10,7 @@ import operator
 from typing import Any
 
 from fsstore.errors import StoreError
+from fsstore.kvstore.contract.ability import ReadsNow, able
 from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.key_range import key_bytes
@@ -60,10 +61,9 @@ def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> F
 
 def answer(driver: KvDriver, request: Read) -> Answer:
     """Return the answer of a driver that never waits."""
-    read_now = getattr(driver, "read_now", None)  # a coroutine would take longer than a look into memory
-    if read_now is not None:
-        found: Answer = read_now(request)
-        return found
+    now = able(driver, ReadsNow)
+    if now is not None:
+        return now.read_now(request)
     return execution.drive(driver.read_many([request]))[0]
 
 

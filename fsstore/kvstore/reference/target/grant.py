@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
+from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, StandsOver
 from fsstore.kvstore.reference.target.policy import Policy, normalize, normalize_prefix
 from fsstore.kvstore.reference.target.targets import check_prefixes
 
@@ -29,9 +29,8 @@ def _is_local(driver: KvDriver) -> bool:
     """Return whether a store surely lies on this machine: itself, or what it is an adapter over."""
     if driver.id in _LOCAL_DRIVERS:
         return True
-    below = getattr(driver, "base", None)
-    if isinstance(below, KvPrefix):
-        return _is_local(below.driver)
+    if isinstance(driver, StandsOver):
+        return _is_local(driver.base.driver)
     return str(driver.spec().get("url", "")).startswith(("file:", "local:", "memory:"))
 
 
