@@ -139,17 +139,24 @@ def on_worker(kind: PoolKind) -> bool:
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits to its end, on this thread, without an event loop."""
-    running = asyncio._get_running_loop()
-    if running is not None:  # the caller's loop is not ours to wait on: nothing below must see it
-        asyncio._set_running_loop(None)
+    if asyncio._get_running_loop() is None:
+        return _driven(coroutine)
+    outside, _worker.drives = (
+        getattr(_worker, "drives", False),
+        True,
+    )  # the caller's loop is not ours to wait on
+    try:
+        return _driven(coroutine)
+    finally:
+        _worker.drives = outside
+
+
+def _driven(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as stop:
         value: T = stop.value
         return value
-    finally:
-        if running is not None:
-            asyncio._set_running_loop(running)
     coroutine.close()
     raise FailedPreconditionError("a store declared that it never waits, but its coroutine suspended")
 
@@ -223,7 +230,13 @@ class MayWait(Exception):
 
 def must_not_wait() -> bool:
     """Return whether the caller is driven without an event loop, where a coroutine that waits is a bug."""
-    return asyncio._get_running_loop() is None
+    return _running() is None
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop on which the caller may wait; none while a coroutine is driven without one."""
+    running = asyncio._get_running_loop()  # get_running_loop costs an exception where there is none
+    return None if running is None or getattr(_worker, "drives", False) else running
 
 
 def start_here(begin: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
@@ -256,7 +269,7 @@ async def offload(
     function: Callable[..., T], *args: Any, kind: PoolKind = "io", limit: int | None = None
 ) -> T:
     """Run blocking `function(*args)` on a pool thread and wait for it; inline when driven without an event loop."""
-    running = asyncio._get_running_loop()  # get_running_loop costs an exception where there is none
+    running = _running()
     if running is None:
         return function(*args)
     return await running.run_in_executor(pool(kind, limit), function, *args)
@@ -328,7 +341,7 @@ def spread(
 
 async def pause(seconds: float) -> None:
     """Wait a while: on the event loop, or blocking when driven without one."""
-    if asyncio._get_running_loop() is None:
+    if must_not_wait():
         time.sleep(seconds)  # noqa: ASYNC251  # there is no loop to block
     else:
         await asyncio.sleep(seconds)
