@@ -95,7 +95,8 @@ class Pool(Executor):
         self._closed = True
         self._jobs.put(_STOP)
         for thread in list(self._threads) if wait else ():
-            thread.join()
+            with suppress(RuntimeError):  # one that a signal kept from being started
+                thread.join()
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
