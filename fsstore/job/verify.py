@@ -139,7 +139,7 @@ async def _arrays(opened: TensorStore | Group) -> dict[str, TensorStore]:
 
 
 def _nbytes(store: TensorStore) -> int:
-    return store.size * max(1, store.dtype.numpy_dtype.itemsize)
+    return int(store.size * max(1, store.dtype.numpy_dtype.itemsize))
 
 
 def _checked(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import fsstore as ts
 from fsstore.chunk.plan.regions import Box, Regions, covered, cut
+from fsstore.job.array_copy import ArrayCopy
 from fsstore.job.plan import parse_bytes
 
 FORMATS = {"zarr3": 3, "zarr2": 2, "n5": 0}
@@ -218,6 +219,23 @@ def test_a_journal_is_of_one_job(tmp_path):
     (tmp_path / "b" / "zarr.json").unlink()  # as if the first had been killed before its end
     ts.copy(second, tmp_path / "b", schema={"chunks": (5, 10, 10)}).result()
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result()[:40].read().result(), VALUES[:40] + 1)
+
+
+async def _killed(self):
+    raise RuntimeError("killed")
+
+
+def test_a_source_that_grew_is_copied_whole(tmp_path, monkeypatch):
+    """Chunks that were stored since an earlier run ended too early are not left out by the next one."""
+    array = source(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayCopy, "finish", _killed)  # after all tasks were noted
+        with pytest.raises(RuntimeError, match="killed"):
+            ts.copy(array, tmp_path / "b").result()
+    assert (tmp_path / "b" / ".fsstore-job").exists()
+    array[40:] = VALUES[40:]
+    ts.copy(array, tmp_path / "b").result()
+    assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), VALUES)
 
 
 def test_damage_is_found(tmp_path):
