@@ -7,8 +7,11 @@ have size 1, and others of the target repeat the source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
+from typing import Any
 
+from fsstore.chunk.plan.regions import Box, Regions, covered, cut
 from fsstore.driver.contract import OpenArray
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError
@@ -16,9 +19,13 @@ from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-__all__ = ["align", "copy_between"]
+__all__ = ["align", "copy_between", "copy_regions"]
 
-_PIECE_BYTES = 64 * 1024 * 1024  # of a copy that are in memory at a time
+# A copy takes 64 MB, or what one chunk takes on its way, both layouts counted.  Either two small pieces are under way,
+# so that one is read while the other is written, or, where small ones would read chunks again and again, a large one.
+_PIECE_BYTES = 12 * 1024 * 1024
+_LARGE_PIECE_BYTES = 32 * 1024 * 1024
+_WASTE = 1.25
 
 
 def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
@@ -30,15 +37,61 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
         raise StoreError("Cannot convert {} -> {}".format(*names))
     if not is_lossless(*kinds):
         raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
-    aligned = source.transform[align(source.transform.domain, target.transform.domain)]
+    view = source.transform[align(source.transform.domain, target.transform.domain)]
+    aligned = OpenArray(source.driver, view)
+    regions = copy_regions(aligned, target, _PIECE_BYTES)
+    if _wastes(regions, aligned):
+        regions = copy_regions(aligned, target, _LARGE_PIECE_BYTES)
+    itemsize = max(kind.numpy_dtype.itemsize for kind in kinds)
+    overlapped = math.prod(regions.step) * itemsize <= _PIECE_BYTES
 
     async def run() -> None:
-        for piece in _pieces(target):
-            place = target.transform if piece is None else target.transform[piece]
-            wanted = aligned if piece is None else aligned[piece]
-            await target.driver.write(place, convert(await source.driver.read(wanted)))
+        writing: Future[None] | None = None
+        for number in range(len(regions)):
+            piece = regions[number].slices
+            values = await source.driver.read(view[piece])
+            if writing is not None:
+                await writing
+            writing = target.driver.write(target.transform[piece], convert(values))
+            del values
+            if not overlapped:
+                await writing
+                writing = None
+        if writing is not None:
+            await writing
 
     return execution.start(run())
+
+
+def _wastes(regions: Regions, source: OpenArray) -> bool:
+    """Whether the boxes read noticeably more than there is, because chunks of the source reach out of them."""
+    chunk = _sides(_layout(source).read_chunk.shape, Box(regions.start, regions.stop))
+    return covered(regions, chunk) > _WASTE * source.transform.size
+
+
+def copy_regions(source: OpenArray, target: OpenArray, most_bytes: int) -> Regions:
+    """Return the boxes in which an array is copied to another over the same domain: whole chunks of the target.
+
+    None has more than `most_bytes`, except where a single chunk has.
+    """
+    bounds = target.transform.domain
+    domain = Box(bounds.inclusive_min, bounds.exclusive_max)
+    layout = _layout(target)
+    chunk = _sides(layout.write_chunk.shape, domain)
+    origin = layout.grid_origin
+    anchor = [0 if at is None else at for at in (origin if origin is not None else (0,) * bounds.rank)]
+    itemsizes = [each.driver.dtype.numpy_dtype.itemsize for each in (source, target)]
+    items = most_bytes // max(*itemsizes, 1)
+    return cut(domain, chunk, _sides(_layout(source).read_chunk.shape, domain), anchor, items)
+
+
+def _layout(array: OpenArray) -> Any:
+    return array.driver.schema().through(array.transform).chunk_layout
+
+
+def _sides(chunk: Sequence[int | None] | None, domain: Box) -> list[int]:
+    """Return the sides of chunks; a dimension that says nothing has no boundaries to keep to."""
+    return [side or 1 for side in chunk or (None,) * len(domain.start)]
 
 
 def align(source: IndexDomain, target: IndexDomain) -> IndexTransform:
@@ -79,25 +132,3 @@ def _matches(source: tuple[str, ...], target: tuple[str, ...]) -> list[int | Non
 def _shown(dimension: int | None, dim: Dim) -> str:
     label = f'"{dim.label}": ' if dim.label else ""
     return f"{dimension} {label}[{dim.inclusive_min}, {dim.exclusive_max})"
-
-
-def _pieces(target: OpenArray) -> Iterator[slice | None]:
-    """Yield sub-domains of the target that are whole chunks and of bounded size; None for all at once."""
-    view = target.transform
-    itemsize = max(1, target.driver.dtype.numpy_dtype.itemsize)
-    if view.size * itemsize <= _PIECE_BYTES or not view.input_rank:
-        yield None
-        return
-    try:
-        chunk = target.driver.schema().through(view).chunk_layout.write_chunk.shape
-    except (TypeError, IndexError):
-        chunk = None
-    step = (chunk[0] if chunk else None) or 1
-    row = max(1, view.size // max(1, view.input_shape[0]) * itemsize)
-    step *= max(1, _PIECE_BYTES // (row * step))
-    low, high = view.domain.inclusive_min[0], view.domain.exclusive_max[0]
-    begin = low
-    while begin < high:
-        end = min(high, (begin // step + 1) * step)
-        yield slice(begin, end)
-        begin = end

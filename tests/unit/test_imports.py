@@ -72,6 +72,7 @@ PACKAGES: tuple[str, ...] = (
     "references",
     "ocdbt",
     "dataset",
+    "job",
     "",
     "plugin",
     "testing",
