@@ -41,7 +41,7 @@ from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import Targets, check_prefixes, open_with_spec
 from fsstore.kvstore.reference.tools.report import Report, Touched
 from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, combine, scan_files
-from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, Verification, verify_state
+from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification, verify_state
 from fsstore.kvstore.root.live import is_live_set
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
@@ -54,8 +54,8 @@ __all__ = [
     "Saving",
     "ScanError",
     "Scanned",
+    "SetVerification",
     "Touched",
-    "Verification",
     "inspect",
     "open",
     "scan",
@@ -168,7 +168,7 @@ def scan(
     return References(state, f"scan of {len(listed)} files", place=execution.call(_base(f"{Path.cwd()}/")))
 
 
-def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification:
+def verify(source: Any, *, decode: bool = False, **members: Any) -> SetVerification:
     """Return what is wrong between a set and its targets: missing, unreachable or short ones.
 
     With `decode` every array is opened, and every chunk that has a reference is read and decoded as well.
@@ -188,7 +188,7 @@ def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification
     return replace(found, problems=found.problems + damaged)
 
 
-async def _verify(refs: References, members: Mapping[str, Any]) -> Verification:
+async def _verify(refs: References, members: Mapping[str, Any]) -> SetVerification:
     prefixes = check_prefixes(members.get("targets") or {})
     rewrite = members.get("rewrite") or {}
     targets = Targets(open_with_spec, policy_of(refs.place, members), refs.place, prefixes, rewrite)

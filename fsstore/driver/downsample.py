@@ -25,7 +25,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.bounded_tasks import flow
+from fsstore.runtime.bounded_tasks import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.schema.domain_merge import merge_domains
 from fsstore.schema.schema import Schema
@@ -170,7 +170,9 @@ class DownsampleDriver(ArrayDriver):
 
         async def run() -> Array:
             boxes = self._pieces(where, tuple(slice(0, size) for size in shape))
-            await flow(lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2)
+            await run_bounded(
+                lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2
+            )
             return out
 
         return execution.start(run())

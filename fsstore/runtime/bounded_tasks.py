@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["flow"]
+__all__ = ["run_bounded"]
 
 S = TypeVar("S")
 
 
-async def flow(
+async def run_bounded(
     function: Callable[[S], Awaitable[None]], items: Iterable[S], *, cost: Callable[[S], int], budget: int
 ) -> None:
     """Await `function` of each item: as many together as their costs fit into the budget, and one in any case.

@@ -13,7 +13,7 @@ from fsspec.spec import AbstractFileSystem
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
 from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.engine.driver import FsspecDriver, Home
+from fsstore.kvstore.engine.driver import EngineDriver, Home
 from fsstore.kvstore.engine.fault import is_missing, status_of, translate
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.live import from_live
@@ -77,7 +77,7 @@ def listed(request):
         else:
             engine = AsyncEngine(Home(None, AsyncTree(**errors)), "tree", retry=FAST)
         return sorted(
-            [entry.key async for batch in KvPrefix(FsspecDriver(engine, "")).scan() for entry in batch]
+            [entry.key async for batch in KvPrefix(EngineDriver(engine, "")).scan() for entry in batch]
         )
 
     return lambda errors: execution.call(keys(errors))

@@ -18,7 +18,7 @@ from fsstore.errors import (
 from fsstore.kvstore.client.object_store import bucket_engine
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.contract.kind import KvOpening
-from fsstore.kvstore.engine.driver import FsspecDriver
+from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.cloud import HTTP, S3
 from fsstore.kvstore.root.option import s3_store as s3_store_of
@@ -456,7 +456,7 @@ def test_the_query_reaches_the_server(object_server):
     object_server.put("d/x", DATA)
     path, members = HTTP.from_url("http", object_server.url[7:] + "/d/x?sig=abc")
     driver = run(HTTP.open(KvOpening(members, {})))
-    assert isinstance(driver, FsspecDriver)
+    assert isinstance(driver, EngineDriver)
     assert bytes(run(KvPrefix(driver, path).read()).value) == DATA
     assert "abc" not in str(members) + HTTP.to_url(path, members)
 

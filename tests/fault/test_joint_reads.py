@@ -32,7 +32,7 @@ def test_whatever_a_codec_raises_fails_the_reads_of_its_chunk(monkeypatch, raise
 
         return fail
 
-    for name in ["decode", "borrow"]:
+    for name in ["decode", "decode_to_scratch"]:
         monkeypatch.setattr(BoundChain, name, fails(getattr(BoundChain, name)))
     reads = [store[start : start + 2].read() for start in range(0, 40, 2)]
     for number, read in enumerate(reads):

@@ -35,7 +35,7 @@ from fsstore.kvstore.archive.zip_driver import KIND as ZIP
 from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import KvKind
-from fsstore.kvstore.engine.driver import FsspecDriver
+from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.local.driver import KIND as FILE
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import KIND as MEMORY
@@ -66,7 +66,7 @@ kinds: tuple[KvKind, ...] = (
 stores: tuple[type[KvDriver], ...] = (
     LocalDriver,
     MemoryDriver,
-    FsspecDriver,
+    EngineDriver,
     OcdbtDriver,
     ReferenceDriver,
     ZipDriver,

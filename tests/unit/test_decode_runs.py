@@ -53,7 +53,7 @@ def test_a_run_holds_what_each_chunk_holds(codecs):
     """Chunks decoded together have the elements that each has alone, in every byte order and transposed."""
     bound = CodecChain.from_json(codecs).bind(ChunkSpec(np.dtype("u2"), (3, 4, 5)))
     chunks = np.arange(7 * 60, dtype="u2").reshape(7, 3, 4, 5)
-    run = bound.borrow_run([bytes(bound.encode(chunk)) for chunk in chunks])
+    run = bound.decode_run_to_scratch([bytes(bound.encode(chunk)) for chunk in chunks])
     assert run is not None
     np.testing.assert_array_equal(run, chunks)
 
@@ -61,7 +61,7 @@ def test_a_run_holds_what_each_chunk_holds(codecs):
 def test_codecs_without_a_way_say_so():
     """A chain whose last decoder cannot take several parts leaves them to be decoded one by one."""
     bound = CodecChain.from_json([LITTLE, GZIP]).bind(ChunkSpec(np.dtype("u2"), (4,)))
-    assert bound.borrow_run([bytes(bound.encode(np.zeros(4, "u2")))] * 2) is None
+    assert bound.decode_run_to_scratch([bytes(bound.encode(np.zeros(4, "u2")))] * 2) is None
     assert bound.run_length == 1
 
 
@@ -71,13 +71,13 @@ def test_a_damaged_run_is_left_to_one_by_one(codecs):
     bound = CodecChain.from_json(codecs).bind(ChunkSpec(np.dtype("u2"), (3, 4, 5)))
     parts = [bytes(bound.encode(np.full((3, 4, 5), number, "u2"))) for number in range(4)]
     parts[2] = parts[2][:-1]
-    assert bound.borrow_run(parts) is None
+    assert bound.decode_run_to_scratch(parts) is None
 
 
 def test_invalid_elements_in_a_run():
     """A boolean that is neither true nor false is found in a run too."""
     bound = CodecChain.from_json([{"name": "bytes"}]).bind(ChunkSpec(np.dtype(bool), (4,)))
-    assert bound.borrow_run([b"\0\1\0\1", b"\0\1\2\1"]) is None
+    assert bound.decode_run_to_scratch([b"\0\1\0\1", b"\0\1\2\1"]) is None
 
 
 def test_zstd_frames_together():
@@ -128,8 +128,8 @@ def test_memory_is_used_again():
     """Two chunks decoded one after the other into strided destinations cost memory once."""
     bound = CodecChain.from_json([LITTLE, ZSTD]).bind(ChunkSpec(np.dtype("u2"), (256, 256)))
     data = bytes(bound.encode(np.ones((256, 256), "u2")))
-    assert np.shares_memory(bound.borrow(data), bound.borrow(data))
-    assert not np.shares_memory(bound.decode(data), bound.borrow(data))
+    assert np.shares_memory(bound.decode_to_scratch(data), bound.decode_to_scratch(data))
+    assert not np.shares_memory(bound.decode(data), bound.decode_to_scratch(data))
 
 
 @pytest.fixture

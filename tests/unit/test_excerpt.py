@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore.kvstore.contract.answer_columns import Excerpts, values_of
+from fsstore.kvstore.contract.answer_columns import AnswerColumns, values_of
 from fsstore.kvstore.contract.driver import NO_VALUE, ReadResult
 
 WHOLE = bytes(range(200))
@@ -15,7 +15,7 @@ def excerpts(*rows):
     """Return answers from (source, start, stop) triples; the generation of each is its number."""
     sources = [ReadResult("value", WHOLE, b"a", 1.0), ReadResult("value", WHOLE[::-1], b"b", 2.0)]
     where, starts, stops = np.array(rows, np.int64).T
-    return Excerpts(
+    return AnswerColumns(
         sources, where, starts, stops, np.arange(len(rows)), lambda number: (b"%d" % number, None), 9.0
     )
 

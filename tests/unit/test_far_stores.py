@@ -9,7 +9,7 @@ import fsstore as ts
 from fsstore.kvstore.engine.contract import Turns, each
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution
-from fsstore.runtime.bounded_tasks import flow
+from fsstore.runtime.bounded_tasks import run_bounded
 
 
 class Crowd(MemoryDriver):
@@ -96,7 +96,7 @@ def test_what_is_under_way_fits_the_budget():
         spent -= cost
         order.append(cost)
 
-    execution.call(flow(work, [3, 3, 3, 20, 1, 9, 5], cost=lambda cost: cost, budget=10))
+    execution.call(run_bounded(work, [3, 3, 3, 20, 1, 9, 5], cost=lambda cost: cost, budget=10))
     assert sorted(order) == [1, 3, 3, 3, 5, 9, 20]
     assert most == 20
 
@@ -115,7 +115,7 @@ def test_the_first_error_ends_the_flow():
             ended.append(number)
 
     with pytest.raises(ValueError, match="one"):
-        execution.call(flow(work, range(10), cost=lambda _: 1, budget=3))
+        execution.call(run_bounded(work, range(10), cost=lambda _: 1, budget=3))
     assert begun == [0, 1, 2]
     assert sorted(ended) == [0, 1, 2]
 

@@ -23,7 +23,7 @@ from fsstore.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from fsstore.kvstore.contract.answer_columns import Excerpts
+from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
@@ -170,7 +170,7 @@ def test_a_batch_is_answered_without_an_object_a_chunk():
     refs = {f"x/{n}": ["t", n * 10, 10] for n in range(2000) if n % 7}
     driver, watched = stored(refs, {"t": DATA})
     found = run(driver.read_whole([f"x/{n}" for n in range(2000)]))
-    assert isinstance(found, Excerpts)
+    assert isinstance(found, AnswerColumns)
     assert len(found.sources) == len(watched.reads) == 1
     assert [bytes(each.value) for each in found] == [
         DATA[n * 10 : n * 10 + 10] if n % 7 else b"" for n in range(2000)

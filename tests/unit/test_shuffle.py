@@ -68,7 +68,7 @@ def test_bytes_on_their_way_are_not_mixed_up(count, compressor):
     assert (strided.T == chunks).all()
     kept = [chain.decode(data) for data in encoded]
     assert (np.array(kept) == chunks).all(), "without a destination each has memory of its own"
-    run = chain.borrow_run(encoded)
+    run = chain.decode_run_to_scratch(encoded)
     assert run is None or (run == chunks).all()
 
 
@@ -76,7 +76,7 @@ def test_memory_is_used_again():
     """What is borrowed lies where the last one lay, and the bytes on the way to it elsewhere."""
     chain = pipeline(50_000)
     first, second = np.arange(50_000, dtype="<f4"), np.ones(50_000, "<f4")
-    one = chain.borrow(bytes(chain.encode(first)))
-    two = chain.borrow(bytes(chain.encode(second)))
+    one = chain.decode_to_scratch(bytes(chain.encode(first)))
+    two = chain.decode_to_scratch(bytes(chain.encode(second)))
     assert np.shares_memory(one, two)
     assert (two == second).all()

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.planner import Box, Cell, Outline, Plan, Points, chunk_numbers
+from fsstore.chunk.plan.planner import Cell, ChunkBox, Outline, Plan, Points, chunk_numbers
 from fsstore.codec.chain.shard_layout import blocks_of
 
 __all__ = ["BoxPlacement", "Placement", "Placing", "placement_of"]
@@ -208,34 +208,34 @@ class BoxPlacement:
 
     __slots__ = ()
 
-    def target(self, box: Box) -> Array | None:
+    def target(self, box: ChunkBox) -> Array | None:
         """Return where the box goes if it is its chunk."""
         return box.target if box.covers else None
 
-    def blocks(self, boxes: Sequence[Box], shape: tuple[int, ...]) -> None:
+    def blocks(self, boxes: Sequence[ChunkBox], shape: tuple[int, ...]) -> None:
         """Return None: boxes go to arrays of their own."""
 
-    def numbers(self, box: Box) -> Sequence[int]:
+    def numbers(self, box: ChunkBox) -> Sequence[int]:
         """Return the numbers of the chunk."""
         return box.numbers
 
-    def span(self, box: Box, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+    def span(self, box: ChunkBox, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
         """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie."""
         return _span(box.inside, shape, order)
 
-    def copy_out(self, box: Box, chunk: Array) -> None:
+    def copy_out(self, box: ChunkBox, chunk: Array) -> None:
         """Copy the selected elements of the chunk to where they go."""
         box.target[...] = chunk[box.inside]
 
-    def copy_in(self, box: Box, chunk: Array) -> None:
+    def copy_in(self, box: ChunkBox, chunk: Array) -> None:
         """Copy what the box holds to its place in the chunk."""
         chunk[box.inside] = box.target
 
-    def source(self, box: Box) -> Array:
+    def source(self, box: ChunkBox) -> Array:
         """Return what the box holds."""
         return box.target
 
-    def fill(self, box: Box, value: Any) -> None:
+    def fill(self, box: ChunkBox, value: Any) -> None:
         """Set the elements to one value."""
         box.target[...] = value
 
@@ -245,7 +245,7 @@ _BOXES = BoxPlacement()
 
 def placement_of(outline: Outline, array: Array) -> Placing:
     """Return what places the cells of a request in its array, or takes them from there."""
-    return _BOXES if isinstance(outline, Box) else Placement(outline, array)
+    return _BOXES if isinstance(outline, ChunkBox) else Placement(outline, array)
 
 
 def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:

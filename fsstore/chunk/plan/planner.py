@@ -23,8 +23,8 @@ from fsstore.chunk.plan.grid import Axis, IntArray, Segment, array_segments, poi
 __all__ = [
     "Affine",
     "AnyCell",
-    "Box",
     "Cell",
+    "ChunkBox",
     "Constant",
     "Indexed",
     "Outline",
@@ -96,7 +96,7 @@ class Cell(NamedTuple):
         return cls(segments, all(map(_covers, segments)))
 
 
-class Box(NamedTuple):
+class ChunkBox(NamedTuple):
     """A cell that knows by itself where it goes: the numbers of its chunk, the index of the elements there, the target.
 
     `covers`: they are the whole chunk, in its shape.
@@ -112,12 +112,12 @@ class Box(NamedTuple):
         """The number of cells: it is a plan of one."""
         return 1
 
-    def cells(self) -> Iterator[Box]:
+    def cells(self) -> Iterator[ChunkBox]:
         """Yield the cell."""
         yield self
 
 
-AnyCell: TypeAlias = Cell | Box
+AnyCell: TypeAlias = Cell | ChunkBox
 
 
 class Plan(NamedTuple):
@@ -183,7 +183,7 @@ def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]
 
 def box_in_chunk(
     maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
-) -> Box | None:
+) -> ChunkBox | None:
     """Return what belongs to `out` if that is a box within one chunk with its dimensions in order, else None.
 
     Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
@@ -214,10 +214,10 @@ def box_in_chunk(
         inside.append(slice(first - start, last - start + 1, step))
         covers = covers and last - first == size - 1 and (step == 1 or size == 1)
         rank += 1
-    return Box(tuple(numbers), (*inside, ...), covers, out) if rank == len(shape) else None
+    return ChunkBox(tuple(numbers), (*inside, ...), covers, out) if rank == len(shape) else None
 
 
-Outline: TypeAlias = Plan | Box
+Outline: TypeAlias = Plan | ChunkBox
 
 
 def outline(

@@ -21,7 +21,7 @@ import numpy as np
 from fsstore.chunk.plan.cell_run import FEW, CellRun
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Box, Cell, OutputMap, Points, plan
+from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Points, plan
 from fsstore.chunk.plan.source import EntriesInParts, EntryRun, ShardSource, Source
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
@@ -77,7 +77,7 @@ class ShardEntries:
     def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
         chunks: list[tuple[int, ...]]
-        if isinstance(shard, Box):
+        if isinstance(shard, ChunkBox):
             chunks = [(number,) for number in shard.numbers]
         else:
             chunks = [

@@ -17,7 +17,7 @@ import numpy as np
 from fsstore.codec.chain.shard_layout import MISSING, Entries, ShardLayout, shard_damage
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.ability import ReadsWhole, able
-from fsstore.kvstore.contract.answer_columns import Excerpts
+from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import REMOTE, Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult, now
@@ -171,7 +171,7 @@ class ShardSource:
             spans, lengths = _spans(rows[places], whole=head.whole)
             sources = [head.answer] if head.whole else await source._spans(run.shard, spans, head)
             if sources is not None:
-                return _excerpts(sources, spans, lengths).among(places, len(run))
+                return _answer_columns(sources, spans, lengths).among(places, len(run))
             source._forget(run.shard)
         raise self._never_at_rest([run.shard])
 
@@ -372,9 +372,9 @@ def _spans(rows: Entries, *, whole: bool) -> tuple[Spans, Ints]:
     return coalesce(starts, starts + lengths, 0, REMOTE.max_size), lengths
 
 
-def _excerpts(sources: Sequence[ReadResult], spans: Spans, lengths: Ints) -> Excerpts:
+def _answer_columns(sources: Sequence[ReadResult], spans: Spans, lengths: Ints) -> AnswerColumns:
     def stamp(number: int) -> tuple[bytes, int | None]:
         return sources[number].generation, sources[number].size
 
     time = sources[0].time if sources else now()
-    return Excerpts(sources, spans.where, spans.offset, spans.offset + lengths, spans.where, stamp, time)
+    return AnswerColumns(sources, spans.where, spans.offset, spans.offset + lengths, spans.where, stamp, time)

@@ -18,14 +18,14 @@ from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
-from fsstore.chunk.plan.planner import Box
+from fsstore.chunk.plan.planner import ChunkBox
 from fsstore.chunk.plan.source import KvSource
-from fsstore.chunk.read.window import ReadPart
+from fsstore.chunk.read.window import ChunkReader
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
 
-__all__ = ["BoxRun", "BoxView", "Boxes", "is_box", "plan_boxes"]
+__all__ = ["BoxPlans", "BoxRun", "BoxView", "is_box", "plan_boxes"]
 
 _DENSE = (0, 1)  # strides of what is constant, or without gaps
 
@@ -72,33 +72,38 @@ class BoxRun:
     __slots__ = ("_numbers", "_part", "_pieces", "_rows", "_targets")
 
     def __init__(
-        self, part: ReadPart, numbers: Sequence[int], targets: Sequence[Array], pieces: _Pieces, rows: slice
+        self,
+        part: ChunkReader,
+        numbers: Sequence[int],
+        targets: Sequence[Array],
+        pieces: _Pieces,
+        rows: slice,
     ) -> None:
         self._part, self._pieces, self._rows = part, pieces, rows
         self._numbers, self._targets = numbers, targets
 
-    def __iter__(self) -> Iterator[tuple[int, ReadPart, Box]]:
+    def __iter__(self) -> Iterator[tuple[int, ChunkReader, ChunkBox]]:
         """Yield the number of the read, how it is read, and its cell."""
         part, numbers, targets = self._part, self._numbers, self._targets
         rows: list[list[Any]] = [column[self._rows].tolist() for column in self._pieces]
         for box, chunk, low, high, begin, end, covers in zip(*rows, strict=True):
             piece = targets[box][tuple(map(slice, begin, end))]
-            yield numbers[box], part, Box(chunk, tuple(map(slice, low, high)), covers, piece)
+            yield numbers[box], part, ChunkBox(chunk, tuple(map(slice, low, high)), covers, piece)
 
 
-class Boxes(NamedTuple):
+class BoxPlans(NamedTuple):
     """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its key.
 
     `touched_bytes` are decoded for them if each decodes for itself.
     """
 
-    part: ReadPart
+    part: ChunkReader
     outs: dict[int, Array]
     runs: dict[str, BoxRun]
     touched_bytes: int
 
 
-def plan_boxes(views: Mapping[int, BoxView]) -> list[Boxes]:
+def plan_boxes(views: Mapping[int, BoxView]) -> list[BoxPlans]:
     """Return the plans of views, which are boxes, known by the numbers of their reads.
 
     A view that is in none of them has to be planned by itself: it reaches beyond the array, or its bounds are implicit.
@@ -148,7 +153,7 @@ class _Alike(NamedTuple):
         return first, sizes
 
 
-def _planned(alike: _Alike) -> Boxes:
+def _planned(alike: _Alike) -> BoxPlans:
     chunks, sources, order, numbers, _ = alike
     first, sizes = alike.bounds()
     extent = np.array(chunks.bounds.domain.exclusive_max)
@@ -159,13 +164,13 @@ def _planned(alike: _Alike) -> Boxes:
     outs = [new_array(tuple(shape), dtype, order) for shape in sizes[:, kept].tolist()]
     spread = tuple([slice(None) if each else None for each in kept])
     targets = outs if all(kept) else [out[spread] for out in outs]
-    part = ReadPart(chunks, BoxPlacement(), KvSource(chunks.store))
+    part = ChunkReader(chunks, BoxPlacement(), KvSource(chunks.store))
     pieces = _cut(first, sizes, np.array([axis.size(0) for axis in chunks.model.axes]))
     runs = {
         chunks.model.key(pieces.chunk[rows.start].tolist()): BoxRun(part, numbers, targets, pieces, rows)
         for rows in (_by_chunk(pieces) if numbers else ())
     }
-    return Boxes(
+    return BoxPlans(
         part, dict(zip(numbers, outs, strict=True)), runs, _bytes_decoded(chunks.model.chain, pieces)
     )
 

@@ -18,9 +18,9 @@ from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
-from fsstore.chunk.read.box_columns import Boxes, BoxView, plan_boxes
+from fsstore.chunk.read.box_columns import BoxPlans, BoxView, plan_boxes
 from fsstore.chunk.read.reader import INLINE_BYTES, plan_alone, read_here, read_spread
-from fsstore.chunk.read.window import Planned, ReadPart, ReadRequest, locate_error
+from fsstore.chunk.read.window import ChunkReader, Planned, ReadRequest, locate_error
 from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import ReadResult
@@ -36,7 +36,7 @@ _COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 _LARGE_CHUNK = 256 * 1024  # worth a worker each
 _SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
 
-User: TypeAlias = tuple[int, ReadPart, AnyCell]
+User: TypeAlias = tuple[int, ChunkReader, AnyCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
 
 
@@ -105,7 +105,7 @@ class _Batch:
         self._outs: dict[int, Array] = {}
         self._errors: list[BaseException | None] = [None] * len(waiting)
         self._planned: dict[int, Planned] = {}
-        self._boxes: list[Boxes] = []
+        self._boxes: list[BoxPlans] = []
 
     def begin(self, wanted: Sequence[Planned | BoxView]) -> None:
         """Plan the reads and make them: here if that is quick, otherwise on a pool thread."""
@@ -121,7 +121,7 @@ class _Batch:
     @property
     def _touched_bytes(self) -> int:
         """How many bytes are decoded if each read decodes for itself."""
-        plans: Sequence[Boxes | Planned] = [*self._boxes, *self._planned.values()]
+        plans: Sequence[BoxPlans | Planned] = [*self._boxes, *self._planned.values()]
         return sum([each.touched_bytes for each in plans])
 
     def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
@@ -155,7 +155,7 @@ class _Batch:
     async def _make_together(self) -> None:
         """Make the reads; each chunk is fetched once."""
         listed: dict[Any, list[User]] = {}
-        parts: dict[Any, ReadPart] = {}
+        parts: dict[Any, ChunkReader] = {}
         for number, planned in self._planned.items():
             for window in planned.windows:
                 for cell, identity in zip(window.cells, window.identities, strict=True):
@@ -240,7 +240,7 @@ class _SharedChunks(NamedTuple):
                     part.decode(cell, identity, answer)
                 return
             _, first, cell = users[0]
-            chunk = first.borrow_all(cell, answer)
+            chunk = first.decode_all_to_scratch(cell, answer)
             for _, part, cell in users:
                 part.placement.copy_out(cell, chunk)
         except Exception as error:  # noqa: BLE001  # the futures carry it

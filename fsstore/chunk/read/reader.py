@@ -23,13 +23,13 @@ from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.shard_window import shard_windows
-from fsstore.chunk.read.window import Answers, Planned, ReadPart, ReadRequest, Window, decode, fetch
+from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.bounded_tasks import flow
+from fsstore.runtime.bounded_tasks import run_bounded
 from fsstore.runtime.future import Future
 
 __all__ = ["INLINE_BYTES", "Later", "plan_alone", "read", "read_here", "read_spread"]
@@ -171,12 +171,12 @@ def _window_of_box(request: ReadRequest) -> Window | None:
         return None
     key = model.key(box.numbers)
     if model.shard is None:
-        return Window(ReadPart(chunks, BoxPlacement(), source), [box], [key])
+        return Window(ChunkReader(chunks, BoxPlacement(), source), [box], [key])
     entries = None if box.covers else ShardEntries(maps, out.shape, model)
     if entries is None or entries.touched_bytes > INLINE_BYTES:
         return None
     cells, numbers = entries.of(box)
-    part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    part = ChunkReader(chunks, Placement(entries.plan, out), entries.source(source), entries)
     return Window(part, cells, entries.identities(key, numbers))
 
 
@@ -281,7 +281,7 @@ async def _read_waiting(
 
     fewest = threads * chain.decoded_size
     budget = _IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
-    await flow(make, windows, cost=_bytes_of, budget=budget)
+    await run_bounded(make, windows, cost=_bytes_of, budget=budget)
 
 
 def _bytes_of(window: Window) -> int:
@@ -304,6 +304,6 @@ def _windows(request: ReadRequest, outline: Plan, size: int, threads: int = 1) -
     """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
     chunks = request.chunks
     apart = chunks.model.chain.decoded_size > _TOGETHER_BYTES and not chunks.store.driver.features.waits
-    part = ReadPart(chunks, Placement(outline, request.out), KvSource(chunks.store))
+    part = ChunkReader(chunks, Placement(outline, request.out), KvSource(chunks.store))
     for cells, keys in batches(outline, chunks.model, size, lanes=threads if apart else 1):
         yield Window(part, cells, keys)

@@ -14,7 +14,7 @@ from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import Plan, chunk_numbers
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
-from fsstore.chunk.read.window import ReadPart, ReadRequest, ShardGuard, Window
+from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
 
 __all__ = ["shard_windows"]
 
@@ -31,14 +31,14 @@ def shard_windows(
     """
     chunks, maps, out = request
     chain, source = chunks.model.chain, KvSource(chunks.store)
-    whole = ReadPart(chunks, Placement(outline, out), source)
-    part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    whole = ChunkReader(chunks, Placement(outline, out), source)
+    part = ChunkReader(chunks, Placement(entries.plan, out), entries.source(source), entries)
     large = chain.decoded_size > most
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
     coarse = part
     if large and as_chunks and (depth := entries.depth(most)) < len(entries.layouts):
         shards = ShardEntries(maps, out.shape, chunks.model, depth)
-        coarse = ReadPart(chunks, Placement(shards.plan, out), shards.source(source), shards)
+        coarse = ChunkReader(chunks, Placement(shards.plan, out), shards.source(source), shards)
     for cell in outline.cells():
         key = chunks.model.key(chunk_numbers(outline, cell))
         covers = cell.covers and as_chunks

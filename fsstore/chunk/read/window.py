@@ -1,6 +1,6 @@
 """Cells of a read that are fetched together, decoded, and put in their places.
 
-A `ReadPart` knows how cells are found and decoded: as chunks of the store, or as entries of the shards
+A `ChunkReader` knows how cells are found and decoded: as chunks of the store, or as entries of the shards
 there.  A `Window` is some of its cells.  Fetching one may wait; decoding one never does, and any number of threads
 may decode at once, since cells are disjoint parts of the result.
 """
@@ -29,8 +29,8 @@ from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
 
 __all__ = [
     "Answers",
+    "ChunkReader",
     "Planned",
-    "ReadPart",
     "ReadRequest",
     "ShardGuard",
     "Window",
@@ -54,7 +54,7 @@ class CacheAnswer(NamedTuple):
 Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `CacheAnswer` where there is a cache
 
 
-class ReadPart(NamedTuple):
+class ChunkReader(NamedTuple):
     """One way in which cells are found and decoded: as stored chunks, or as entries of shards."""
 
     chunks: OpenChunks
@@ -71,15 +71,15 @@ class ReadPart(NamedTuple):
         if target is not None:
             self.chain(cell).decode(answer.value, target)
         else:
-            self.placement.copy_out(cell, self.borrow(cell, answer))
+            self.placement.copy_out(cell, self.decode_to_scratch(cell, answer))
 
-    def borrow(self, cell: AnyCell, answer: ReadResult) -> Array:
+    def decode_to_scratch(self, cell: AnyCell, answer: ReadResult) -> Array:
         """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
-        return self._view(self.chain(cell).borrow(answer.value, self.span(cell)))
+        return self._view(self.chain(cell).decode_to_scratch(answer.value, self.span(cell)))
 
-    def borrow_all(self, cell: AnyCell, answer: ReadResult) -> Array:
+    def decode_all_to_scratch(self, cell: AnyCell, answer: ReadResult) -> Array:
         """Return all of the decoded chunk, good until this thread decodes the next one."""
-        return self._view(self.chain(cell).borrow(answer.value))
+        return self._view(self.chain(cell).decode_to_scratch(answer.value))
 
     def span(self, cell: AnyCell) -> Span | None:
         """Return which elements of the encoding have to be decoded, None for all."""
@@ -107,7 +107,7 @@ class ReadPart(NamedTuple):
         here = [cells[number] for number in present] if missing else cells
         size = chain.run_length
         for begin in range(0, len(here), size):
-            run = chain.borrow_run(values[begin : begin + size]) if size > 1 else None
+            run = chain.decode_run_to_scratch(values[begin : begin + size]) if size > 1 else None
             if run is None:
                 return False
             self._place(here[begin : begin + size], run, gaps=bool(missing))
@@ -172,7 +172,7 @@ class ReadPart(NamedTuple):
 class Window(NamedTuple):
     """Cells fetched together: how, which, and what they are called; `guard`: of the windows of one shard."""
 
-    part: ReadPart
+    part: ChunkReader
     cells: Sequence[AnyCell]
     identities: Sequence[Any]
     guard: ShardGuard | None = None

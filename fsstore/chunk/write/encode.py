@@ -201,7 +201,7 @@ def _decoded(data: Buffer | None, chain: BoundChain) -> Array:
     if known is not None:
         return known
     if data is not None and not chain.decodes_in_place:
-        borrowed = chain.borrow(data)  # before there is memory for the chunk, which may be large
+        borrowed = chain.decode_to_scratch(data)  # before there is memory for the chunk, which may be large
         chunk = _as_encoded(chain)
         np.copyto(chunk, borrowed, casting="equiv")
         return chunk

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Box, Outline, chunk_numbers
+from fsstore.chunk.plan.planner import ChunkBox, Outline, chunk_numbers
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
@@ -78,7 +78,7 @@ _places: dict[KvPrefix, _Place] = {}
 def touched(outline: Outline, model: ChunkModel) -> _Chunks:
     """Return the numbers of the chunks that a request touches, None for very many."""
     rank = model.key_rank  # without dimensions inside the elements, of which another view has others
-    if isinstance(outline, Box):
+    if isinstance(outline, ChunkBox):
         return [tuple(outline.numbers[:rank])]
     if outline.cell_count > _LISTED_CHUNKS:
         return None

@@ -24,7 +24,7 @@ from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
-from fsstore.runtime.bounded_tasks import flow
+from fsstore.runtime.bounded_tasks import run_bounded
 from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.future import Future, ready
 
@@ -173,4 +173,4 @@ async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], each:
     def cost(window: list[Changed]) -> int:
         return each * len(window) + each // 2 * sum(not changes[0].is_whole for _, changes in window)
 
-    await flow(writer.store, windows, cost=cost, budget=budget)
+    await run_bounded(writer.store, windows, cost=cost, budget=budget)

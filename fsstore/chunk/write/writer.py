@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.place import placement_of
-from fsstore.chunk.plan.planner import AnyCell, Box, Outline
+from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Outline
 from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.shard_layout import shard_of
@@ -49,7 +49,9 @@ class RequestChanges:
     __slots__ = ("_outline", "_placement", "chunk_bytes", "encoder", "request")
 
     def __init__(self, request: WriteRequest, outline: Outline) -> None:
-        if isinstance(outline, Box):  # which may have been made of other values than their copy, that is kept
+        if isinstance(
+            outline, ChunkBox
+        ):  # which may have been made of other values than their copy, that is kept
             outline = outline._replace(target=request.values)
         self.request, self._outline = request, outline
         self.chunk_bytes = request.chunks.model.chain.decoded_size

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fsstore.codec.ability import Abilities, abilities_of
-from fsstore.codec.chain.steps import DIRECT_BYTES, borrowers, decoders, in_pieces, through
+from fsstore.codec.chain.steps import DIRECT_BYTES, decoders, in_pieces, scratch_decoders, through
 from fsstore.codec.chain.working_size import working_size
 from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpec, Span
 from fsstore.codec.scratch import scratch
@@ -77,7 +77,6 @@ class BoundChain:
 
     __slots__ = (
         "_arrays",
-        "_borrow_bytes",
         "_decode_array",
         "_decode_into",
         "_decode_joined",
@@ -90,6 +89,7 @@ class BoundChain:
         "_stored",
         "_undo_arrays",
         "_undo_bytes",
+        "_undo_bytes_to_scratch",
         "_verify",
         "_view",
         "chunk",
@@ -120,7 +120,7 @@ class BoundChain:
         self._in_pieces = in_pieces(steps)
         self._undo_arrays = decoders(arrays)
         self._undo_bytes = decoders(stages)
-        self._borrow_bytes = borrowers(pack, stages)
+        self._undo_bytes_to_scratch = scratch_decoders(pack, stages)
         self._from_array = pack.decode
         encoded = (stages[-1] if stages else pack).encoded
         self.encoded_size: int | None = encoded.size if isinstance(encoded, ByteSpec) else None
@@ -219,7 +219,7 @@ class BoundChain:
 
     def _inflate(self, data: Any, view: Array, span: Span | None = None) -> bool:
         """Decompress into an array that is contiguous and shaped as the encoding is."""
-        data = through(self._borrow_bytes[:-1], data)
+        data = through(self._undo_bytes_to_scratch[:-1], data)
         flat = view.reshape(-1)
         octets = flat.view(np.uint8)
         if span is None:
@@ -240,10 +240,10 @@ class BoundChain:
 
     @property
     def decodes_spans(self) -> bool:
-        """Whether `borrow` may decode less than a chunk."""
+        """Whether `decode_to_scratch` may decode less than a chunk."""
         return self._decode_span is not None
 
-    def borrow(self, data: Any, span: Span | None = None) -> Array:
+    def decode_to_scratch(self, data: Any, span: Span | None = None) -> Array:
         """Return the chunk in the byte order in which it is stored, good until the thread decodes the next one.
 
         With a `span`, only the elements `[first, stop)` of the encoding are set, if the chain `decodes_spans`.
@@ -260,12 +260,12 @@ class BoundChain:
             array = self._shaped(scratch(self._size), ())
             array = array if self._inflate(data, array, span) else None
         if array is None:
-            array = self._view(through(self._borrow_bytes, data))
+            array = self._view(through(self._undo_bytes_to_scratch, data))
         undone: Array = through(self._undo_arrays, array)
         return undone
 
-    def borrow_run(self, parts: Sequence[Any] | Array) -> Array | None:
-        """Return several chunks along a new first dimension, like `borrow`; None if they must be decoded one by one.
+    def decode_run_to_scratch(self, parts: Sequence[Any] | Array) -> Array | None:
+        """Return several chunks along a new first dimension, in scratch memory; None if they must be taken one by one.
 
         The parts are buffers, or the rows of an array, which are not copied unless they are encoded.
         More than `run_length` chunks at once gain nothing.  Damage gives None too: one by one it is seen where it is.

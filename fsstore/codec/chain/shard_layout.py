@@ -260,7 +260,7 @@ class ShardLayout:
     def _decode_run(self, parts: Sequence[Buffer | None], first: int, box: Array) -> None:
         """Decode sub-chunks, numbered from `first`, into the box that they fill; pass over those that are missing."""
         present = [(place, part) for place, part in enumerate(parts) if part is not None]
-        run = self.inner.borrow_run([part for _, part in present]) if len(present) > 1 else None
+        run = self.inner.decode_run_to_scratch([part for _, part in present]) if len(present) > 1 else None
         if run is not None and len(present) == len(parts):
             copy_blocks(box, run.reshape(box.shape))
             return

@@ -10,7 +10,7 @@ from fsstore.codec.ability import abilities_of
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.scratch import scratch
 
-__all__ = ["DIRECT_BYTES", "Steps", "borrowers", "decoders", "in_pieces", "through"]
+__all__ = ["DIRECT_BYTES", "Steps", "decoders", "in_pieces", "scratch_decoders", "through"]
 
 DIRECT_BYTES = 1 << 15
 """Decompressing less into memory that is there already costs more than a copy."""
@@ -31,15 +31,15 @@ def decoders(stages: Sequence[BoundCodec]) -> Steps:
     return tuple(stage.decode for stage in reversed(stages))
 
 
-def borrowers(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Steps:
+def scratch_decoders(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Steps:
     """Return decoders into memory of the thread where codecs can, but not of shards: their parts are decoded there."""
     if abilities_of(pack).shard is not None:
         return decoders(stages)
-    made = (_borrower(*pair, step) for step, pair in enumerate(itertools.pairwise((pack, *stages)), 1))
+    made = (_scratch_decoder(*pair, step) for step, pair in enumerate(itertools.pairwise((pack, *stages)), 1))
     return tuple(made)[::-1]
 
 
-def _borrower(before: BoundCodec, stage: BoundCodec, step: int) -> Callable[[Any], Any]:
+def _scratch_decoder(before: BoundCodec, stage: BoundCodec, step: int) -> Callable[[Any], Any]:
     into = abilities_of(stage).decode_into
     size = before.encoded.size if isinstance(before.encoded, ByteSpec) else None
     if into is None or size is None or size < DIRECT_BYTES:

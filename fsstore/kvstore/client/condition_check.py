@@ -23,7 +23,14 @@ from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, Read, Read
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["QuestionedEngine", "ReadOnlyEngine", "UnconditionalEngine", "endpoint_of", "judged", "questioned"]
+__all__ = [
+    "QuestionedEngine",
+    "ReadOnlyEngine",
+    "UnconditionalEngine",
+    "endpoint_of",
+    "questioned",
+    "with_checked_conditions",
+]
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -44,7 +51,7 @@ def questioned(engine: Engine, endpoint: str) -> Engine:
     return engine if not endpoint or host.endswith(_AMAZON) else QuestionedEngine(engine, endpoint)
 
 
-def judged(engine: Engine, endpoint: str, wish: Json) -> Engine:
+def with_checked_conditions(engine: Engine, endpoint: str, wish: Json) -> Engine:
     """Return the engine as `use_conditional_write` wants it: true, false, or left out."""
     plain = engine.inner if isinstance(engine, QuestionedEngine) else engine
     if wish is None:

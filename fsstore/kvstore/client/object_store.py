@@ -134,7 +134,7 @@ class ObstoreEngine:
             found = self._writers[patience] = self._make(once, self._idle_s * 2**patience)
         return found
 
-    async def _spread(
+    async def _fan_out(
         self,
         function: Callable[[S], T],
         items: Sequence[S],
@@ -182,7 +182,7 @@ class ObstoreEngine:
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
         asked = [(read, limit_of(read)) for read in reads]
-        return await stoppable(lambda stopped: self._spread(self._read, asked, stopped=stopped))
+        return await stoppable(lambda stopped: self._fan_out(self._read, asked, stopped=stopped))
 
     def _read(self, asked: tuple[Read, int | None]) -> ReadResult:
         read, limit = asked
@@ -271,7 +271,7 @@ class ObstoreEngine:
         if 1 < len(gone) == len(writes) and await offload_whole(self._delete_all, gone):
             return [Stamp(NO_VALUE, now())] * len(writes)
         return await stoppable(
-            lambda stopped: self._spread(self._write, writes, stopped=stopped, offload=offload_whole)
+            lambda stopped: self._fan_out(self._write, writes, stopped=stopped, offload=offload_whole)
         )
 
     def _delete_all(self, paths: list[str]) -> bool:

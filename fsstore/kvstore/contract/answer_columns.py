@@ -1,7 +1,7 @@
 """Answers to a batch as columns: each is a part of one of a few larger ones.
 
 A batch of thousands of references is fetched as a few spans of bytes.  An answer apiece would cost more than the bytes:
-a tuple, a view and a generation each, all alive at the same time.  `Excerpts` is the sequence of these answers without
+a tuple, a view and a generation each, all alive at the same time.  `AnswerColumns` is the sequence of these answers without
 them: which span, from where to where.  An answer is made when somebody asks for it; who wants the values alone takes
 `values_of`, which is one array where they lie at equal distances in one span.
 """
@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, ReadResult
 
-__all__ = ["Excerpts", "values_of"]
+__all__ = ["AnswerColumns", "values_of"]
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpts(Sequence[ReadResult]):
+class AnswerColumns(Sequence[ReadResult]):
     """Answer `i` is the bytes `[starts[i], stops[i])` of `sources[where[i]]`; where that is -1, the key is missing.
 
     `stamp(number)` is the generation of an answer and the size of its whole value, if that is known, by its number in
@@ -46,15 +46,15 @@ class Excerpts(Sequence[ReadResult]):
     def __getitem__(self, place: int) -> ReadResult: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Excerpts: ...
+    def __getitem__(self, place: slice) -> AnswerColumns: ...
 
-    def __getitem__(self, place: int | slice) -> ReadResult | Excerpts:
+    def __getitem__(self, place: int | slice) -> ReadResult | AnswerColumns:
         """Return one answer, or some without making them."""
         if not isinstance(place, slice):
             at = range(len(self))[place]
             return next(iter(self[at : at + 1]))
         columns = (self.where[place], self.starts[place], self.stops[place], self.numbers[place])
-        return Excerpts(self.sources, *columns, self.stamp, self.time)
+        return AnswerColumns(self.sources, *columns, self.stamp, self.time)
 
     def __iter__(self) -> Iterator[ReadResult]:
         """Yield the answers."""
@@ -68,7 +68,7 @@ class Excerpts(Sequence[ReadResult]):
                 value = memoryview(source.value)[start:stop]
                 yield ReadResult("value", value, generation, source.time, size)
 
-    def among(self, places: Ints, count: int) -> Excerpts:
+    def among(self, places: Ints, count: int) -> AnswerColumns:
         """Return the answers at their places among `count`; the other keys are missing."""
         if len(places) == count:
             return self
@@ -76,7 +76,7 @@ class Excerpts(Sequence[ReadResult]):
         starts, stops, numbers = np.zeros((3, count), np.int64)
         where[places], starts[places], stops[places] = self.where, self.starts, self.stops
         numbers[places] = self.numbers
-        return Excerpts(self.sources, where, starts, stops, numbers, self.stamp, self.time)
+        return AnswerColumns(self.sources, where, starts, stops, numbers, self.stamp, self.time)
 
     def _values(self, present: Ints) -> Sequence[Buffer] | npt.NDArray[np.uint8]:
         """Return the values at some places: the rows of an array, or a view each."""
@@ -92,7 +92,7 @@ class Excerpts(Sequence[ReadResult]):
 
 def values_of(answers: Sequence[ReadResult]) -> tuple[list[int], Sequence[Buffer] | npt.NDArray[np.uint8]]:
     """Return which of the answers have a value, and the values: buffers, or the rows of an array where that is free."""
-    if isinstance(answers, Excerpts):
+    if isinstance(answers, AnswerColumns):
         present = np.flatnonzero(answers.where >= 0)
         return present.tolist(), answers._values(present)
     found = [number for number, answer in enumerate(answers) if answer.state == "value"]

@@ -21,7 +21,7 @@ from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import without_user
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["Choose", "FsspecDriver", "Home", "check_key"]
+__all__ = ["Choose", "EngineDriver", "Home", "check_key"]
 
 T = TypeVar("T")
 Choose: TypeAlias = Callable[[], tuple[Engine, str]]
@@ -37,7 +37,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class FsspecDriver:
+class EngineDriver:
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that

@@ -30,7 +30,7 @@ from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, advance, enco
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.mutation import NetChanges, Request
 from fsstore.kvstore.ocdbt.rebuild import rebuild
-from fsstore.kvstore.ocdbt.sink import Layout, Sink
+from fsstore.kvstore.ocdbt.sink import NodeLayout, Sink
 from fsstore.kvstore.ocdbt.source import DatabaseSource, Snapshot
 from fsstore.kvstore.ocdbt.split import Builder, Root
 from fsstore.kvstore.ocdbt.tree import find
@@ -49,7 +49,7 @@ class Options:
     constraints: Constraints
     assume_config: bool = False
     single_writer: bool = False
-    layout: Layout = field(default_factory=Layout)
+    layout: NodeLayout = field(default_factory=NodeLayout)
 
 
 class Committer:
@@ -67,7 +67,7 @@ class Committer:
         return "numbered" if features.create_only and not features.conditional_write else "single"
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NodeLayout:
         """Where data go."""
         return self._options.layout
 

@@ -14,7 +14,7 @@ from fsstore.kvstore.ocdbt.commit import Options
 from fsstore.kvstore.ocdbt.format.config import Constraints, parse_constraints
 from fsstore.kvstore.ocdbt.format.varint import U64
 from fsstore.kvstore.ocdbt.history import Choice
-from fsstore.kvstore.ocdbt.sink import Layout
+from fsstore.kvstore.ocdbt.sink import NodeLayout
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.values.json_value import Fields, Json, boolean, expected, integer, number, obj, quote, string
 
@@ -156,7 +156,7 @@ def _store(value: Any) -> Json:
 def options_from(members: Mapping[str, Any]) -> Options:
     """Return how a store opened with canonical `members` writes."""
     prefixes = [key_bytes(str(members.get(name, "d/"))) for name in _PREFIXES]
-    layout = Layout(
+    layout = NodeLayout(
         prefixes[0], prefixes[1], prefixes[2], int(number(members.get("target_data_file_size", _TARGET)))
     )
     return Options(

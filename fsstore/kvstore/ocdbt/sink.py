@@ -13,7 +13,7 @@ from fsstore.kvstore.contract.driver import Buffer, KvPrefix, Write
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
 
-__all__ = ["Layout", "Sink"]
+__all__ = ["NodeLayout", "Sink"]
 
 Sort: TypeAlias = Literal["value", "btree_node", "version_tree_node"]
 
@@ -21,7 +21,7 @@ _PAD_FROM = 4 * 1024 * 1024
 _PAGE = 4096
 
 
-class Layout(NamedTuple):
+class NodeLayout(NamedTuple):
     """Where the three sorts of data go, and the size at which a file is closed (0: never)."""
 
     value: bytes = b"d/"
@@ -51,7 +51,7 @@ class _Buffer:
 class Sink:
     """Collects data and writes the files."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: NodeLayout) -> None:
         self._layout = layout
         self._open: dict[bytes, _Buffer] = {}
         self._full: list[_Buffer] = []

@@ -17,7 +17,7 @@ import numpy as np
 
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, ReadsWhole
-from fsstore.kvstore.contract.answer_columns import Excerpts
+from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import Ints, Limits
 from fsstore.kvstore.contract.driver import (
@@ -101,7 +101,11 @@ class ReferenceDriver(ListsDocuments, MayBeMissing, ReadsWhole):
         rows = resolved.rows
         wanted, inline = np.flatnonzero(rows.url >= 0), np.flatnonzero(rows.url == INLINE)
         found = await self._read_targets(keys, reads, resolved, wanted) if len(wanted) else []
-        if isinstance(found, Excerpts) and not len(inline) and not (reads and any(map(_if_not_equal, reads))):
+        if (
+            isinstance(found, AnswerColumns)
+            and not len(inline)
+            and not (reads and any(map(_if_not_equal, reads)))
+        ):
             return found.among(wanted, len(keys))
         results = [ReadResult("missing", b"", NO_VALUE, time)] * len(keys)
         asked = reads or list(map(Read, keys))

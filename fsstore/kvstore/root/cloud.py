@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import JsonError, UnimplementedError, UrlError
-from fsstore.kvstore.client.condition_check import endpoint_of, judged
+from fsstore.kvstore.client.condition_check import endpoint_of, with_checked_conditions
 from fsstore.kvstore.contract.coalesce import limits_from
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
 from fsstore.kvstore.engine.contract import Engine, shared
-from fsstore.kvstore.engine.driver import FsspecDriver
+from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.engine.single_writer import guarded, take_single_writer
@@ -44,13 +44,13 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["ABFS", "FSSPEC", "GCS", "HTTP", "S3", "fsspec_scheme"]
 
 
-class S3Driver(FsspecDriver):
+class S3Driver(EngineDriver):
     """A bucket of S3."""
 
     id: ClassVar[str] = "s3"
 
 
-class GcsDriver(FsspecDriver):
+class GcsDriver(EngineDriver):
     """A bucket of Google Cloud Storage."""
 
     id: ClassVar[str] = "gcs"
@@ -62,7 +62,7 @@ class FsspecHttpDriver(HttpDriver):
     id: ClassVar[str] = "fsspec"
 
 
-class AbfsDriver(FsspecDriver):
+class AbfsDriver(EngineDriver):
     """A container of Azure Blob Storage."""
 
     id: ClassVar[str] = "abfs"
@@ -121,7 +121,7 @@ class FsspecKind(RootKind):
             )
             return FsspecHttpDriver(web, root_of(base), members=opening.members, limits=limits)
         engine, root = engine_for_url(url, options)
-        return guarded(FsspecDriver(engine, root, members=opening.members, limits=limits), opening.members)
+        return guarded(EngineDriver(engine, root, members=opening.members, limits=limits), opening.members)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class BucketKind(RootKind):
     schemes: tuple[str, ...]
     resources: tuple[str, ...]
     bucket: str
-    driver: type[FsspecDriver]
+    driver: type[EngineDriver]
     label: str
     store: Callable[[str, Mapping[str, Json], Mapping[str, Any]], Callable[[dict[str, Any]], Any]]
     options: Callable[[Mapping[str, Json], Mapping[str, Any]], dict[str, Any]]
@@ -215,7 +215,7 @@ def _plain(resources: Mapping[str, Any]) -> Json:
 
 @dataclass(frozen=True)
 class S3Kind(BucketKind):
-    """Buckets of S3, on Amazon's servers or on others, which may check conditions or not (see `referee`)."""
+    """Buckets of S3, on Amazon's servers or on others, which may check conditions or not (see `condition_check`)."""
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `use_conditional_write` besides: left out, the server is asked."""
@@ -226,7 +226,7 @@ class S3Kind(BucketKind):
     def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
         engine, root = super()._engine(members, resources)
         endpoint = endpoint_of(members, reveal(members.get("storage_options", {})))
-        return judged(engine, endpoint, members.get("use_conditional_write")), root
+        return with_checked_conditions(engine, endpoint, members.get("use_conditional_write")), root
 
 
 @dataclass(frozen=True)

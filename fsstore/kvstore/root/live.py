@@ -67,7 +67,7 @@ def _prefix_of(source: Any) -> KvPrefix:
 
 def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
     """Return the store over a live filesystem, and `path` in it."""
-    from fsstore.kvstore.engine.driver import FsspecDriver
+    from fsstore.kvstore.engine.driver import EngineDriver
     from fsstore.kvstore.root.open_engine import engine_of, protocols_of, unwrapped
 
     filesystem, path = unwrapped(filesystem, path)
@@ -80,19 +80,19 @@ def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
     if slashes:  # the paths of a cache over the web are URLs
         host, slash, _ = rest.partition("/")
         root = scheme + slashes + host + slash
-    return KvPrefix(FsspecDriver(engine_of(filesystem), root), path.removeprefix(root))
+    return KvPrefix(EngineDriver(engine_of(filesystem), root), path.removeprefix(root))
 
 
 def _far_prefix(store: Any) -> KvPrefix | None:
     """Return the store over a filesystem like that of a store of zarr-python, if that one is bound to an event loop."""
     from fsstore.kvstore.client.condition_check import ReadOnlyEngine
-    from fsstore.kvstore.engine.driver import FsspecDriver
+    from fsstore.kvstore.engine.driver import EngineDriver
     from fsstore.kvstore.root.open_engine import is_bound
 
     if not is_bound(store.fs):
         return None
     found = filesystem_prefix(store.fs, str(store.path).rstrip("/") + "/")
-    if store.read_only and isinstance(found.driver, FsspecDriver):
+    if store.read_only and isinstance(found.driver, EngineDriver):
         found.driver.engine = ReadOnlyEngine(found.driver.engine)
     return found
 

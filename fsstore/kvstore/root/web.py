@@ -19,7 +19,7 @@ from fsstore.kvstore.contract.coalesce import limits_from
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
 from fsstore.kvstore.engine.contract import Engine, shared
-from fsstore.kvstore.engine.driver import FsspecDriver, Home, check_key
+from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key
 from fsstore.kvstore.engine.retry import Retry, retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.root.option import Library, choose_engine, concurrency_from, take_engine
@@ -30,7 +30,7 @@ from fsstore.values.url import decode_path, encode_path
 __all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "origin_of", "own_engine", "root_of"]
 
 
-class HttpDriver(FsspecDriver):
+class HttpDriver(EngineDriver):
     """A read-only store over a web server.  A key may start with the slash that ends the host."""
 
     id: ClassVar[str] = "http"

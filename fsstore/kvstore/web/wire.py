@@ -55,7 +55,7 @@ ANYTHING = Want()
 
 
 class Reply(NamedTuple):
-    """A response: what `fs_http.judge` takes."""
+    """A response: what `judge` of the client for the web takes."""
 
     status: int
     headers: Mapping[str, str]

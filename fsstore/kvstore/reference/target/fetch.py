@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.errors import DataLossError, NotFoundError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract.answer_columns import Excerpts
+from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Ints, Limits, coalesce
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult, now
 from fsstore.kvstore.reference.target.targets import Targets
@@ -110,7 +110,7 @@ class Fetcher:
                 raise error.within(self._place(asks, int(members[0]))) from error
             self._plan(place.key, asks, members, wanted.setdefault(place.root, _Requests()))
         found = await execution.gather(self._read_root(root, asked, asks) for root, asked in wanted.items())
-        return _excerpts(asks, list(wanted.values()), found)
+        return _answer_columns(asks, list(wanted.values()), found)
 
     async def _fetch_one(self, asks: Asks, urls: Sequence[str]) -> ReadResult:
         """Answer a single request without the fixed cost of columns."""
@@ -187,7 +187,9 @@ class Fetcher:
         return DataLossError(f"{self._place(asks, member)}: the reference is {part} of {target}: {why}")
 
 
-def _excerpts(asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[ReadResult]]) -> Excerpts:
+def _answer_columns(
+    asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[ReadResult]]
+) -> AnswerColumns:
     """Return the answers to requests as parts of what the roots answered."""
     sources: list[ReadResult] = []
     where, starts = np.empty_like(asks.start), np.empty_like(asks.start)
@@ -204,4 +206,4 @@ def _excerpts(asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[R
         source = sources[where[number]]
         return asks.generation(number, source.generation), asks.size(number, source.size)
 
-    return Excerpts(sources, where, starts, stops, np.arange(len(where)), stamp, now())
+    return AnswerColumns(sources, where, starts, stops, np.arange(len(where)), stamp, now())

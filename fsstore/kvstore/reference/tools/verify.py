@@ -21,7 +21,7 @@ from fsstore.kvstore.reference.table.table import WHOLE
 from fsstore.kvstore.reference.target.targets import Targets
 from fsstore.runtime import execution
 
-__all__ = ["MAX_PROBLEMS", "Problem", "Verification", "verify_state"]
+__all__ = ["MAX_PROBLEMS", "Problem", "SetVerification", "verify_state"]
 
 MAX_PROBLEMS = 1000
 _TOGETHER = 64  # targets asked at once
@@ -39,7 +39,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class SetVerification:
     """The answer of `verify`.  It is true when nothing was found wrong.
 
     After a thousand problems no further target is asked; `unchecked` tells how many of the `targets` were not.
@@ -81,7 +81,7 @@ class _Claim:
         return np.unique(np.concatenate(self.ends)) if self.ends else np.zeros(0, np.int64)
 
 
-async def verify_state(state: State, targets: Targets) -> Verification:
+async def verify_state(state: State, targets: Targets) -> SetVerification:
     """Return what is wrong between a set and its targets."""
     claims: dict[str, _Claim] = {}
     total = 0
@@ -104,7 +104,7 @@ async def verify_state(state: State, targets: Targets) -> Verification:
         if len(problems) >= MAX_PROBLEMS:
             break
     named = await _with_keys(problems, state) if problems else ()
-    return Verification(len(claims), total, tuple(named), unchecked)
+    return SetVerification(len(claims), total, tuple(named), unchecked)
 
 
 def _groups(numbers: Any) -> Iterator[tuple[int, Any]]:
