@@ -1,9 +1,9 @@
 """Answers to a batch as columns: each is a part of one of a few larger ones.
 
 A batch of thousands of references is fetched as a few spans of bytes.  An answer apiece would cost more than the bytes:
-a tuple, a view and a generation each, all alive at the same time.  `AnswerColumns` is the sequence of these answers without
-them: which span, from where to where.  An answer is made when somebody asks for it; who wants the values alone takes
-`values_of`, which is one array where they lie at equal distances in one span.
+a tuple, a view and a generation each, all alive at the same time.  `AnswerColumns` is the sequence of these answers
+without them: which span, from where to where.  An answer is made when somebody asks for it; `values_of` gives the
+values alone, as one array where they lie at equal distances in one span.
 """
 
 from __future__ import annotations
