@@ -25,7 +25,7 @@ from fsstore.job.progress import bytes_text, reporter_of
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-__all__ = ["Finding", "VerifyReport", "verify"]
+__all__ = ["Finding", "Verdict", "verify"]
 
 Level = Literal["keys", "decode", "values"]
 
@@ -49,7 +49,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class Verdict:
     """What `verify` found.  True if nothing is wrong."""
 
     level: str
@@ -96,7 +96,7 @@ def verify(
     max_memory: int | str = "256MB",
     progress: Any = None,
     context: Context | None = None,
-) -> Future[VerifyReport]:
+) -> Future[Verdict]:
     """Begin to check an array, or all arrays below a group; the result is true if nothing is wrong.
 
     `decode` reads everything; `values` also compares with `against`, element by element, where not-a-number equals
@@ -111,7 +111,7 @@ def verify(
         raise ValueError(f'level is "keys", "decode" or "values", not {level!r}')
     memory, chosen = parse_bytes(max_memory), context_of(context)
 
-    async def run() -> VerifyReport:
+    async def run() -> Verdict:
         ours = await _arrays(await opened_source(place, chosen))
         theirs = {} if against is None else await _arrays(await opened_source(against, chosen))
         missing = tuple(sorted(set(theirs) - set(ours)))
@@ -124,7 +124,7 @@ def verify(
             checks = await execution.offload(_checked, path, store, other, level, memory)
             findings += checks[: _MOST_FINDINGS - len(findings)]
             reporter.done(_nbytes(store) if level != "keys" else 0)
-        return VerifyReport(level, len(ours), total, tuple(findings), missing, extra)
+        return Verdict(level, len(ours), total, tuple(findings), missing, extra)
 
     return execution.start(run())
 
