@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from fsstore.chunk.plan.regions import Box, Regions, covered, cut
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut
 from fsstore.driver.contract import OpenArray
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError
@@ -19,7 +18,7 @@ from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-__all__ = ["align", "copy_between", "copy_regions"]
+__all__ = ["align", "copy_between"]
 
 # A copy takes 64 MB, or what one chunk takes on its way, both layouts counted.  Either two small pieces are under way,
 # so that one is read while the other is written, or, where small ones would read chunks again and again, a large one.
@@ -37,19 +36,19 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
         raise StoreError("Cannot convert {} -> {}".format(*names))
     if not is_lossless(*kinds):
         raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
-    view = source.transform[align(source.transform.domain, target.transform.domain)]
-    aligned = OpenArray(source.driver, view)
-    regions = copy_regions(aligned, target, _PIECE_BYTES)
-    if _wastes(regions, aligned):
-        regions = copy_regions(aligned, target, _LARGE_PIECE_BYTES)
-    itemsize = max(kind.numpy_dtype.itemsize for kind in kinds)
-    overlapped = math.prod(regions.step) * itemsize <= _PIECE_BYTES
+    aligned = source._replace(
+        transform=source.transform[align(source.transform.domain, target.transform.domain)]
+    )
+    regions = _regions(aligned, target, _PIECE_BYTES)
+    if covered(regions, _read_chunk(aligned)) > _WASTE * target.transform.size:
+        regions = _regions(aligned, target, _LARGE_PIECE_BYTES)
+    overlapped = math.prod(regions.step) * _itemsize(source, target) <= _PIECE_BYTES
 
     async def run() -> None:
         writing: Future[None] | None = None
         for number in range(len(regions)):
             piece = regions[number].slices
-            values = await source.driver.read(view[piece])
+            values = await source.driver.read(aligned.transform[piece])
             if writing is not None:
                 await writing
             writing = target.driver.write(target.transform[piece], convert(values))
@@ -63,35 +62,27 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
     return execution.start(run())
 
 
-def _wastes(regions: Regions, source: OpenArray) -> bool:
-    """Whether the boxes read noticeably more than there is, because chunks of the source reach out of them."""
-    chunk = _sides(_layout(source).read_chunk.shape, Box(regions.start, regions.stop))
-    return covered(regions, chunk) > _WASTE * source.transform.size
-
-
-def copy_regions(source: OpenArray, target: OpenArray, most_bytes: int) -> Regions:
+def _regions(source: OpenArray, target: OpenArray, most_bytes: int) -> Regions:
     """Return the boxes in which an array is copied to another over the same domain: whole chunks of the target.
 
     None has more than `most_bytes`, except where a single chunk has.
     """
-    bounds = target.transform.domain
-    domain = Box(bounds.inclusive_min, bounds.exclusive_max)
-    layout = _layout(target)
-    chunk = _sides(layout.write_chunk.shape, domain)
-    origin = layout.grid_origin
-    anchor = [0 if at is None else at for at in (origin if origin is not None else (0,) * bounds.rank)]
-    itemsizes = [each.driver.dtype.numpy_dtype.itemsize for each in (source, target)]
-    items = most_bytes // max(*itemsizes, 1)
-    return cut(domain, chunk, _sides(_layout(source).read_chunk.shape, domain), anchor, items)
+    domain = target.transform.domain
+    layout = target.driver.schema().through(target.transform).chunk_layout
+    chunk = [side or 1 for side in layout.write_chunk.shape or (None,) * domain.rank]
+    anchor = [at or 0 for at in layout.grid_origin or (None,) * domain.rank]
+    whole = Region(domain.inclusive_min, domain.exclusive_max)
+    return cut(whole, chunk, _read_chunk(source), anchor, most_bytes // _itemsize(source, target))
 
 
-def _layout(array: OpenArray) -> Any:
-    return array.driver.schema().through(array.transform).chunk_layout
-
-
-def _sides(chunk: Sequence[int | None] | None, domain: Box) -> list[int]:
+def _read_chunk(source: OpenArray) -> Sequence[int]:
     """Return the sides of chunks; a dimension that says nothing has no boundaries to keep to."""
-    return [side or 1 for side in chunk or (None,) * len(domain.start)]
+    layout = source.driver.schema().through(source.transform).chunk_layout
+    return [side or 1 for side in layout.read_chunk.shape or (None,) * source.transform.input_rank]
+
+
+def _itemsize(*arrays: OpenArray) -> int:
+    return max(1, *(array.driver.dtype.numpy_dtype.itemsize for array in arrays))
 
 
 def align(source: IndexDomain, target: IndexDomain) -> IndexTransform:
