@@ -82,7 +82,7 @@ class StoreError(ValueError):
         return self._with_message(f"{place}: {self.message}")
 
     def blame(self, culprit: str) -> None:
-        """Append what cannot decode the bytes, unless that is known: who knows it first is nearest to the damage."""
+        """Append what cannot decode the bytes, unless that is known: the first to know it is nearest to the damage."""
         if not self.culprit:
             self.culprit = culprit
             self.message = f"{self.message}; in {culprit}"

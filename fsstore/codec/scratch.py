@@ -21,7 +21,7 @@ import numpy as np
 __all__ = ["BLOCK_BYTES", "block", "passing", "scratch"]
 
 BLOCK_BYTES = 2 << 20  # of memory that is a block: less is kept by each thread for itself
-_SPARE_BYTES = 32 << 20  # of what is kept for whoever asks next
+_SPARE_BYTES = 32 << 20  # of what is kept for the next caller
 # A forked child has memory of its own.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 _LARGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
@@ -54,7 +54,7 @@ def scratch(size: int, step: int = 0) -> _Octets:
 
 
 def passing(size: int) -> _Octets:
-    """Return `size` bytes of any content that are soon let go, and belong to whoever holds them."""
+    """Return `size` bytes of any content that are soon let go, and belong to their holder."""
     return block(size) if size > BLOCK_BYTES else np.empty(size, np.uint8)
 
 

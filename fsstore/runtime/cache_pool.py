@@ -1,10 +1,10 @@
 """One byte budget shared by every cache of a context.
 
-Whoever caches asks for values by a key of its own (a tuple that starts with the owner) and says how many bytes a
+A cache asks for values by a key of its own (a tuple that starts with the owner) and says how many bytes a
 value takes.  The least recently used values go first.  A limit of zero keeps nothing.  Values that become stale
 together, such as the parts of one shard, are of one group, a tuple that starts with the owner, and forgotten by it.
 
-What was read before its group was forgotten must not come in afterwards: who reads takes the `epoch` first and puts
+What was read before its group was forgotten must not come in afterwards: a reader takes the `epoch` first and puts
 what it read with it.  The pool remembers when the latest groups were forgotten; of more than that it takes what was
 read since, and nothing older.
 """

@@ -7,7 +7,7 @@ local files) are driven inline on whichever thread asks, because a thread hop co
 Blocking work is handed to pools: `offload` awaits it on the loop, `map_blocking` spreads it over worker threads.
 The pools are sized by context resources; "shared" means one a core for decoding, and a few dozen for input and output.
 Threads that see to whole requests ("request") are of a third kind, because they hand work to both.
-Where no more threads can be had, those there are do the work, and where there are none, who has work does it himself.
+If no thread can be started, the existing threads do the work, or the caller does.
 A forked child starts with no threads: the state is reset and made anew on first use.
 """
 
@@ -303,7 +303,7 @@ def map_in_order(
         return
     job = InOrder(function, items, ahead or len(items))
     others: list[ThreadFuture[None]] = []
-    try:  # who is interrupted while he asks for help stops those who came
+    try:  # an interrupt while help is asked for stops the helpers
         others.extend(submit(job.work, kind=kind, limit=limit) for _ in range(workers - 1))
         yield from job.results()
     finally:
@@ -325,7 +325,7 @@ def spread(
 
     Items are drawn one at a time, so they may be made lazily.  The first error fails the future and stops the drawing,
     and so does cancelling it, which sets `stopped`; calls under way run to their end first.  Then `ended` is called,
-    before the future is done: who is called back may wait for what waits for the end.
+    before the future is done: callbacks may wait for what waits for the end.
     """
     ended = ended or WorkEnd()
     job = Spread(function, items, workers, ended, stopped or threading.Event())

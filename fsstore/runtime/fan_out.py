@@ -49,7 +49,7 @@ class Spread(Generic[S]):
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped
         self.future: Future[None] = futures.pending(cancel=stopped.set)
         self._lock = threading.Lock()
-        self._shares = [None] * workers  # one for each, taken by who begins
+        self._shares = [None] * workers  # one for each, taken by the worker that begins
         self._left = itertools.count(workers - 1, -1)
         self._failure: BaseException | None = None
 

@@ -175,7 +175,7 @@ class Future(Generic[T]):
             if deadline is not None:
                 timeout = min(max(0.0, deadline - time.time()), float("inf") if timeout is None else timeout)
             done = event.wait(timeout)
-        except BaseException:  # Ctrl-C: who is told to end does not write on for an hour
+        except BaseException:  # Ctrl-C: what is told to end does not write on for an hour
             self.cancel()
             raise
         if not done:

@@ -1,4 +1,4 @@
-"""Results in the order of their items, while several threads work at them and none gets far ahead of who draws them."""
+"""Results in the order of their items, while several threads work at them and none gets far ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class InOrder(Generic[S, T]):
         self._failure: BaseException | None = None
         self._drawer = threading.get_ident()
         self._turn = threading.Condition(threading.Lock())
-        self._early = 0  # threads that wait for who draws
+        self._early = 0  # threads that wait for the consumer
         self._wanted = -1  # what he waits for
 
     def work(self) -> None:
-        """Do what is left to begin, in turns with others; what fails is raised to who draws."""
+        """Do what is left to begin, in turns with others; a failure is raised in the consumer."""
         try:
             if threading.get_ident() == self._drawer:  # no thread could be had
                 return
@@ -56,7 +56,7 @@ class InOrder(Generic[S, T]):
             self._turn.notify_all()
 
     def results(self) -> Iterator[T]:
-        """Yield the results; who draws them does those that nobody else has begun.  The first error is raised."""
+        """Yield the results; the consumer computes those that no thread has begun.  The first error is raised."""
         for number in range(len(self._items)):
             while (
                 self._results[number] is _NOTHING and self._begun < number + self._ahead and not self._stopped
@@ -68,7 +68,7 @@ class InOrder(Generic[S, T]):
             if self._results[number] is _NOTHING:
                 self._wait_for(number)
             yield self._results[number]
-            self._results[number] = None  # who draws them may not keep them
+            self._results[number] = None  # the consumer may not keep them
             self._drawn = number + 1
             if self._early:
                 with self._turn:
@@ -96,5 +96,5 @@ class InOrder(Generic[S, T]):
             while self._results[number] is _NOTHING and not self._stopped:
                 self._turn.wait()
         if self._results[number] is _NOTHING:
-            assert self._failure is not None, "only a failure stops who is waited for"
+            assert self._failure is not None, "only a failure stops a thread that is waited for"
             raise self._failure

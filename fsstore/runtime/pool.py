@@ -73,7 +73,7 @@ class Pool(Executor):
     def _work(self) -> None:
         try:
             self._begin()
-        except BaseException:  # noqa: BLE001  # who waits for a job is told
+        except BaseException:  # noqa: BLE001  # callers that wait for a job are told
             self._broken = True
             self._fail_all()
             return
@@ -112,7 +112,7 @@ atexit.register(_finish)
 
 
 class _Job(NamedTuple):
-    """What is to be called, and who is told of its end."""
+    """What is to be called, and the future that tells of its end."""
 
     future: ThreadFuture[Any]
     call: Callable[[], Any]
@@ -121,7 +121,7 @@ class _Job(NamedTuple):
 def _do(job: _Job) -> None:
     """Do a job; its end is told when the thread is idle again.
 
-    Who hears of it may have the next job at once.  That would wake another thread, and each has a heap of its own
+    A listener may bring the next job at once.  That would wake another thread, and each has a heap of its own
     that keeps what was freed: reading chunks of 16 MB took 66 MB under load instead of 50.
     """
     future, call = job
@@ -150,7 +150,7 @@ class _Ended(threading.local):
         self.told: list[Callable[[], None]] = []
 
     def tell(self) -> None:
-        """Tell of them.  Who is told must not wait for a job: this thread may be the one that has been given it."""
+        """Tell of them.  A listener must not wait for a job: this thread may be the one that has been given it."""
         while self.told:
             self.told.pop()()
 
@@ -161,7 +161,7 @@ _ended = _Ended()
 class _Jobs:
     """The jobs that no thread does yet.  They leave in the order in which they came.
 
-    There is no lock: a signal that interrupts who brings a job would leave it taken.
+    There is no lock: a signal that interrupts a caller of `put` would leave it taken.
     """
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class _Jobs:
         mine: SimpleQueue[Any] = SimpleQueue()
         self._idle.append(mine)
         _ended.tell()
-        try:  # who brought it before we were seen to wait did not wake us
+        try:  # a job brought before we were seen to wait did not wake us
             job = self._jobs.get_nowait()
         except Empty:
             return mine.get()

@@ -1,8 +1,7 @@
 """Reading: windows of cells are fetched, decoded and put in their places.
 
 * `box_columns`: planning many small boxes of one array at once, by columns of integers
-* `read_queue`: small reads of one array made together: each chunk is fetched and decoded once, whoever wants a part
-  of it
+* `read_queue`: small reads of one array made together: each chunk is fetched and decoded once for all of them
 * `reader`: reading a request: it is cut into windows of cells, and these are handed to whom they suit
 * `shard_window`: the windows of a read of shards: whole shards where these are small, parts of large ones
 * `window`: cells of a read that are fetched together, decoded, and put in their places

@@ -1,4 +1,4 @@
-"""Small reads of one array made together: each chunk is fetched and decoded once, whoever wants a part of it.
+"""Small reads of one array made together: each chunk is fetched and decoded once for all of them.
 
 Many small reads are often begun before the first result is asked for, and often touch the same chunks.  A `ReadQueue`
 holds those that were begun until somebody waits for one of them, then makes them all at once.  Boxes are not even
@@ -31,7 +31,7 @@ from fsstore.runtime.future import Future
 __all__ = ["ReadQueue"]
 
 _FETCH_BYTES = 32 * 1024 * 1024  # decoded, of chunks that are fetched together
-_QUEUE_LIMIT = 4096  # reads; when so many wait they are made, whoever asks
+_QUEUE_LIMIT = 4096  # reads; when so many wait they are made unasked
 _COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 _LARGE_CHUNK = 256 * 1024  # worth a worker each
 _SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
@@ -77,7 +77,7 @@ class ReadQueue:
 def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     """Make a single read, on this thread if that is quick; return False if its chunks have to be handed out first.
 
-    Who waits for a pool thread to wake others up waits a fortieth longer for four large chunks.
+    Waiting for a pool thread to wake others up takes a fortieth longer for four large chunks.
     """
     try:
         windows, out, touched_bytes = _alone(wanted) if isinstance(wanted, BoxView) else wanted
@@ -193,7 +193,7 @@ def _batch_size(model: ChunkModel) -> int:
 
 
 class _SharedChunks(NamedTuple):
-    """Chunks of one source: who wants which part of each, and the errors of the reads."""
+    """Chunks of one source: which read wants which part of each, and the errors of the reads."""
 
     source: Source
     users: dict[Any, Iterable[User]]
@@ -208,7 +208,7 @@ class _SharedChunks(NamedTuple):
         answers: list[ReadResult | None]
         try:
             answers = list(await self.source.read_whole(batch))
-        except Exception:  # noqa: BLE001  # who is to be told comes out one by one
+        except Exception:  # noqa: BLE001  # which reads fail comes out one by one
             answers = await self._one_by_one(batch)
         pairs = list(zip(batch, answers, strict=True))
         if len(pairs) > _SHARED_FROM:

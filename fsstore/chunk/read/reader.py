@@ -227,7 +227,7 @@ def read_spread(windows: Iterable[Window], threads: int) -> Future[None]:
 async def read_here(windows: Iterable[Window]) -> None:
     """Make a read of a store that never waits on this thread, with the help of workers where decoding takes long.
 
-    This thread does its share, so that a worker who comes late, or not at all, is not waited for: two workers, while
+    This thread does its share, so that a worker that comes late, or not at all, is not waited for: two workers, while
     it sleeps, are two threads to wake up, and take 1.2 times as long for 4 MB of zstd.  It fetches everything first:
     threads that fetch and decode in turns wait for the interpreter at every system call of each other, and a part of
     eight chunks of 200 KB takes 1.25 times as long.

@@ -219,7 +219,7 @@ async def _over(store: KvPrefix) -> None:
         ends = set().union(*[place.before(None) for place in _places_of(store)])
     if not ends:
         return
-    done = after(ends, lambda: futures.ready(None))  # an end itself must not be cancelled by who waits for it
+    done = after(ends, lambda: futures.ready(None))  # an end itself must not be cancelled by a waiter
     if not execution.must_not_wait():
         await done
         return

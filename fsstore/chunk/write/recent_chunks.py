@@ -1,6 +1,6 @@
 """What chunks decode to that were changed and encoded a moment ago.
 
-Whoever appends to an array changes the same chunks again and again.  What is stored of them is read each time, because
+Appending to an array changes the same chunks again and again.  What is stored of them is read each time, because
 others may write there too; but where it is, byte for byte, what was encoded here last, the elements are still known
 and need not be decoded: a part of a chunk of zstd is written in nine tenths of the time.
 
@@ -39,7 +39,7 @@ def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
 
 
 def taken(chain: BoundChain, data: Buffer) -> Array | None:
-    """Return what `data` decodes to if that is kept; it is the caller's then, who may change it."""
+    """Return what `data` decodes to if that is kept; it is the caller's then, to change it if need be."""
     found = _pool.take(_key(chain, data)) if is_kept(chain) else None
     # which compares memory, also with a view: `==` would compare its elements one by one
     return found[1] if found is not None and found[0].startswith(data) else None

@@ -1,4 +1,4 @@
-"""Writing a request: how its cells become windows, and who stores them (`writer`).
+"""Writing a request: how its cells become windows, and what stores them (`writer`).
 
 Windows of cells bound the memory, as in `read`.  Large chunks, and the few of a request that is one window, are
 encoded by one thread a core, which writes each before it encodes the next and never waits for the disk, where the

@@ -35,7 +35,7 @@ __all__ = ["settle", "write_small"]
 
 _BATCH_CHUNKS = 128  # of a batch, whose first waits for its last
 _BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
-_WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; who begins more helps to make them
+_WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; a caller that begins more helps to make them
 _WRITE_BYTES = 4096  # of a write beside its values
 
 # guards the queues; reentrant, because a destructor may write
@@ -125,7 +125,7 @@ class _StoreQueue:
             self._finished.wait_for(over)
 
     def _work(self, *, is_job: bool = True) -> None:
-        """Carry out what can be; what has to wait for chunks under way is taken by who finishes these."""
+        """Carry out what can be; what waits for chunks under way is taken when these are finished."""
         while batch := self._take(is_job=is_job):
             errors = _errors(self._driver, batch)
             with self._finished:

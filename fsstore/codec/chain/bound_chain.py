@@ -69,7 +69,7 @@ class BoundChain:
     else None; its shapes are those after `order`.  `flat_dtype` is set when the encoding is nothing but the elements in
     C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
     `decodes_in_place`: `decode` may write into what it is given, and not only copy to it.
-    `spans_from_start`: who wants less than a chunk has all before that decoded too.
+    `spans_from_start`: to decode a part of a chunk, all before it is decoded too.
     `is_exact`: decoding gives back every bit of a chunk that is encoded, whatever its elements are.
     `effort` is how long decoding a chunk takes beside copying it, as bytes that zstd decodes meanwhile.
     `working_size` is how much memory a thread takes that decodes or encodes a chunk.
@@ -307,7 +307,7 @@ class BoundChain:
         """Return the encoding of a chunk.
 
         `array` has the shape and dtype of the chunk, any strides and byte order.  The result may be a view of
-        `array`: who keeps it longer than the array stays unchanged copies it.
+        `array`: to be kept for longer than the array stays unchanged, it has to be copied.
         """
         return through(self._steps, array)  # type: ignore[no-any-return]  # the last stage gives a buffer
 

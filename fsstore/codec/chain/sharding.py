@@ -1,6 +1,6 @@
 """The `sharding_indexed` codec: a chunk cut into sub-chunks, encoded one by one and found through an index.
 
-The codec encodes and decodes whole shards.  Who reads or writes parts of one uses its layout (`shard_layout`).
+The codec encodes and decodes whole shards.  Parts of one are read and written through its layout (`shard_layout`).
 """
 
 from __future__ import annotations

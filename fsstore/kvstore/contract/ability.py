@@ -1,8 +1,8 @@
 """What some key-value store drivers can do beyond the contract.
 
 Each ability is a class with one or two methods and its own promises.  A driver that has it names the class among its
-bases; who wants to use it asks `able(driver, Ability)` and gets the driver as one that can, or None.  An adapter that
-has an ability because the driver below has it names it in `passes_on`, and `able` looks below by itself.
+bases; `able(driver, Ability)` returns the driver as one that has it, or None.  An adapter that has an ability because
+the driver below has it names it in `passes_on`, and `able` looks below by itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ReadsNow:
 
     def read_now(self, read: Read) -> ReadResult:
         """Return what `read_many([read])` answers."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class ReadsWhole:
@@ -51,7 +51,7 @@ class ReadsWhole:
 
     async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
         """Return what `read_many` answers for reads of the whole values."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class WritesLate:
@@ -68,7 +68,7 @@ class WritesLate:
         that comes in portions the next is asked for when the one before is written, and none if the condition does not
         hold.
         """
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class WritesAtOnce:
@@ -83,7 +83,7 @@ class WritesAtOnce:
 
         Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class Modifies:
@@ -97,7 +97,7 @@ class Modifies:
 
     def modify(self, key: str, function: Modify) -> None:
         """Change a key by `function` of its value: now for readers inside, and again at commit."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class MayBeMissing:
@@ -110,7 +110,7 @@ class MayBeMissing:
 
     def begin_creating(self) -> None:
         """Announce that the store is about to be written: from then on it reads as empty."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class ListsDocuments:
@@ -120,7 +120,7 @@ class ListsDocuments:
 
     def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield what `scan` does, perhaps without keys that end in a number."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class ListsKeys:
@@ -130,7 +130,7 @@ class ListsKeys:
 
     def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
         """Yield the keys in the range in batches, sorted."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class CopiesRanges:
@@ -140,11 +140,11 @@ class CopiesRanges:
 
     def copies_from(self, other: Any) -> bool:
         """Return whether `copy_range` takes keys of the driver `other`."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
     async def copy_range(self, other: Any, keys: KeyRange, cut: int, target: str) -> None:
         """Copy a range of `other`: `target` takes the place of the first `cut` bytes of its keys."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class PassesOn:

@@ -30,7 +30,7 @@ class _Outcome:
 class _Ticket(Generic[R]):
     """A request in the queue and the means to wake its caller.
 
-    Who leads has `led` those whom the outcome answers, and leaves the lead to the `following` one.
+    The leader has `led` those whom the outcome answers, and leaves the lead to the `following` one.
     """
 
     def __init__(self, request: R, *, waits: bool) -> None:

@@ -64,7 +64,7 @@ class ReadResult(NamedTuple):
 
 
 LateValue: TypeAlias = Buffer | Generator[Sequence[Buffer], None, None]
-"""A value, or one made in portions: lists of buffers that follow each other.  Who draws these closes the generator."""
+"""A value, or one made in portions: lists of buffers that follow each other.  Their consumer closes the generator."""
 
 
 class Write(NamedTuple):

@@ -5,7 +5,7 @@ value before its bytes (HTTP, S3) give the announcement to `check_announced`, wh
 received: no request more, and no megabyte of a value that nobody can use.  Other engines take no notice, nor do reads
 of ranges, whose size is known.
 
-It is a context variable because it is a property of who reads, like a deadline: every store between reader and engine
+It is a context variable because it belongs to the reader, like a deadline: every store between reader and engine
 would otherwise have to pass it on.
 """
 

@@ -116,7 +116,7 @@ class Turns:
 
 
 async def offload_whole(function: Callable[..., T], *args: Any, limit: int | None = None) -> T:
-    """Run `function(*args)`, which writes, on a pool thread; who is cancelled meanwhile waits for its end.
+    """Run `function(*args)`, which writes, on a pool thread; a caller that is cancelled meanwhile waits for its end.
 
     A thread cannot be stopped, and what it writes must not come after what is begun then.
     """

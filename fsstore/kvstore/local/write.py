@@ -39,7 +39,7 @@ _GROUP_BYTES = 8 * 1024 * 1024  # of such a group, so that the disk has somethin
 _LARGE_BYTES = 1024 * 1024  # of a file that a thread is worth
 _LARGE_FILES = 12  # that are synced at once, beside those that are made: four take 1.05 to 1.12 of the time
 _FEW = 16  # files of a batch that are published by one thread or another, each by itself
-_PUBLISHERS = 3  # of few files, beside who made them; one alone loses 0.03
+_PUBLISHERS = 3  # of few files, beside their makers; one alone loses 0.03
 
 
 def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None = None) -> list[Stamp]:
@@ -155,7 +155,7 @@ class _Publisher:
                     self._threads,
                 )
         self._see_to_few()
-        for job in self._jobs:  # who is interrupted meanwhile waits for all of them at the end
+        for job in self._jobs:  # after an interrupt all of them are waited for at the end
             job.result()
         self._jobs.clear()
 
@@ -236,7 +236,7 @@ def _write_some(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty: 
 def _write_group(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
     """Apply the first of `writes`, and those after it whose locks are free; return their stamps.
 
-    Only the first lock is waited for: who holds a lock and waits for another could wait for ever.
+    Only the first lock is waited for: a holder of one lock that waits for another could wait for ever.
     """
     with ExitStack() as stack:
         staged: list[Staged] = []

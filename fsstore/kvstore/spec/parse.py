@@ -62,7 +62,7 @@ def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpecValue:
 
 
 def place_spec(place: Any) -> KvSpecValue:
-    """Return the spec of what users name who think of places: as `kv_spec`, and text that is no URL is a local path."""
+    """Return the spec of a place as people name it: as `kv_spec`, but text that is no URL is a local path."""
     if isinstance(place, str) and not any(mark in place for mark in ("://", "|", "::")):
         return path_spec(place)
     return kv_spec(place)

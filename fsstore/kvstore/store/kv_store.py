@@ -257,7 +257,7 @@ class KvStore(Specified):
         """Store a value and wait until it is durable; None deletes."""
         if self._open.driver.features.waits or self._transaction is not None:
             self.write(key, value).result()
-        else:  # who waits anyway can do the work: no hop to a pool thread
+        else:  # a caller that waits can do the work: no hop to a pool thread
             execution.drive(write_one(self._open.driver, Write(self._key(key), value_bytes(value))))
 
     def __delitem__(self, key: Key) -> None:

@@ -84,7 +84,7 @@ class KvReadResult:
 
 
 class StampFuture(Future[TimestampedStorageGeneration]):
-    """A future that is resolved with a driver's stamp: most who write never ask for the form users get of it."""
+    """A future that is resolved with a driver's stamp: most callers never ask for the form users get of it."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class StampFuture(Future[TimestampedStorageGeneration]):
 
 
 class ReadFuture(Future[KvReadResult]):
-    """A future that is resolved with a driver's answer: each who asks for the result gets his own `KvReadResult` of it.
+    """A future that is resolved with a driver's answer: every call of `result` makes a `KvReadResult` of it.
 
     Thousands of them wait in a batch, so until then the place of the answer holds the request.
     """
