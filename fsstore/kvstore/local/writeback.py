@@ -1,8 +1,8 @@
 """Asking the system to begin to write a file to disk, without waiting for it.
 
-A thread that syncs several files one after another waits for each in turn: the first sync writes one file and commits the
-journal, and the second begins with nothing of its own on disk.  When all are on their way before the first sync, the
-disk takes them together and one commit covers them.  It is advice only: what is durable is decided by the sync.
+A thread that syncs several files one after another waits for each in turn: the first sync writes one file and commits
+the journal, and the second begins with nothing of its own on disk.  When all are on their way before the first sync,
+the disk takes them together and one commit covers them.  It is advice only: what is durable is decided by the sync.
 """
 
 from __future__ import annotations
