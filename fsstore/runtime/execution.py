@@ -139,19 +139,8 @@ def on_worker(kind: PoolKind) -> bool:
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits to its end, on this thread, without an event loop."""
-    if asyncio._get_running_loop() is None:
-        return _driven(coroutine)
-    outside, _worker.drives = (
-        getattr(_worker, "drives", False),
-        True,
-    )  # the caller's loop is not ours to wait on
-    try:
-        return _driven(coroutine)
-    finally:
-        _worker.drives = outside
-
-
-def _driven(coroutine: Coroutine[Any, Any, T]) -> T:
+    if asyncio._get_running_loop() is not None and not getattr(_worker, "drives", False):
+        return _drive_apart(coroutine)
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -159,6 +148,15 @@ def _driven(coroutine: Coroutine[Any, Any, T]) -> T:
         return value
     coroutine.close()
     raise FailedPreconditionError("a store declared that it never waits, but its coroutine suspended")
+
+
+def _drive_apart(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Do what `drive` does below a running event loop: that is the caller's, and nothing below may wait on it."""
+    _worker.drives = True
+    try:
+        return drive(coroutine)
+    finally:
+        _worker.drives = False
 
 
 def start(

@@ -74,7 +74,7 @@ class ChunkModel:
     @property
     def shard(self) -> ShardLayout | None:
         """The layout of shards whose parts are read alone; in a grid of varying chunks shards are taken whole."""
-        return shard_of(self.chain) if self.bind is None else None
+        return None if self.bind is not None or self.chain.shard is None else shard_of(self.chain)
 
     @property
     def is_partial(self) -> bool:
