@@ -445,7 +445,7 @@ def test_a_deleted_key_is_never_seen_as_it_is_stored():
             seen.append(overlay.find(key))
             return value
 
-    overlay = PendingChanges(plain=Watched(), pending=Watched())
+    overlay = PendingChanges(plain=Watched(), by_key=Watched())
     for key in "abc":
         overlay.put(key, b"new", UNKNOWN)
     overlay.delete(KeyRange("a", "c"))

@@ -27,36 +27,36 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.transaction.pending_changes import PendingChanges, evaluate
 
-__all__ = ["commit_overlay"]
+__all__ = ["commit_changes"]
 
 _ATTEMPTS = 1000  # at a key that others write
 _BATCH = 256  # keys that are written at once
 
 
-async def commit_overlay(driver: KvDriver, overlay: PendingChanges) -> None:
+async def commit_changes(driver: KvDriver, pending: PendingChanges) -> None:
     """Write all changes, or raise `AbortedError` when a condition does not hold."""
-    for key, change in overlay.pending.items():
+    for key, change in pending.by_key.items():
         if change.refused:
             raise _mismatch(driver, key)
-    await _check_observed(driver, overlay.observed)
-    if not (overlay.plain or overlay.pending or overlay.deleted):
+    await _check_observed(driver, pending.observed)
+    if not (pending.plain or pending.by_key or pending.deleted):
         return
     begin_creating(driver)
     together = able(driver, WritesAtOnce) if driver.features.atomic_transactions else None
     if together is not None:
-        await _commit_as_one(driver, together, overlay)
+        await _commit_as_one(driver, together, pending)
         return
-    for keys in overlay.deleted:
-        await _delete_range(driver, overlay, keys)
-    values = overlay.writes()
+    for keys in pending.deleted:
+        await _delete_range(driver, pending, keys)
+    values = pending.writes()
     guarded = [write for write in values if write.if_equal != UNKNOWN]
     plain = [write for write in values if write.if_equal == UNKNOWN]
     for writes in (guarded, plain):
         for start in range(0, len(writes), _BATCH):
             await _write_values(driver, writes[start : start + _BATCH])
-    computed = overlay.computed()
+    computed = pending.computed()
     for start in range(0, len(computed), _BATCH):
-        await _write_computed(driver, overlay, computed[start : start + _BATCH])
+        await _write_computed(driver, pending, computed[start : start + _BATCH])
 
 
 def _mismatch(driver: KvDriver, key: str) -> AbortedError:
@@ -73,9 +73,9 @@ async def _check_observed(driver: KvDriver, observed: Mapping[str, bytes]) -> No
             raise AbortedError(f"{place}: Generation mismatch in repeatable_read transaction")
 
 
-async def _delete_range(driver: KvDriver, overlay: PendingChanges, keys: KeyRange) -> None:
+async def _delete_range(driver: KvDriver, pending: PendingChanges, keys: KeyRange) -> None:
     """Delete a range, but not the keys that are about to be written: readers should not miss them meanwhile."""
-    kept = set(overlay.keys_in(keys))
+    kept = set(pending.keys_in(keys))
     if not kept:
         await driver.delete_range(keys)
         return
@@ -92,14 +92,14 @@ async def _write_values(driver: KvDriver, writes: Sequence[Write]) -> None:
             raise _mismatch(driver, write.key)
 
 
-async def _compute(driver: KvDriver, overlay: PendingChanges, keys: Sequence[str]) -> list[Write]:
+async def _compute(driver: KvDriver, pending: PendingChanges, keys: Sequence[str]) -> list[Write]:
     """Return the writes of keys that functions change, each under the condition that its input is still stored."""
-    read = [key for key in keys if overlay.pending[key].stored]
+    read = [key for key in keys if pending.by_key[key].stored]
     stored = dict(zip(read, await driver.read_many([Read(key) for key in read]), strict=True))
     guarded = driver.features.conditional_write
     writes = []
     for key in keys:
-        change = overlay.pending[key]
+        change = pending.by_key[key]
         start = stored.get(key)
         if start is None:
             missing = change.value is None
@@ -113,17 +113,17 @@ async def _compute(driver: KvDriver, overlay: PendingChanges, keys: Sequence[str
     return writes
 
 
-async def _write_computed(driver: KvDriver, overlay: PendingChanges, keys: Iterable[str]) -> None:
+async def _write_computed(driver: KvDriver, pending: PendingChanges, keys: Iterable[str]) -> None:
     left = list(keys)
     for _ in range(_ATTEMPTS):
-        writes = await _compute(driver, overlay, left)
+        writes = await _compute(driver, pending, left)
         stamps = await driver.write_many(writes)
         failed = _failed(writes, stamps)
         left = [key for key in left if key in failed]
         if not left:
             return
         for key in left:
-            if not overlay.pending[key].stored:
+            if not pending.by_key[key].stored:
                 raise _mismatch(driver, key)
     raise _mismatch(driver, left[0])
 
@@ -136,14 +136,14 @@ def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
     }
 
 
-async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, overlay: PendingChanges) -> None:
-    fixed, computed = overlay.writes(), overlay.computed()
+async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, pending: PendingChanges) -> None:
+    fixed, computed = pending.writes(), pending.computed()
     for _ in range(_ATTEMPTS):
-        writes = fixed + await _compute(driver, overlay, computed) if computed else fixed
-        failed = await together.write_atomic(writes, unchanged=overlay.observed, deleted=overlay.deleted)
+        writes = fixed + await _compute(driver, pending, computed) if computed else fixed
+        failed = await together.write_atomic(writes, unchanged=pending.observed, deleted=pending.deleted)
         if not failed:
             return
         for key in failed:
-            if not overlay.pending[key].stored:
+            if not pending.by_key[key].stored:
                 raise _mismatch(driver, key)
     raise _mismatch(driver, computed[0])

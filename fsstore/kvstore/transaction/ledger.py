@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from fsstore.errors import StoreError, TransactionCancelledError
 from fsstore.kvstore.contract.driver import KvDriver, Stamp, Write, now
-from fsstore.kvstore.transaction.commit import commit_overlay
+from fsstore.kvstore.transaction.commit import commit_changes
 from fsstore.kvstore.transaction.pending_changes import PendingChanges
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -36,7 +36,7 @@ _starting: ContextVar[tuple[Ledger, ...]] = ContextVar("_starting", default=())
 class Ledger:
     """What a transaction has to write, and whether it may.
 
-    Stores that are equal share one overlay.  All methods may be called from any thread.
+    Stores that are equal share their pending changes.  All methods may be called from any thread.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Ledger:
         "_first",
         "_last",
         "_lock",
-        "_overlays",
+        "_pending_of",
         "_running",
         "_writing",
         "atomic",
@@ -61,7 +61,7 @@ class Ledger:
         self.future: Future[None] = futures.pending(start=self.commit)
         self._lock = threading.Lock()
         self._running = 0
-        self._overlays: dict[KvDriver, PendingChanges] = {}
+        self._pending_of: dict[KvDriver, PendingChanges] = {}
         self._last: tuple[KvDriver | None, PendingChanges] = (None, PendingChanges())
         self._first: tuple[KvDriver, str] | None = None
         self._writing: Any = None
@@ -100,19 +100,19 @@ class Ledger:
         if self.phase != "open":
             raise self._closed()
 
-    def overlay(self, driver: KvDriver) -> PendingChanges:
+    def pending_changes(self, driver: KvDriver) -> PendingChanges:
         """Return the pending changes of a store, or raise when the transaction no longer takes any."""
         with self._lock:
             if self.phase in ("writing", "aborted"):
                 raise self._closed()
-            return self._overlay(driver)
+            return self._pending(driver)
 
-    def _overlay(self, driver: KvDriver) -> PendingChanges:
-        last, overlay = self._last
+    def _pending(self, driver: KvDriver) -> PendingChanges:
+        last, pending = self._last
         if driver is not last:  # telling whether drivers are equal takes longer than a write
-            overlay = self._overlays.setdefault(driver, PendingChanges())
-            self._last = driver, overlay
-        return overlay
+            pending = self._pending_of.setdefault(driver, PendingChanges())
+            self._last = driver, pending
+        return pending
 
     def put(self, driver: KvDriver, write: Write) -> Stamp:
         """Take a write of `bytes` as one step, between which and the commit nothing can come."""
@@ -123,7 +123,7 @@ class Ledger:
         with self._lock:
             if self.phase != "open":
                 raise self._closed()
-            generation = self._overlay(driver).put(key, value, if_equal)
+            generation = self._pending(driver).put(key, value, if_equal)
         return tuple.__new__(Stamp, (generation, now()))
 
     def admit(self, driver: KvDriver, key: str) -> None:
@@ -168,7 +168,7 @@ class Ledger:
             self._forget()
 
     def _forget(self) -> None:
-        self._overlays, self._after = {}, {}
+        self._pending_of, self._after = {}, {}
         self._last = None, PendingChanges()
 
     def _closed(self) -> StoreError:
@@ -183,18 +183,20 @@ class Ledger:
                 return
             self.phase = "writing"
         # a store that was only read is left alone: a database that does not exist would be made
-        self._overlays = {driver: overlay for driver, overlay in self._overlays.items() if not overlay.empty}
-        if not self._overlays:
+        self._pending_of = {
+            driver: pending for driver, pending in self._pending_of.items() if not pending.empty
+        }
+        if not self._pending_of:
             futures.resolve(self.future, None)
-        elif any(driver.features.waits for driver in self._overlays):
+        elif any(driver.features.waits for driver in self._pending_of):
             self._writing = execution.start(self._write())
         else:
             self._writing = execution.submit(execution.drive, self._write())
 
     async def _write(self) -> None:
         try:
-            for driver, overlay in self._overlays.items():
-                work = commit_overlay(driver, overlay)
+            for driver, pending in self._pending_of.items():
+                work = commit_changes(driver, pending)
                 if driver.features.waits:
                     await work
                 else:

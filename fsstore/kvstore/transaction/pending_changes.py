@@ -73,11 +73,11 @@ def _fresh() -> bytes:
 class PendingChanges:
     """The pending changes of one store.
 
-    `plain` holds the new values, or None, of keys that were changed once and unconditionally, `pending` all others.
+    `plain` holds the new values, or None, of keys that were changed once and unconditionally, `by_key` all others.
     """
 
     plain: dict[str, Buffer | None] = field(default_factory=dict)
-    pending: dict[str, Pending] = field(default_factory=dict)
+    by_key: dict[str, Pending] = field(default_factory=dict)
     deleted: list[KeyRange] = field(default_factory=list)
     observed: dict[str, bytes] = field(default_factory=dict)
     """Generations seen by reads that must repeat."""
@@ -91,7 +91,7 @@ class PendingChanges:
         value = self.plain.get(key, _NOT_HERE)
         if value is not _NOT_HERE:
             return self.first._replace(value=value)
-        found = self.pending.get(key)
+        found = self.by_key.get(key)
         if found is None and self.deleted:
             data = key_bytes(key)
             if any(keys.contains(data) for keys in self.deleted):
@@ -101,7 +101,7 @@ class PendingChanges:
     def put(self, key: str, value: Buffer | None, if_equal: bytes) -> bytes:
         """Change a key to a value, or delete it; return its generation for readers inside."""
         with self.lock:
-            if if_equal or self.deleted or key in self.plain or key in self.pending:
+            if if_equal or self.deleted or key in self.plain or key in self.by_key:
                 change = self._put(key, value, if_equal)
             else:
                 change = self.first
@@ -118,7 +118,7 @@ class PendingChanges:
         return self._keep(key, new)
 
     def _keep(self, key: str, change: Pending) -> Pending:
-        self.pending[key] = change
+        self.by_key[key] = change
         self.plain.pop(key, None)
         return change
 
@@ -136,9 +136,9 @@ class PendingChanges:
             )  # first: readers take no lock, and must not see what is stored in between
             for key in self.keys_in(keys):
                 self.plain.pop(key, None)
-                old = self.pending.pop(key, None)
+                old = self.by_key.pop(key, None)
                 if old is not None and (old.if_equal or old.refused):
-                    self.pending[key] = old._replace(
+                    self.by_key[key] = old._replace(
                         stored=False, value=None, functions=(), generation=_fresh()
                     )
 
@@ -149,24 +149,24 @@ class PendingChanges:
 
     def keys_in(self, keys: KeyRange) -> list[str]:
         """Return the changed keys of a range."""
-        return [key for key in {**self.plain, **self.pending} if keys.contains(key)]
+        return [key for key in {**self.plain, **self.by_key} if keys.contains(key)]
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write or to check."""
-        return not (self.plain or self.pending or self.deleted or self.observed)
+        return not (self.plain or self.by_key or self.deleted or self.observed)
 
     def writes(self) -> list[Write]:
         """Return the writes of all keys whose new value is known, with their conditions."""
         plain = map(
             Write._make, zip(self.plain, self.plain.values(), itertools.repeat(UNKNOWN), strict=False)
         )
-        fixed = [(key, change) for key, change in self.pending.items() if not change.computed]
+        fixed = [(key, change) for key, change in self.by_key.items() if not change.computed]
         return [*plain, *(Write(key, change.value, change.if_equal) for key, change in fixed)]
 
     def computed(self) -> list[str]:
         """Return the keys whose new value depends on what is stored, or is made by functions."""
-        return [key for key, change in self.pending.items() if change.computed]
+        return [key for key, change in self.by_key.items() if change.computed]
 
 
 async def evaluate(functions: Iterable[Modify], start: ReadResult) -> Buffer | None:

@@ -1,8 +1,8 @@
 """A driver seen from inside a transaction: the store as it would be if the transaction were committed now.
 
 `TransactionalDriver` has the contract of a driver.  Reads and listings show the pending changes on top of the store;
-writes go to the transaction's overlay and are answered at once with a pending generation.  A condition that does not
-hold surfaces when the transaction commits, not here.
+writes join these changes and are answered at once with a pending generation.  A condition that does not hold surfaces
+when the transaction commits, not here.
 
 Atomic transactions refuse a second key where the store cannot write several as one.
 """
@@ -50,8 +50,8 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return the answers the store would give after the commit."""
-        overlay = self._overlay()
-        changes = [overlay.find(read.key) for read in reads]
+        pending = self._pending()
+        changes = [pending.find(read.key) for read in reads]
         below = [self._below(read, change) for read, change in zip(reads, changes, strict=True)]
         asked = [read for read in below if read is not None]
         answers = iter(await self.base.read_many(asked) if asked else ())
@@ -59,16 +59,16 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         for read, change, needed in zip(reads, changes, below, strict=True):
             found = None if needed is None else next(answers)
             if found is not None and self.ledger.repeatable_read:
-                self._observe(overlay, read.key, found)
+                self._observe(pending, read.key, found)
             results.append(await self._answer(read, change, found))
         return results
 
-    def _overlay(self) -> PendingChanges:
+    def _pending(self) -> PendingChanges:
         """Return the pending changes; if there are any, the store will exist."""
-        overlay = self.ledger.overlay(self.base)
-        if not overlay.empty:
+        pending = self.ledger.pending_changes(self.base)
+        if not pending.empty:
             self.begin_creating()
-        return overlay
+        return pending
 
     def begin_creating(self) -> None:
         """Pass on that the store is about to be written."""
@@ -80,9 +80,9 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
             return read
         return Read(read.key, staleness_bound=read.staleness_bound) if change.stored else None
 
-    def _observe(self, overlay: PendingChanges, key: str, found: ReadResult) -> None:
+    def _observe(self, pending: PendingChanges, key: str, found: ReadResult) -> None:
         try:
-            overlay.observe(key, found.generation)
+            pending.observe(key, found.generation)
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe_key(key)}") from None
 
@@ -105,11 +105,11 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Remember `writes`; their values are copied unless they are `bytes`."""
-        overlay = self.ledger.overlay(self.base)
+        pending = self.ledger.pending_changes(self.base)
         stamps = []
         for key, value, if_equal in writes:
             self.ledger.admit(self.base, key)
-            generation = overlay.put(key, None if value is None else bytes(value), if_equal)
+            generation = pending.put(key, None if value is None else bytes(value), if_equal)
             stamps.append(Stamp(generation, now()))
         return stamps
 
@@ -119,16 +119,16 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         The function must not suspend if the store does not wait, and must give the same result each time it is
         called with the same value.
         """
-        overlay = self.ledger.overlay(self.base)
+        pending = self.ledger.pending_changes(self.base)
         self.ledger.admit(self.base, key)
-        overlay.modify(key, function)
+        pending.modify(key, function)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Remember that the range is deleted."""
-        overlay = self.ledger.overlay(self.base)
+        pending = self.ledger.pending_changes(self.base)
         if not self.base.features.atomic_transactions:
             self.ledger.admit(self.base, key_text(keys.inclusive_min))
-        overlay.delete(keys)
+        pending.delete(keys)
 
     def copies_from(self, other: KvDriver) -> bool:
         """Return whether the store could take keys of `other` by `copy_range`."""
@@ -152,8 +152,8 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys the store would have after the commit."""
-        overlay = self._overlay()
-        changed = list(overlay.keys_in(keys))
+        pending = self._pending()
+        changed = list(pending.keys_in(keys))
         present = [
             Entry(read.key, len(result.value))
             for read, result in await self._read_changed(changed)
@@ -161,14 +161,14 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         ]
         if not self.base.features.sorted_scan:
             async for batch in self.base.scan(keys):
-                yield [entry for entry in batch if overlay.find(entry.key) is None]
+                yield [entry for entry in batch if pending.find(entry.key) is None]
             yield present
             return
         shown = [
             entry
             async for batch in self.base.scan(keys)
             for entry in batch
-            if overlay.find(entry.key) is None
+            if pending.find(entry.key) is None
         ]
         yield sorted(shown + present, key=lambda entry: key_bytes(entry.key))
 
