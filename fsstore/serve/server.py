@@ -101,7 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             store = self.server.stores[name]
         try:
-            return execution.call(answer(store, key, dict(self.headers)))
+            named = {name.title(): value for name, value in self.headers.items()}  # browsers write them small
+            return execution.call(answer(store, key, named))
         except NotFoundError:
             return Answer(404)
         except StoreError as error:
