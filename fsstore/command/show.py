@@ -1,4 +1,4 @@
-"""Commands that look: info, ls, tree, cat, stats, spec, detect."""
+"""Commands that look: info, ls, tree, cat, stats, spec, detect, serve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fsstore.command.places import context_of, place_of, source_of
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
 
-__all__ = ["cat", "detect", "info", "ls", "spec", "stats", "tree"]
+__all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
 
 _SAMPLE = 16_000_000  # elements that `stats` reads unless it is told to read all
 _MOST_PRINTED = 1_000_000  # elements as text
@@ -315,3 +315,28 @@ def detect(arguments: Namespace) -> int:
         if not known:
             put(f"no array here: {looked_for()}")
     return 0 if known else 1
+
+
+def serve(arguments: Namespace) -> int:
+    """Serve places as zarr over HTTP until it is interrupted."""
+    from pathlib import PurePosixPath
+
+    from fsstore.serve.server import serve as served
+
+    places: Any = place_of(arguments, arguments.places[0])
+    if len(arguments.places) > 1:
+        names = [PurePosixPath(each.partition("|")[0].rstrip("/")).stem for each in arguments.places]
+        if len(set(names)) < len(names):
+            raise UsageError(
+                "Places that are served together need different names; serve a directory around them"
+            )
+        places = {name: place_of(arguments, each) for name, each in zip(names, arguments.places, strict=True)}
+    server = served(
+        places, host=arguments.host, port=arguments.port, zarr_format=arguments.zarr_format, token=arguments.token,
+        public=arguments.public, context=context_of(arguments),
+    )  # fmt: skip
+    put(server.url)
+    sys.stdout.flush()
+    with server:
+        server.serve_forever()
+    return 0

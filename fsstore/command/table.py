@@ -177,6 +177,18 @@ COMMANDS: tuple[Command, ...] = (
         (_PLACE,),
     ),
     Command(
+        "serve", "fsstore.command.show:serve", "serve places as zarr over HTTP, read-only",
+        "fsstore serve data.nc --port 8000",
+        (
+            (("places",), {"nargs": "+", "metavar": "PLACE", "help": "what to serve; several are served by name"}),
+            (("--port",), {"type": int, "default": 0, "help": "0 takes any that is free"}),
+            (("--host",), {"default": "127.0.0.1", "help": "an address that other machines can reach"}),
+            (("--zarr-format",), {"type": int, "choices": (2, 3), "default": 3, "help": "the version of zarr shown"}),
+            (("--token",), {"help": "what a request must have as `?token=` or as a bearer token"}),
+            (("--public",), {"action": "store_true", "help": "let everybody read who can reach the host"}),
+        ),
+    ),
+    Command(
         "completion", "fsstore.command.completion:completion", "print completions for a shell",
         "fsstore completion bash > ~/.local/share/bash-completion/completions/fsstore",
         ((("shell",), {"choices": ("bash", "zsh", "fish"), "help": "the shell"}),),

@@ -73,6 +73,7 @@ PACKAGES: tuple[str, ...] = (
     "ocdbt",
     "dataset",
     "job",
+    "serve",
     "",
     "command",
     "__main__",
