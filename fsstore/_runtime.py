@@ -22,6 +22,7 @@ from concurrent.futures import Future as ThreadFuture
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
+from fsstore import _fork
 from fsstore import future as futures
 from fsstore._in_order import InOrder
 from fsstore._pool import Pool
@@ -59,7 +60,7 @@ class _State:
     """Everything that lives in threads; replaced as a whole after a fork."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = _fork.lock()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread_id: int | None = None
         self.pools: dict[tuple[PoolKind, int], Pool] = {}
@@ -75,7 +76,7 @@ def _reset() -> None:
     _worker.__dict__.clear()
 
 
-os.register_at_fork(after_in_child=_reset)
+_fork.in_child(_reset)
 
 
 @cache

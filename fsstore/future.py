@@ -9,13 +9,13 @@ Blocking on the thread that runs fsstore's own event loop would wait for itself;
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
+from fsstore import _fork
 from fsstore.errors import FailedPreconditionError, refuse_pickling
 
 __all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "WriteFutures", "make", "ready"]
@@ -24,7 +24,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound="Future[Any]")
 
 # guards the transition to done and the hooks; reentrant, because a signal handler or destructor may resolve others
-_LOCK = threading.RLock()
+_LOCK = _fork.lock()
 PENDING, RESULT, ERROR, CANCELLED = range(4)
 _blocking_is_refused: Callable[[], bool] = bool
 
@@ -33,14 +33,6 @@ def refuse_blocking_when(predicate: Callable[[], bool]) -> None:
     """Tell futures how to recognise the thread that must not block; `_runtime` calls this."""
     global _blocking_is_refused  # noqa: PLW0603  # one process-wide rule, set once at import of the runtime
     _blocking_is_refused = predicate
-
-
-def _renew_lock() -> None:
-    global _LOCK  # noqa: PLW0603  # a thread that does not exist in a forked child may have held it
-    _LOCK = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 class _Hooks:

@@ -6,10 +6,11 @@ Plug-ins add entries through entry-point groups; a built-in name cannot be taken
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
+
+from fsstore import _fork
 
 __all__ = ["Registry", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
 
@@ -24,7 +25,7 @@ class Registry(Generic[T]):
         self._where = dict(builtin)
         self._loaded: dict[str, T] = {}
         self._plugins_read = False
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
 
     def _read_plugins(self) -> None:
         with self._lock:

@@ -8,11 +8,11 @@ planned before that: to begin one is to remember it.  An error in a chunk fails 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from fsstore import _fork
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.chunk.allocation import new_array
@@ -46,7 +46,7 @@ class ReadQueue:
     __slots__ = ("_lock", "_waiting")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._waiting: list[tuple[Future[Any], Planned | BoxView]] = []
 
     def add(self, wanted: Planned | BoxView) -> Future[Any]:

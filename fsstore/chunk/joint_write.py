@@ -15,14 +15,13 @@ Before a process forks all is written, because nobody would in the child; and be
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from fsstore import _runtime
+from fsstore import _fork, _runtime
 from fsstore import future as futures
 from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.plan import Outline
@@ -38,8 +37,7 @@ _BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
 _WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; who begins more helps to make them
 _WRITE_BYTES = 4096  # of a write beside its values
 
-# guards the queues; reentrant, because a destructor may write
-_lock = threading.RLock()
+_lock = _fork.lock()  # guards the queues
 _latest = threading.local()
 
 
@@ -234,9 +232,5 @@ def _finish() -> None:
         queue.settle()
 
 
-def _forget() -> None:
-    global _queues, _lock  # the threads of a forked child's parent do not work for the child
-    _queues, _lock = {}, threading.RLock()
-
-
-os.register_at_fork(before=_finish, after_in_child=_forget)
+_fork.before_fork(_finish)
+_fork.in_child(_queues.clear)  # the threads of a forked child's parent do not work for the child

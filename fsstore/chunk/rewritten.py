@@ -10,9 +10,9 @@ A few chunks are kept, of all arrays together, and only of codecs that give back
 
 from __future__ import annotations
 
-import os
 from typing import TypeAlias
 
+from fsstore import _fork
 from fsstore.cache_pool import CachePool
 from fsstore.codec.bound_chain import Array, BoundChain
 from fsstore.codec.contract import Buffer
@@ -50,8 +50,8 @@ def _key(chain: BoundChain, data: Buffer) -> _Key:
 
 
 def _forget() -> None:
-    global _pool  # noqa: PLW0603  # a thread that is not there may have held its lock
+    global _pool  # noqa: PLW0603  # what a child of few writes would keep for ever
     _pool = CachePool(_KEPT_BYTES)
 
 
-os.register_at_fork(after_in_child=_forget)
+_fork.in_child(_forget)

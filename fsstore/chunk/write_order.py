@@ -12,13 +12,12 @@ be under way when its future is done.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fsstore import _runtime
+from fsstore import _fork, _runtime
 from fsstore import future as futures
 from fsstore._spread import End
 from fsstore.chunk.model import ChunkModel
@@ -35,7 +34,7 @@ _LISTED_CHUNKS = 1 << 18  # 4,096 take half a millisecond; writes of more stand 
 
 _Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
 
-_lock = threading.RLock()  # reentrant, because a destructor may write
+_lock = _fork.lock()
 
 
 class _Place:
@@ -227,9 +226,4 @@ async def _over(store: KvPrefix) -> None:
     event.wait()
 
 
-def _forget() -> None:
-    global _places, _lock  # the threads of a forked child's parent do not work for the child
-    _places, _lock = {}, threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget)
+_fork.in_child(_places.clear)  # the threads of a forked child's parent do not work for the child

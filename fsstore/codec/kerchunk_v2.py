@@ -7,13 +7,13 @@ message marks as missing become NaN, and only those: kerchunk makes NaN of every
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fsstore import _fork
 from fsstore._json import Json, quote, string
 from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
 from fsstore.codec.deflate import BoundDeflate
@@ -24,7 +24,7 @@ from fsstore.errors import FailedPreconditionError, JsonError, StoreError, Unimp
 __all__ = ["FitsAscii", "Grib", "HdfStrings", "RecordMember", "ZipMember"]
 
 _ABSENT = -1.7e308  # marks missing values while they are decoded: nothing that is measured is so small
-_ECCODES = threading.Lock()  # for builds of ecCodes that cannot be called from several threads
+_ECCODES = _fork.lock()  # for builds of ecCodes that cannot be called from several threads
 _FAILURES = (ValueError, TypeError, KeyError, OverflowError)
 _ZIP_TAILS = ((16, 8, "<I"), (12, 4, "<I"), (24, 8, "<Q"), (20, 4, "<Q"))  # length, and where the size stands
 _ZIP_HEAD = struct.Struct("<4s5H3I2H")

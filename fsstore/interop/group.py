@@ -6,11 +6,11 @@ opens an array when it is first read.  Which tool shows the group it does not kn
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
+from fsstore import _fork
 from fsstore import _runtime
 from fsstore._json import dumps, quote
 from fsstore.context import Context, context_of
@@ -36,7 +36,7 @@ class GroupArray:
 
     def __init__(self, group: OpenGroup, node: Node) -> None:
         self._group, self._node = group, node
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._store: TensorStore | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:

@@ -7,11 +7,11 @@ them at once.  Other operations join with `add`: a function that starts them.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from fsstore import _fork
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.errors import StoreError, refuse_pickling
@@ -35,7 +35,7 @@ class Batch:
     __reduce__ = refuse_pickling
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._submitted = False
         self._reads: dict[KvDriver, list[ReadFuture]] = {}
         self._last: tuple[KvDriver | None, list[ReadFuture]] = (None, [])

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from fsstore import _fork
+
 __all__ = ["CommitQueue"]
 
 R = TypeVar("R")
@@ -78,9 +80,14 @@ class CommitQueue(Generic[R]):
         self._commit = commit
         self._again = again
         self._waits = waits
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._waiting: list[_Ticket[R]] = []
         self._busy = False
+        _fork.tell_child(self)
+
+    def after_fork(self) -> None:
+        """Forget those who wait and who leads: none of them is in a forked child."""
+        self._waiting, self._busy = [], False
 
     async def submit(self, request: R) -> None:
         """Return when a commit has answered `request`; raise what the commit raised."""

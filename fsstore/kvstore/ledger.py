@@ -12,11 +12,11 @@ how, is `commit`'s business.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
 
+from fsstore import _fork
 from fsstore import _runtime
 from fsstore import future as futures
 from fsstore.errors import StoreError, TransactionCancelledError
@@ -59,7 +59,7 @@ class Ledger:
         self.phase: Phase = "open"
         self.error: StoreError | None = None
         self.future: Future[None] = futures.pending(start=self.commit)
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._running = 0
         self._overlays: dict[KvDriver, Overlay] = {}
         self._last: tuple[KvDriver | None, Overlay] = (None, Overlay())

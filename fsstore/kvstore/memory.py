@@ -8,11 +8,11 @@ generation of another.
 from __future__ import annotations
 
 import itertools
-import threading
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import ClassVar
 
+from fsstore import _fork
 from fsstore._json import Fields, Json, boolean, quote
 from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.byte_range import resolve_range
@@ -49,7 +49,7 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self.values: dict[str, tuple[bytes, bytes]] = {}
-        self.lock = threading.Lock()
+        self.lock = _fork.lock()
         self._counter = itertools.count()
         self._sorted: list[bytes] | None = None
 

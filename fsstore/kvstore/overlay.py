@@ -14,11 +14,11 @@ Generations of pending values begin with `\\x04`, those stores give begin otherw
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from fsstore import _fork
 from fsstore.errors import AbortedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, ReadResult, Write
 from fsstore.kvstore.key_range import KeyRange, key_bytes
@@ -83,7 +83,7 @@ class Overlay:
     deleted: list[KeyRange] = field(default_factory=list)
     observed: dict[str, bytes] = field(default_factory=dict)
     """Generations seen by reads that must repeat."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: _fork.Lock = field(default_factory=_fork.lock)
     first: Pending = field(default_factory=lambda: Pending(stored=False, value=None, generation=_fresh()))
     """The change of plain keys, but for the value."""
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from fsstore import _fork
 from fsstore._json import Fields, Json, boolean
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
@@ -64,7 +63,7 @@ class _Claims:
     """Which keys somebody is writing under a condition.  Claims are for whole batches, so nobody waits in a circle."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._taken: set[str] = set()
         self._waiting: list[Future[None]] = []
 
@@ -104,7 +103,7 @@ def _forget_claims() -> None:
     _claims = _Claims()
 
 
-os.register_at_fork(after_in_child=_forget_claims)
+_fork.in_child(_forget_claims)
 
 
 class SingleWriterDriver:

@@ -10,13 +10,11 @@ made again one by one, so that each future has the error of its own write; writi
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-from fsstore import _runtime
+from fsstore import _fork, _runtime
 from fsstore import future as futures
 from fsstore.errors import StoreError
 from fsstore.future import Future
@@ -37,7 +35,7 @@ class _DriverQueue:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._waiting: deque[_Waiting] = deque()
         self._jobs = 0
 
@@ -106,15 +104,8 @@ def _result(stamp: Stamp) -> TimestampedStorageGeneration:
 
 
 _queues: WeakKeyDictionary[KvDriver, _DriverQueue] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    global _queues, _lock  # the jobs of a forked child's parent do not work for the child
-    _queues, _lock = WeakKeyDictionary(), threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget)
+_lock = _fork.lock()
+_fork.in_child(_queues.clear)  # the jobs of a forked child's parent do not work for the child
 
 
 def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:

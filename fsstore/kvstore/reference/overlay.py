@@ -13,13 +13,13 @@ parquet.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from fsstore import _fork
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.commit_queue import CommitQueue
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvDriver, Read, Stamp, Write, now
@@ -156,7 +156,7 @@ class Overlay:
         self.is_stored = document is not None
         self._document = document
         self._creating = False
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
         self._queue: CommitQueue[_Request] | None = None
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:

@@ -6,13 +6,13 @@ What is kept knows the generation of its file, so it can be replaced under the c
 from __future__ import annotations
 
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fsstore import _fork
 from fsstore.kvstore.contract import KvPrefix, Read
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.parquet_read import Partition, read_partition
@@ -55,7 +55,7 @@ class PartitionFiles:
         self._kept: OrderedDict[Where, Loaded] = OrderedDict()
         self._size = 0
         self._changes = 0
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
 
     async def load(self, files: Sequence[Where]) -> dict[Where, Loaded]:
         """Return files; those that are not kept are read together."""

@@ -7,12 +7,12 @@ is a table, with generators in front that compute their references on demand.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from fsstore import _fork
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.key_range import KeyRange
 from fsstore.kvstore.reference.gen import Gen, parse_gen
@@ -83,7 +83,7 @@ class TableSet:
         self._index = GenIndex(gens)
         self._ids: dict[str, int] = {}
         self._text = 0
-        self._lock = threading.Lock()
+        self._lock = _fork.lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the table, and the text of the generators."""
