@@ -23,11 +23,13 @@ from contextlib import suppress
 from typing import Protocol, TypeAlias
 from weakref import WeakSet
 
-__all__ = ["ForkedState", "Lock", "before_fork", "in_child", "lock", "tell_child"]
+__all__ = ["ForkedState", "Lock", "before_fork", "in_child", "lock", "process", "tell_child"]
 
 Lock: TypeAlias = threading.RLock  # type: ignore[valid-type]  # a function for type checkers, a class when it runs
 
-_PATIENCE_S = 0.1  # for all locks together: two that are taken in another order elsewhere would wait for each other
+_PATIENCE_S = (
+    0.1  # for all locks together: two that are taken in another order elsewhere would wait for each other
+)
 
 
 class ForkedState(Protocol):
@@ -80,7 +82,19 @@ class _Registry:
             state.after_fork()
 
 
+class _Process:
+    """This process; `forks` is the number of forks between it and the first."""
+
+    forks = 0
+
+    def after_fork(self) -> None:
+        """Count."""
+        self.forks += 1
+
+
+process = _Process()
 _registry = _Registry()
+_registry.objects.add(process)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_registry.prepare,

@@ -3,140 +3,157 @@
 What a thread works with is in the processor's caches then: its part of the heap, and the contexts of codecs, which are
 megabytes.  The pools of the standard library let their threads take turns: writing parts of eight chunks then takes a
 tenth longer in a process that has used six threads than in one that has used two.
+
+There is no lock, as those pools have: whoever brings a job may be interrupted by Ctrl-C, or by the garbage collector,
+which calls a finalizer that brings another one.  Every step that others rely on is one call into C.
 """
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-__all__ = ["Pool"]
+from fsstore import future as futures
+from fsstore.future import Future
+
+__all__ = ["Job", "Pool", "begin_thread"]
 
 T = TypeVar("T")
-_LOOK = object()  # in place of a job: there may be one
+_Told: TypeAlias = "list[Callable[[], object]]"
 
 
-class Pool(ThreadPoolExecutor):
-    """Threads that do jobs.  A limit on threads, or the exit of the interpreter, keeps no job from being done."""
+class Job(Future[T]):
+    """The result of a job, now or later.  It can be cancelled until it begins, and is never cancelled by waiting."""
+
+    __slots__ = ("_work",)
+
+    _work: list[Callable[[], T]]
+
+    def cancel(self) -> bool:
+        """Have the job not done; return False if it has begun."""
+        try:
+            self._work.pop()
+        except IndexError:
+            return False
+        return super().cancel()
+
+    def _wait(self, timeout: float | None, deadline: float | None) -> None:
+        self._block(timeout, deadline)
+
+    def work(self, failure: BaseException | None = None) -> _Told:
+        """Do the job, unless it was begun or cancelled before, or fail it; return what tells of its end, if any."""
+        try:
+            function = self._work.pop()
+        except IndexError:
+            return []
+        error, value = (failure, None) if failure is not None else _outcome(function)
+        return [
+            partial(futures.resolve, self, value) if error is None else partial(futures.fail, self, error)
+        ]
+
+
+def _outcome(function: Callable[[], T]) -> tuple[BaseException | None, T | None]:
+    try:
+        return None, function()
+    except BaseException as error:  # noqa: BLE001  # the job carries it
+        return error, None
+
+
+def _tell(told: _Told) -> None:
+    """Say that a job has ended.  Whoever hears it must not wait for a job: this thread may be the one to do it."""
+    while told:
+        told.pop()()
+
+
+class Pool:
+    """Threads that do jobs.  A limit on threads, or the exit of the interpreter, keeps no job from being done.
+
+    `begin` is called in each thread; if it fails, so do the jobs that the thread is given.
+    """
 
     def __init__(self, threads: int, name: str, begin: Callable[[], object]) -> None:
-        super().__init__(threads, name, begin)
-        jobs = _Jobs()
-        self._work_queue: Any = jobs
-        self._idle_semaphore: Any = _Need(jobs)
+        self.size, self._name, self._begin = threads, name, begin
+        self._free = [None] * threads  # one for each thread that may still be started
+        self._jobs = Jobs()
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._is_closed = False
 
-    def _adjust_thread_count(self) -> None:
-        with suppress(RuntimeError):  # the job is queued, and one of the threads there are will take it
-            super()._adjust_thread_count()
+    @property
+    def count(self) -> int:
+        """How many threads there are."""
+        return self.size - len(self._free)
 
-    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> ThreadFuture[T]:
+    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> Job[T]:
         """Begin a job; where there is no thread at all it is done here and now."""
+        job: Job[T] = futures.make(Job, futures.PENDING)
+        job._work = [partial(function, *args, **options)]
+        if not self._is_closed:
+            self._jobs.put(job)
+            if self._jobs.some_wait():
+                self._add_thread()
+        if self._is_closed or not self.count:
+            _tell(job.work())
+        return job
+
+    def _add_thread(self) -> None:
         try:
-            job = super().submit(_ended.work, function, *args, **options)
-        except RuntimeError:  # the interpreter exits
-            return _done(function, *args, **options)
-        if self._threads or not job.cancel():
-            return job
-        return _done(function, *args, **options)
+            self._free.pop()
+            begin_thread(self._run, f"{self._name}_{len(self._free)}")
+        except IndexError:  # there are as many as may be
+            return
+        except BaseException as error:
+            self._free.append(None)
+            if not isinstance(error, RuntimeError):  # Ctrl-C; else those there are do the job
+                raise
+
+    def _run(self) -> None:
+        failure, told = _outcome(self._begin)[0], list[Callable[[], object]]()
+        while (job := self._jobs.get(told)) is not None:
+            told = job.work(failure)
+            del job  # what it holds is not kept until the next
+        self._ended.put(None)
+
+    def close(self) -> None:
+        """Return when every job is done and every thread has ended; jobs brought later are done where they come."""
+        self._is_closed = True
+        count = self.count
+        for _ in range(count):
+            self._jobs.put(None)
+        for _ in range(count):
+            self._ended.get()
+        while (job := self._jobs.left()) is not None:  # brought meanwhile
+            _tell(job.work())
+
+    def __enter__(self) -> Self:
+        """Return the pool."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close the pool."""
+        self.close()
 
 
-def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFuture[T]:
-    future: ThreadFuture[T] = ThreadFuture()
-    try:
-        future.set_result(function(*args, **options))
-    except Exception as error:  # noqa: BLE001  # the future carries it
-        future.set_exception(error)
-    return future
+class Jobs:
+    """The jobs that no thread has yet, and the threads that have none.  Jobs leave in the order in which they came.
 
-
-class _Need:
-    """What an executor asks whether a thread is idle, so that it need not start one.
-
-    Here it is asked what it wants to know: whether every job has found a thread.  A count of those that are idle is
-    wrong for ever after a signal between two of its steps, and then too few are started.
-    """
-
-    def __init__(self, jobs: _Jobs) -> None:
-        self._jobs = jobs
-
-    def acquire(self, timeout: float | None = None) -> bool:  # nobody waits
-        """Return whether no further thread is needed."""
-        return self._jobs.none_waits()
-
-    def release(self) -> None:
-        """Hear that a thread is idle."""
-
-
-class _Ended(threading.local):
-    """The ends of jobs that a thread has to tell of, once it is idle again or before it does another one."""
-
-    def __init__(self) -> None:
-        self._works = False
-        self._told: list[Callable[[], None]] = []
-
-    def work(self, function: Callable[..., T], /, *args: Any, **options: Any) -> T:
-        """Do a job whose end is told later."""
-        self._works = True
-        return function(*args, **options)
-
-    def say(self, tell: Callable[[], None]) -> None:
-        """Have something told."""
-        if self._works:
-            self._told.append(tell)
-        else:
-            tell()
-
-    def tell(self) -> None:
-        """Tell of them.  Who is told must not wait for a job: this thread may be the one that has been given it."""
-        self._works = False
-        while self._told:
-            self._told.pop()()
-
-
-_ended = _Ended()
-
-
-class _Future(ThreadFuture[Any]):
-    """The future of a job: its end is told when the thread that did it is idle again.
-
-    Who hears of it may have the next job at once.  That would wake another thread, and each has a heap of its own
-    that keeps what was freed: reading chunks of 16 MB took 66 MB under load instead of 50.
-    """
-
-    def set_result(self, result: Any) -> None:
-        """Have a result told."""
-        _ended.say(partial(super().set_result, result))
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Have an error told."""
-        _ended.say(partial(super().set_exception, exception))
-
-
-class _Jobs:
-    """What an executor asks of its queue.  Jobs leave it in the order in which they came.
-
-    There is no lock: a signal that interrupts who brings a job would leave it taken.
+    None in place of a job ends a thread.
     """
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[Any] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._idle: list[SimpleQueue[Any]] = []  # where threads wait for one job each, the latest last
 
-    def none_waits(self) -> bool:
-        """Return whether each job was given to a thread."""
-        return self._jobs.empty()
+    def some_wait(self) -> bool:
+        """Return whether there is a job that no thread has."""
+        return not self._jobs.empty()
 
-    def put(self, job: Any) -> None:
+    def put(self, job: Job[Any] | None) -> None:
         """Give a job to the thread that became idle last, or keep it for the first that asks."""
-        future = getattr(job, "future", None)
-        if future is not None:  # the job is no request to stop
-            future.__class__ = _Future
         try:
             self._hand(job)
         except IndexError:
@@ -151,30 +168,38 @@ class _Jobs:
 
         That is one call into C, which no signal interrupts: a thread that is taken from the list gets its job.
         """
-        list(map(SimpleQueue.put, map(list.pop, (self._idle,)), (job,)))
+        any(map(SimpleQueue.put, map(list.pop, (self._idle,)), (job,)))
 
-    def get(self, block: bool = True) -> Any:
-        """Return the next job; raise `queue.Empty` if there is none and `block` is not set."""
-        job = self._next(block=block)
-        _ended.tell()
-        return job
-
-    def _next(self, *, block: bool) -> Any:
+    def left(self) -> Job[Any] | None:
+        """Return a job that no thread has, or None."""
         while True:
             try:
-                return self._jobs.get_nowait()
+                job = self._jobs.get_nowait()
             except Empty:
-                if not block:
-                    raise
-            job = self._wait()
+                return None
+            if job is not None:
+                return job
+
+    def get(self, told: _Told) -> Job[Any] | None:
+        """Return the next job for this thread; what it has to tell is told before it has another one, or is idle.
+
+        Whoever hears of the end of a job may have the next one at once.  Another thread would be woken for that, and
+        each has a heap of its own that keeps what was freed: reading chunks of 16 MB took 66 MB instead of 50.
+        """
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                job = self._wait(told)
+            _tell(told)
             if job is not _LOOK:
                 return job
 
-    def _wait(self) -> Any:
+    def _wait(self, told: _Told) -> Any:
         mine: SimpleQueue[Any] = SimpleQueue()
         self._idle.append(mine)
-        _ended.tell()
-        try:  # who brought it before we were seen to wait did not wake us
+        _tell(told)
+        try:  # whoever brought it before we were seen to wait did not wake us
             job = self._jobs.get_nowait()
         except Empty:
             return mine.get()
@@ -185,6 +210,25 @@ class _Jobs:
             return mine.get()
         return job
 
-    def get_nowait(self) -> Any:
-        """Return the next job, or raise `queue.Empty`."""
-        return self.get(block=False)
+
+_LOOK: Any = object()  # in place of a job: there may be one
+
+
+def begin_thread(work: Callable[[], object], name: str) -> None:
+    """Start a thread; raise `RuntimeError` if none can be had.
+
+    `Thread.start` waits for the thread on an event of `threading`, which Ctrl-C may leave locked.  Ctrl-C comes to the
+    main thread alone, so that one has another thread start the thread.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    if threading.current_thread() is threading.main_thread():
+        _thread.start_new_thread(_start, (thread, work))
+    else:
+        thread.start()
+
+
+def _start(thread: threading.Thread, work: Callable[[], object]) -> None:
+    try:
+        thread.start()
+    except RuntimeError:  # only one more could be had, and that is this one
+        work()

@@ -14,19 +14,21 @@ A forked child starts with no threads: the state is reset and made anew on first
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future as ThreadFuture
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from fsstore import _fork
 from fsstore import future as futures
 from fsstore._in_order import InOrder
-from fsstore._pool import Pool
+from fsstore._pool import Job, Pool, begin_thread
 from fsstore._spread import End, Spread
+from fsstore._wake import Flag
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.future import Future
 
@@ -64,6 +66,7 @@ class _State:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread_id: int | None = None
         self.pools: dict[tuple[PoolKind, int], Pool] = {}
+        self.is_over = False
 
 
 _state = _State()
@@ -97,7 +100,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
     new = asyncio.new_event_loop()
-    started = threading.Event()
+    started = Flag()
 
     def run() -> None:
         state.thread_id = threading.get_ident()
@@ -106,7 +109,7 @@ def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
         new.run_forever()
 
     try:
-        threading.Thread(target=run, name="fsstore-loop", daemon=True).start()
+        begin_thread(run, "fsstore-loop")
     except RuntimeError as error:
         new.close()
         raise ResourceExhaustedError(f"no thread can be had for the event loop: {error}") from error
@@ -129,8 +132,27 @@ def pool(kind: PoolKind, limit: int | None = None) -> Pool:
     found = pools.get((kind, size))
     if found is None:
         made = Pool(size, f"fsstore-{kind}", partial(setattr, _worker, "kind", kind))
+        if _state.is_over:
+            made.close()
         found = pools.setdefault((kind, size), made)
+        _close_at_the_end()
     return found
+
+
+def _close_at_the_end() -> None:
+    """See that all jobs are done before the process ends; those that `multiprocessing` forks do not exit as others."""
+    known = sys.modules.get("multiprocessing.util")
+    if known is not None and sys.modules["multiprocessing"].parent_process() is not None:
+        known.Finalize(None, _close, exitpriority=0)
+
+
+def _close() -> None:
+    _state.is_over = True
+    for each in [*_state.pools.values()]:
+        each.close()
+
+
+atexit.register(_close)
 
 
 def on_worker(kind: PoolKind) -> bool:
@@ -243,7 +265,7 @@ def call(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> T:
 
 def submit(
     function: Callable[..., T], *args: Any, kind: PoolKind = "compute", limit: int | None = None
-) -> ThreadFuture[T]:
+) -> Job[T]:
     """Run `function(*args)` on a pool thread, or here where no thread can be had."""
     return pool(kind, limit).submit(function, *args)
 
@@ -255,7 +277,7 @@ async def offload(
     running = asyncio._get_running_loop()  # get_running_loop costs an exception where there is none
     if running is None:
         return function(*args)
-    return await running.run_in_executor(pool(kind, limit), function, *args)
+    return await pool(kind, limit).submit(function, *args)
 
 
 def map_blocking(
@@ -285,7 +307,7 @@ def map_in_order(
         yield from map(function, items)
         return
     job = InOrder(function, items, ahead or len(items))
-    others: list[ThreadFuture[None]] = []
+    others: list[Job[None]] = []
     try:  # who is interrupted while he asks for help stops those who came
         others.extend(submit(job.work, kind=kind, limit=limit) for _ in range(workers - 1))
         yield from job.results()
@@ -302,7 +324,7 @@ def spread(
     workers: int,
     kind: PoolKind = "compute",
     ended: End | None = None,
-    stopped: threading.Event | None = None,
+    stopped: Flag | None = None,
 ) -> Future[None]:
     """Call `function` with each of `items` on pool threads; the future is done when all are.
 
@@ -311,7 +333,7 @@ def spread(
     before the future is done: who is called back may wait for what waits for the end.
     """
     ended = ended or End()
-    job = Spread(function, items, workers, ended, stopped or threading.Event())
+    job = Spread(function, items, workers, ended, stopped or Flag())
     try:
         ended.is_due = True
         for _ in range(workers):

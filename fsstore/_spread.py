@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from fsstore import future as futures
+from fsstore._wake import Flag
 from fsstore.future import Future
 
 __all__ = ["End", "Spread"]
@@ -44,7 +45,7 @@ class Spread(Generic[S]):
         items: Iterable[S],
         workers: int,
         ended: End,
-        stopped: threading.Event,
+        stopped: Flag,
     ) -> None:
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped
         self.future: Future[None] = futures.pending(cancel=stopped.set)

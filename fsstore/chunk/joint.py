@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from fsstore import _fork
-from fsstore import _runtime
+from fsstore import _fork, _runtime
 from fsstore import future as futures
 from fsstore.chunk.allocation import new_array
 from fsstore.chunk.boxes import Boxes, BoxView, plan_boxes

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from fsstore import _fork, _runtime
 from fsstore import future as futures
+from fsstore._wake import Bell
 from fsstore.chunk.encode import WriteRequest
 from fsstore.chunk.plan import Outline
 from fsstore.chunk.writer import Change, Changed, Changes, Writer
@@ -75,7 +76,7 @@ class _StoreQueue:
 
     def __init__(self, driver: KvDriver) -> None:
         self._driver = driver
-        self._finished = threading.Condition(_lock)
+        self._finished = Bell()
         self._waiting: deque[_Begun] = deque()
         self._waiting_bytes = self._begun = 0
         self._has_job = False
@@ -119,20 +120,19 @@ class _StoreQueue:
             _runtime.submit(work, kind="request")
         else:
             work()
-        with self._finished:
-            self._finished.wait_for(over)
+        self._finished.wait_until(over)
 
     def _work(self, *, is_job: bool = True) -> None:
         """Carry out what can be; what has to wait for chunks under way is taken by who finishes these."""
         while batch := self._take(is_job=is_job):
             errors = _errors(self._driver, batch)
-            with self._finished:
+            with _lock:
                 for write in batch:
                     del self._paths[write.number]
                     self._busy.difference_update(write.changes)
-                self._finished.notify_all()
                 if not self._paths:
                     _queues.pop(self._driver, None)
+            self._finished.ring()
             _tell([write.future for write in batch], errors)
 
     def _take(self, *, is_job: bool) -> list[_Begun]:

@@ -12,7 +12,6 @@ be under way when its future is done.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fsstore import _fork, _runtime
 from fsstore import future as futures
 from fsstore._spread import End
+from fsstore._wake import Flag
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.plan import Box, Outline, chunk_numbers
 from fsstore.future import Future
@@ -221,9 +221,9 @@ async def _over(store: KvPrefix) -> None:
     if not _runtime.must_not_wait():
         await done
         return
-    event = threading.Event()
-    done.add_done_callback(lambda _: event.set())
-    event.wait()
+    flag = Flag()
+    done.add_done_callback(lambda _: flag.set())
+    flag.wait()
 
 
 _fork.in_child(_places.clear)  # the threads of a forked child's parent do not work for the child

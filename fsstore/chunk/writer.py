@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fsstore import _runtime
+from fsstore._wake import Flag
 from fsstore.chunk.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
 from fsstore.chunk.place import placement_of
 from fsstore.chunk.plan import AnyCell, Box, Outline
@@ -106,7 +106,7 @@ class Writer:
 
     def __init__(self, driver: KvDriver, *, threads: int | None = 1, late: bool = False) -> None:
         self._driver, self._threads, self._late = driver, threads, late
-        self.stopped = threading.Event()
+        self.stopped = Flag()
 
     async def store(self, window: list[Changed]) -> None:
         """Store changed chunks, again and again those that other writers changed meanwhile."""

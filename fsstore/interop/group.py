@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore import _fork
-from fsstore import _runtime
+from fsstore import _fork, _runtime
 from fsstore._json import dumps, quote
 from fsstore.context import Context, context_of
 from fsstore.driver.auto import enter_group

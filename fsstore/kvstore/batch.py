@@ -11,8 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from fsstore import _fork
-from fsstore import _runtime
+from fsstore import _fork, _runtime
 from fsstore import future as futures
 from fsstore.errors import StoreError, refuse_pickling
 from fsstore.future import PENDING, Future, make

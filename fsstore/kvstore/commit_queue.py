@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from fsstore import _fork
+from fsstore._wake import Flag
 
 __all__ = ["CommitQueue"]
 
@@ -41,7 +41,7 @@ class _Ticket(Generic[R]):
         self.outcome = _Outcome()
         self.led: Sequence[_Ticket[R]] = ()
         self.following: _Ticket[R] | None = None
-        self._event = None if waits else threading.Event()
+        self._event = None if waits else Flag()
         self._loop = asyncio.get_running_loop() if waits else None
         self._future = None if self._loop is None else self._loop.create_future()
 

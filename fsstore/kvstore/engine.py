@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fsstore import _runtime
 from fsstore._json import quote
+from fsstore._wake import Flag
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.fault import translate
@@ -128,9 +128,9 @@ async def offload_whole(function: Callable[..., T], *args: Any, limit: int | Non
         raise
 
 
-async def stoppable(begin: Callable[[threading.Event], Awaitable[T]]) -> T:
+async def stoppable(begin: Callable[[Flag], Awaitable[T]]) -> T:
     """Return `await begin(stopped)`, whose threads look at `stopped` before each item: it is set by a cancellation."""
-    stopped = threading.Event()
+    stopped = Flag()
     task = asyncio.ensure_future(begin(stopped))
     try:
         return await asyncio.shield(task)

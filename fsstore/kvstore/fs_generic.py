@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from posixpath import dirname
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from fsstore import _runtime
+from fsstore._wake import Flag
 from fsstore.errors import StoreError, UnavailableError
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
@@ -240,7 +240,7 @@ class SyncEngine(_Filesystem):
             check_condition(write, self.features)
         return await stoppable(lambda stopped: offload_whole(self._all, stopped, writes))
 
-    def _all(self, stopped: threading.Event, requests: Sequence[Request]) -> list[Any]:
+    def _all(self, stopped: Flag, requests: Sequence[Request]) -> list[Any]:
         return [self._one(request) for request in requests if not stopped.is_set()]
 
     def _one(self, request: Request) -> Any:

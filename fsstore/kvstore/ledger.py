@@ -16,8 +16,7 @@ from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
 
-from fsstore import _fork
-from fsstore import _runtime
+from fsstore import _fork, _runtime
 from fsstore import future as futures
 from fsstore.errors import StoreError, TransactionCancelledError
 from fsstore.future import Future

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 
 from fsstore import _runtime
 from fsstore._json import quote
+from fsstore._wake import Flag
 from fsstore.errors import StoreError, UnavailableError, UrlError
 from fsstore.kvstore.contract import (
     NO_VALUE,
@@ -139,7 +139,7 @@ class ObstoreEngine:
         function: Callable[[S], T],
         items: Sequence[S],
         *,
-        stopped: threading.Event,
+        stopped: Flag,
         offload: Any = _runtime.offload,
     ) -> list[T]:
         """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.

@@ -13,15 +13,15 @@ Conditions the storage can check by itself are checked here all the same: two re
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from fsstore import _fork
+from fsstore import future as futures
 from fsstore._json import Fields, Json, boolean
+from fsstore.future import Future
 from fsstore.kvstore.byte_range import resolve_range
 from fsstore.kvstore.contract import (
     NO_VALUE,
@@ -73,7 +73,7 @@ class _Claims:
             if self._taken.isdisjoint(names):
                 self._taken |= names
                 return None
-            turn: Future[None] = Future()
+            turn: Future[None] = futures.pending()
             self._waiting.append(turn)
             return turn
 
@@ -81,7 +81,7 @@ class _Claims:
         """Return when the names are claimed for the caller."""
         while (turn := self._try(names)) is not None:
             if waits:
-                await asyncio.wrap_future(turn)
+                await turn
             else:
                 turn.result()
 
@@ -91,8 +91,7 @@ class _Claims:
             self._taken -= names
             woken, self._waiting = self._waiting, []
         for turn in woken:
-            if turn.set_running_or_notify_cancel():
-                turn.set_result(None)
+            futures.resolve(turn, None)
 
 
 _claims = _Claims()

@@ -29,6 +29,7 @@ PACKAGE = ROOT / "fsstore"
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
+        "_fork _wake",
         "errors _json _pretty registry units dtypes dtype_names url detection foreign_format compression",
         "_in_order _pool _spread _runtime future promise context cache_pool",
         "index",
