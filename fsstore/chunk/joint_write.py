@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -39,7 +40,30 @@ _WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; who begins more helps 
 _WRITE_BYTES = 4096  # of a write beside its values
 
 _lock = _fork.lock()  # guards the queues
-_latest = threading.local()
+
+
+class _Own(threading.local):
+    """What a thread did last: the write it began, until its result is asked for, and whether it is carrying one out.
+
+    The garbage collector or a signal may call a function of the user's in the middle of that, which may use the same
+    array.  It must not wait for what its own thread has under way: its writes wait for their turn, and its reads see
+    what is stored.
+    """
+
+    future: Future[None] | None = None
+    is_busy = False
+
+
+_own = _Own()
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    before, _own.is_busy = _own.is_busy, True
+    try:
+        yield
+    finally:
+        _own.is_busy = before
 
 
 class _WriteFuture(Copied):
@@ -48,8 +72,8 @@ class _WriteFuture(Copied):
     __slots__ = ()
 
     def _get(self) -> None:
-        if getattr(_latest, "future", None) is self:
-            _latest.future = None
+        if _own.future is self:
+            _own.future = None
         return super()._get()
 
 
@@ -103,7 +127,7 @@ class _StoreQueue:
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
-        if self._waiting_bytes > _WAITING_BYTES:
+        if self._waiting_bytes > _WAITING_BYTES and not _own.is_busy:
             self._help(lambda: self._waiting_bytes <= _WAITING_BYTES)
 
     def settle(self, path: str | None = None) -> None:
@@ -125,7 +149,8 @@ class _StoreQueue:
     def _work(self, *, is_job: bool = True) -> None:
         """Carry out what can be; what has to wait for chunks under way is taken by who finishes these."""
         while batch := self._take(is_job=is_job):
-            errors = _errors(self._driver, batch)
+            with _busy():
+                errors = _errors(self._driver, batch)
             with _lock:
                 for write in batch:
                     del self._paths[write.number]
@@ -203,12 +228,13 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
     """Begin to write a few small chunks: here and at once, or later with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
-    is_alone = getattr(_latest, "future", None) is None
-    _latest.future = future
+    is_alone = _own.future is None and not _own.is_busy
+    _own.future = future
     if is_alone:
         settle(request.chunks.store)
         writer, window = Writer(driver), list(Changes(request, cut).window())
-        done = _runtime.start(writer.store(window), waits=False)
+        with _busy():
+            done = _runtime.start(writer.store(window), waits=False)
         _tell([future], [futures.error_of(done)])
         return future
     changes = Changes(request._replace(values=request.values.copy()), cut)
@@ -223,12 +249,12 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
 def settle(store: KvPrefix) -> None:
     """Finish the small writes that were begun at a place up to now."""
     queue = _queues.get(store.driver) if _queues else None
-    if queue is not None:
+    if queue is not None and not _own.is_busy:
         queue.settle(store.path)
 
 
 def _finish() -> None:
-    for queue in [*_queues.values()]:
+    for queue in [] if _own.is_busy else [*_queues.values()]:
         queue.settle()
 
 

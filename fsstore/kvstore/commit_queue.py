@@ -12,15 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from fsstore import _fork
 from fsstore._wake import Flag
+from fsstore.errors import FailedPreconditionError
 
 __all__ = ["CommitQueue"]
 
 R = TypeVar("R")
+_NESTED = (
+    "A finalizer or a signal handler writes to the store that its own thread is committing to, which could not go on;"
+    " have another thread write"
+)
 
 
 class _Outcome:
@@ -83,14 +89,17 @@ class CommitQueue(Generic[R]):
         self._lock = _fork.lock()
         self._waiting: list[_Ticket[R]] = []
         self._busy = False
+        self._leader = 0
         _fork.tell_child(self)
 
     def after_fork(self) -> None:
         """Forget those who wait and who leads: none of them is in a forked child."""
-        self._waiting, self._busy = [], False
+        self._waiting, self._busy, self._leader = [], False, 0
 
     async def submit(self, request: R) -> None:
         """Return when a commit has answered `request`; raise what the commit raised."""
+        if self._leader == threading.get_ident() and not self._waits:
+            raise FailedPreconditionError(_NESTED)
         ticket = _Ticket(request, waits=self._waits)
         try:
             with self._lock:
@@ -115,7 +124,9 @@ class CommitQueue(Generic[R]):
                 batch, self._waiting = self._waiting, []
             for one in batch:
                 one.outcome = ticket.outcome
-            await self._commit([one.request for one in batch])
+            self._leader = threading.get_ident()
+            if batch:  # a finalizer may have come between, and committed it with what it writes itself
+                await self._commit([one.request for one in batch])
         except Exception as error:  # noqa: BLE001  # the outcome carries it
             ticket.outcome.error = error
         except BaseException:
@@ -126,6 +137,8 @@ class CommitQueue(Generic[R]):
             for one in left:
                 self._again(one.request)
             raise
+        finally:
+            self._leader = 0
         ticket.led = batch
 
     def _leave(self, ticket: _Ticket[R]) -> None:
