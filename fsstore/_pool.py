@@ -120,6 +120,8 @@ class Pool:
 
     def close(self) -> None:
         """Return when every job is done and every thread has ended; jobs brought later are done where they come."""
+        if self._is_closed:
+            return
         self._is_closed = True
         count = self.count
         for _ in range(count):
