@@ -14,11 +14,17 @@ from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from fsstore import errors, ocdbt, references
-    from fsstore.codec_spec import CodecSpec
-    from fsstore.context import Context
-    from fsstore.dtype_names import *
-    from fsstore.dtypes import dtype
-    from fsstore.future import Future, FutureLike, WriteFutures
+    from fsstore.arrays.layers import concat, downsample, overlay, stack
+    from fsstore.arrays.opening import open
+    from fsstore.arrays.spec import Spec
+    from fsstore.arrays.store import TensorStore
+    from fsstore.arrays.virtual import virtual_chunked
+    from fsstore.arrays.wrapping import array, cast
+    from fsstore.context.context import Context
+    from fsstore.dataset.group import Group, open_group
+    from fsstore.dataset.listing import list_arrays, tree
+    from fsstore.driver.virtual_chunked import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
+    from fsstore.filesystem.mapper import get_mapper, open_mapper
     from fsstore.index import (
         Dim,
         DimExpression,
@@ -33,53 +39,51 @@ if _TYPE_CHECKING:
         inf,
         newaxis,
     )
-    from fsstore.kvstore.batch import Batch
-    from fsstore.kvstore.store import KvStore
-    from fsstore.kvstore.transaction import Transaction
-    from fsstore.layered import concat, downsample, overlay, stack
-    from fsstore.layout import ChunkLayout
-    from fsstore.listing import list_arrays, tree
-    from fsstore.mapper import get_mapper, open_mapper
-    from fsstore.open_mode import OpenMode
-    from fsstore.opening import open
-    from fsstore.promise import Promise
-    from fsstore.schema import Schema
-    from fsstore.spec import Spec
-    from fsstore.store import TensorStore
-    from fsstore.units import Unit
-    from fsstore.virtual import VirtualChunkedReadParameters, VirtualChunkedWriteParameters, virtual_chunked
-    from fsstore.wrapped import array, cast
+    from fsstore.kvstore.store.batch import Batch
+    from fsstore.kvstore.store.kv_store import KvStore
+    from fsstore.kvstore.transaction.transaction import Transaction
+    from fsstore.runtime.future import Future, FutureLike, WriteFutures
+    from fsstore.runtime.promise import Promise
+    from fsstore.schema.chunk_layout import ChunkLayout
+    from fsstore.schema.codec_spec import CodecSpec
+    from fsstore.schema.open_mode import OpenMode
+    from fsstore.schema.schema import Schema
+    from fsstore.values.dtype_names import *
+    from fsstore.values.dtypes import dtype
+    from fsstore.values.units import Unit
 
 __version__ = "0.1.0"
 
 # Where each name comes from.  It is imported when it is first asked for: `import fsstore` costs next to nothing, and a
 # program pays for what it uses.
 _HOMES = {
-    "codec_spec": "CodecSpec",
-    "context": "Context",
-    "dtypes": "dtype",
+    "schema.codec_spec": "CodecSpec",
+    "context.context": "Context",
+    "values.dtypes": "dtype",
+    "driver.virtual_chunked": "VirtualChunkedReadParameters VirtualChunkedWriteParameters",
     "errors": "errors",
-    "future": "Future FutureLike WriteFutures",
+    "runtime.future": "Future FutureLike WriteFutures",
     "index": "Dim DimExpression DimSelection IndexDomain IndexTransform Indexable OutputIndexMap OutputIndexMaps"
     " OutputIndexMethod d inf newaxis",
-    "kvstore.batch": "Batch",
-    "kvstore.store": "KvStore",
-    "kvstore.transaction": "Transaction",
-    "layered": "concat downsample overlay stack",
-    "layout": "ChunkLayout",
-    "listing": "list_arrays tree",
-    "mapper": "get_mapper open_mapper",
+    "kvstore.store.batch": "Batch",
+    "kvstore.store.kv_store": "KvStore",
+    "kvstore.transaction.transaction": "Transaction",
+    "arrays.layers": "concat downsample overlay stack",
+    "schema.chunk_layout": "ChunkLayout",
+    "dataset.group": "Group open_group",
+    "dataset.listing": "list_arrays tree",
+    "filesystem.mapper": "get_mapper open_mapper",
     "ocdbt": "ocdbt",
-    "open_mode": "OpenMode",
-    "opening": "open",
-    "promise": "Promise",
+    "schema.open_mode": "OpenMode",
+    "arrays.opening": "open",
+    "runtime.promise": "Promise",
     "references": "references",
-    "schema": "Schema",
-    "spec": "Spec",
-    "store": "TensorStore",
-    "units": "Unit",
-    "virtual": "VirtualChunkedReadParameters VirtualChunkedWriteParameters virtual_chunked",
-    "wrapped": "array cast",
+    "schema.schema": "Schema",
+    "arrays.spec": "Spec",
+    "arrays.store": "TensorStore",
+    "values.units": "Unit",
+    "arrays.virtual": "virtual_chunked",
+    "arrays.wrapping": "array cast",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -90,7 +94,7 @@ def __getattr__(name: str) -> _Any:
         raise AttributeError(f"module 'fsstore' has no attribute {name!r}")
     from importlib import import_module
 
-    place = _HOME.get(name, "dtype_names")  # public names without a home are data types
+    place = _HOME.get(name, "values.dtype_names")  # public names without a home are data types
     home = import_module(f"fsstore.{place}")
     value = home if place == name else getattr(home, name)
     globals()[name] = value
@@ -112,6 +116,7 @@ __all__ = [
     "DimSelection",
     "Future",
     "FutureLike",
+    "Group",
     "IndexDomain",
     "IndexTransform",
     "Indexable",
@@ -166,6 +171,7 @@ __all__ = [
     "newaxis",
     "ocdbt",
     "open",
+    "open_group",
     "open_mapper",
     "overlay",
     "references",

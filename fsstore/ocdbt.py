@@ -17,26 +17,26 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from fsstore import _runtime
-from fsstore import future as futures
-from fsstore._json import Fields
-from fsstore.context import Context
+from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, StoreError
-from fsstore.future import Future
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.ocdbt import compact as compacting
-from fsstore.kvstore.ocdbt import dump as dumping
-from fsstore.kvstore.ocdbt import verify as verifying
-from fsstore.kvstore.ocdbt import versions as listing
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.ocdbt.driver import OcdbtDriver
-from fsstore.kvstore.ocdbt.dump import undump_manifest, undump_version_tree_node
+from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.history import find_version
 from fsstore.kvstore.ocdbt.kind import open_database
 from fsstore.kvstore.ocdbt.options import choice_of, take_members
-from fsstore.kvstore.ocdbt.verify import Report
-from fsstore.kvstore.ocdbt.version import Version
-from fsstore.kvstore.ocdbt.versions import VersionInfo, describe_version
-from fsstore.kvstore.store import KvStore
+from fsstore.kvstore.ocdbt.tools import compact as compacting
+from fsstore.kvstore.ocdbt.tools import dump as dumping
+from fsstore.kvstore.ocdbt.tools import verify as verifying
+from fsstore.kvstore.ocdbt.tools import versions as listing
+from fsstore.kvstore.ocdbt.tools.dump import undump_manifest, undump_version_tree_node
+from fsstore.kvstore.ocdbt.tools.verify import Report
+from fsstore.kvstore.ocdbt.tools.versions import VersionInfo, describe_version
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.values.json_value import Fields
 
 __all__ = [
     "Report",
@@ -115,14 +115,14 @@ def _with_store(
         opening = _opened(store, context)
         if all(one.done() for one in (opening, *others)):
             drivers = [one.result()._open.driver for one in (opening, *others)]
-            return _runtime.start(work(opening.result()), waits=any(one.features.waits for one in drivers))
+            return execution.start(work(opening.result()), waits=any(one.features.waits for one in drivers))
     except StoreError as error:
         return futures.failed(error)
 
     async def chain() -> T:
         return await work(await opening)
 
-    return _runtime.start(chain())
+    return execution.start(chain())
 
 
 def _directory(store: KvStore) -> KvPrefix:

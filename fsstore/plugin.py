@@ -11,24 +11,10 @@ A plug-in is one module with a `KIND` (a store: `KvKind`; an array driver: `Driv
 store of the same name reads.  What is not named here is not promised.
 """
 
-from fsstore._json import (
-    Fields,
-    Json,
-    array_of,
-    boolean,
-    integer,
-    number,
-    obj,
-    one_of,
-    optional,
-    quote,
-    string,
-)
-from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.plan.model import ChunkModel
 from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory
 from fsstore.codec.contract import Kind as CodecStage
-from fsstore.detection import Detection
 from fsstore.driver.chunked import ChunkedKind
 from fsstore.driver.contract import ArrayDriver, DriverKind, OpenArray, Opening
 from fsstore.errors import (
@@ -48,8 +34,8 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray, Format
-from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.contract import (
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
     Buffer,
@@ -63,10 +49,24 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )
-from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.kind import KvKind, KvOpening, RootKind
-from fsstore.registry import codecs, detections, drivers, kvstores
-from fsstore.url import decode_path, encode_path, reject_query
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
+from fsstore.values.detection import Detection
+from fsstore.values.json_value import (
+    Fields,
+    Json,
+    array_of,
+    boolean,
+    integer,
+    number,
+    obj,
+    one_of,
+    optional,
+    quote,
+    string,
+)
+from fsstore.values.registry import codecs, detections, drivers, kvstores
+from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = [
     "NO_VALUE",

@@ -25,24 +25,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fsstore import _runtime
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.live import is_live_set
-from fsstore.kvstore.reference.collection import References, Saving
-from fsstore.kvstore.reference.grid import Grid
-from fsstore.kvstore.reference.json_refs import from_mapping
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.reference.collection.live_set import live_state, live_targets
+from fsstore.kvstore.reference.collection.references import References, Saving
+from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.reference.document.json_refs import from_mapping
 from fsstore.kvstore.reference.kind import driver_in_memory, policy_of, targets_of
-from fsstore.kvstore.reference.live_set import live_state, live_targets
 from fsstore.kvstore.reference.load import Reading, load
 from fsstore.kvstore.reference.location import beside
-from fsstore.kvstore.reference.overlay import State
-from fsstore.kvstore.reference.report import Report, Touched
-from fsstore.kvstore.reference.scan import ScanError, Scanned, combine, scan_files
-from fsstore.kvstore.reference.targets import Targets, check_prefixes, open_with_spec
-from fsstore.kvstore.reference.value import Located
-from fsstore.kvstore.reference.verify import MAX_PROBLEMS, Problem, Verification, verify_state
-from fsstore.kvstore.store import KvStore
+from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.table.value import Located
+from fsstore.kvstore.reference.target.targets import Targets, check_prefixes, open_with_spec
+from fsstore.kvstore.reference.tools.report import Report, Touched
+from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, combine, scan_files
+from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, Verification, verify_state
+from fsstore.kvstore.root.live import is_live_set
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
 
 __all__ = [
     "Located",
@@ -64,9 +64,9 @@ __all__ = [
 
 async def _base(url: Any) -> KvPrefix:
     """Return the store and path of a document."""
-    from fsstore.context import Context
-    from fsstore.kvstore.opened import open_kv
-    from fsstore.kvstore.spec_parse import place_spec
+    from fsstore.context.context import Context
+    from fsstore.kvstore.spec.opening import open_kv
+    from fsstore.kvstore.spec.parse import place_spec
 
     return (await open_kv(place_spec(url), Context())).prefix
 
@@ -103,7 +103,7 @@ def open(  # noqa: A001  # the door is a module: references.open
     b'inline'
     """
     reading = Reading(target, templates, create=create, creates="`create=True` begins one")
-    opened: References = _runtime.call(_open(source, reading))
+    opened: References = execution.call(_open(source, reading))
     return opened
 
 
@@ -120,11 +120,11 @@ def store(
     Relative URLs start from where the set lies, those of a mapping from the working directory.  Writes change this
     store only.  That of a mapping is pickled with the references it has by then, without credentials in `targets`.
     """
-    from fsstore.kvstore.opened import OpenKv
-    from fsstore.kvstore.spec import KvSpec
-    from fsstore.kvstore.spec_parse import kv_kind
+    from fsstore.kvstore.spec.kv_spec import KvSpec
+    from fsstore.kvstore.spec.opening import OpenKv
+    from fsstore.kvstore.spec.parse import kv_kind
 
-    refs = _runtime.call(_open(source, Reading(target)))
+    refs = execution.call(_open(source, Reading(target)))
     granted = {**live_targets(source), **targets_of(targets or {})}
     members = {"targets": granted, "rewrite": rewrite, "allow": allow}
     driver = driver_in_memory(refs.state, members, refs.place)
@@ -164,7 +164,7 @@ def scan(
     documents = [document for url in listed for document in scanned.documents.get(url, [])]
     arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
     state = State(combine(documents, arguments))
-    return References(state, f"scan of {len(listed)} files", place=_runtime.call(_base(f"{Path.cwd()}/")))
+    return References(state, f"scan of {len(listed)} files", place=execution.call(_base(f"{Path.cwd()}/")))
 
 
 def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification:
@@ -177,10 +177,10 @@ def verify(source: Any, *, decode: bool = False, **members: Any) -> Verification
     True
     """
     reading = Reading(members.pop("target", None), members.pop("templates", None))
-    refs = _runtime.call(_open(source, reading))
+    refs = execution.call(_open(source, reading))
     if not members.get("targets"):
         members["targets"] = live_targets(source)
-    found = _runtime.call(_verify(refs, members))
+    found = execution.call(_verify(refs, members))
     if not decode:
         return found
     damaged = tuple(islice(_undecodable(refs, members), MAX_PROBLEMS))
@@ -196,7 +196,7 @@ async def _verify(refs: References, members: Mapping[str, Any]) -> Verification:
 
 def _undecodable(refs: References, members: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the arrays that cannot be opened, and the chunks that cannot be read and decoded."""
-    from fsstore.opening import open as open_array
+    from fsstore.arrays.opening import open as open_array
 
     kvstore, grids = store(refs, **members).spec(), refs.arrays
     for path, options in _array_options(refs):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fsstore._json import Fields, Json, Parser
+from fsstore.values.json_value import Fields, Json, Parser
 
 __all__ = ["Member", "Members", "Options", "read_options"]
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore._json import Json
+from fsstore.values.json_value import Json
 
 __all__ = ["BoundCodec", "Buffer", "ByteSpec", "ChunkSpec", "Codec", "CodecFactory", "Kind"]
 

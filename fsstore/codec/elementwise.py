@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.bound_chain import Array
-from fsstore.codec.flat import as_array
+from fsstore.codec.chain.bound_chain import Array
+from fsstore.codec.numcodecs.flat import as_array
 from fsstore.codec.scratch import passing
 
 __all__ = ["BLOCKS_BYTES", "in_blocks", "is_elementwise"]

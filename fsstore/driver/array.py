@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from fsstore import future as futures
-from fsstore._json import Fields
-from fsstore.chunk.allocation import broadcast, new_array
-from fsstore.context import ContextResource
-from fsstore.domain_merge import merge_domains
+from fsstore.chunk.plan.allocation import broadcast, new_array
+from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Statistics
 from fsstore.driver.plain_kind import PlainKind
-from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import StoreError
-from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.layout_value import GRIDS, LayoutValue
-from fsstore.schema import Schema
-from fsstore.schema_fill import elements_json, elements_of
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.fill import elements_json, elements_of
+from fsstore.schema.layout_value import GRIDS, LayoutValue
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype, dtype_of
+from fsstore.values.json_value import Fields
 
 __all__ = ["KIND", "InMemoryDriver"]
 
@@ -165,7 +165,7 @@ class InMemoryDriver(ArrayDriver):
 
     def schema(self) -> Schema:
         """Return shape, type and the order in memory."""
-        from fsstore.layout import ChunkLayout
+        from fsstore.schema.chunk_layout import ChunkLayout
 
         order = tuple(np.argsort([-stride for stride in self._array.strides], kind="stable").tolist())
         layout = ChunkLayout(inner_order=order, grid_origin=(0,) * self._array.ndim)
@@ -174,8 +174,8 @@ class InMemoryDriver(ArrayDriver):
         )
 
     def _index(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[Any]]:
-        from fsstore.chunk.plan import Constant, Indexed
-        from fsstore.chunk.request import plan_maps
+        from fsstore.chunk.plan.planner import Constant, Indexed
+        from fsstore.chunk.plan.request import plan_maps
 
         located = compose(transform, identity(self.domain()))
         shape = located.domain.shape

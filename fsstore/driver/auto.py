@@ -12,21 +12,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsstore import _runtime, registry
-from fsstore._json import Fields, loads, quote
-from fsstore.context import Context, parse_resource
-from fsstore.context_resources import KINDS
-from fsstore.detection import Detection
+from fsstore.context.context import Context, parse_resource
+from fsstore.context.resource_kinds import KINDS
+from fsstore.discover.hierarchy import arrays_below
+from fsstore.discover.probe import Found, find, looked_for
 from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role, usual_resources
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
-from fsstore.kvstore.contract import now
-from fsstore.kvstore.hierarchy import arrays_below
-from fsstore.kvstore.opened import KEEP_TO_THEIR_BASE, OpenKv, open_adapter
-from fsstore.kvstore.probe import Found, find, looked_for
-from fsstore.kvstore.transactional import TransactionalDriver
-from fsstore.recheck import MEMBERS as RECHECK
-from fsstore.recheck import recheck
+from fsstore.kvstore.contract.driver import now
+from fsstore.kvstore.spec.opening import KEEP_TO_THEIR_BASE, OpenKv, open_adapter
+from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.runtime import execution
+from fsstore.schema.staleness import MEMBERS as RECHECK
+from fsstore.schema.staleness import recheck
+from fsstore.values import registry
+from fsstore.values.detection import Detection
+from fsstore.values.json_value import Fields, loads, quote
 
 __all__ = ["KIND", "enter", "enter_group"]
 
@@ -109,8 +110,8 @@ async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -
         found = await find(kvstore, began)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
-        if found.detection.name not in KEEP_TO_THEIR_BASE and _runtime.must_not_wait():
-            raise _runtime.MayWait
+        if found.detection.name not in KEEP_TO_THEIR_BASE and execution.must_not_wait():
+            raise execution.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:
             raise UnimplementedError(

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from fsstore import _runtime
-from fsstore import future as futures
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.convert import Conversion, conversion
 from fsstore.driver.plain_kind import PlainKind
-from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.schema import Schema
-from fsstore.url import decode_path
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype, dtype_of
+from fsstore.values.url import decode_path
 
 __all__ = ["KIND", "CastDriver"]
 
@@ -126,9 +126,9 @@ class CastDriver(ArrayDriver):
             return futures.ready(convert(future.result()))
 
         async def run() -> Array:
-            return await _runtime.offload(convert, await future, kind="compute")
+            return await execution.offload(convert, await future, kind="compute")
 
-        return _runtime.start(run())
+        return execution.start(run())
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to convert and write."""

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore._json import Fields, Json, boolean, one_of
-from fsstore.chunk.write import finish
+from fsstore.chunk.write.request import finish
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.contract import OpenArray, Opening, Role
@@ -31,14 +30,15 @@ from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, begin_creating
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.opened import as_directory
-from fsstore.open_mode import OpenMode
-from fsstore.recheck import MEMBERS as RECHECK
-from fsstore.recheck import differs, recheck
-from fsstore.schema import Schema
-from fsstore.url import decode_path, encode_path, reject_query
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, begin_creating
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.spec.opening import as_directory
+from fsstore.schema.open_mode import OpenMode
+from fsstore.schema.schema import Schema
+from fsstore.schema.staleness import MEMBERS as RECHECK
+from fsstore.schema.staleness import differs, recheck
+from fsstore.values.json_value import Fields, Json, boolean, one_of
+from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = ["N5_KIND", "ZARR2", "ZARR3", "ChunkedKind"]
 

@@ -6,24 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fsstore import _runtime
-from fsstore import future as futures
-from fsstore.chunk.allocation import broadcast, new_array
-from fsstore.chunk.boxes import BoxView, is_box
-from fsstore.chunk.cache import ChunkCache
-from fsstore.chunk.chunks import Chunks
-from fsstore.chunk.encode import WriteRequest
-from fsstore.chunk.joint import ReadQueue
-from fsstore.chunk.joint_write import settle
-from fsstore.chunk.plan import plan
-from fsstore.chunk.read import ReadRequest
-from fsstore.chunk.read import read as read_chunks
-from fsstore.chunk.request import located
-from fsstore.chunk.write import finish
-from fsstore.chunk.write import write as write_chunks
-from fsstore.chunk.write_order import after, before, in_turn, touched
-from fsstore.codec_spec import CodecSpec
-from fsstore.context import ContextResource
+from fsstore.chunk.plan.allocation import broadcast, new_array
+from fsstore.chunk.plan.box_columns import BoxView, is_box
+from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.planner import plan
+from fsstore.chunk.plan.request import located
+from fsstore.chunk.read.cache import ChunkCache
+from fsstore.chunk.read.read_queue import ReadQueue
+from fsstore.chunk.read.reader import ReadRequest
+from fsstore.chunk.read.reader import read as read_chunks
+from fsstore.chunk.write.encode import WriteRequest
+from fsstore.chunk.write.order import after, before, in_turn, touched
+from fsstore.chunk.write.request import finish
+from fsstore.chunk.write.request import write as write_chunks
+from fsstore.chunk.write.small_writes import settle
+from fsstore.context.context import ContextResource
 from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.contract import Array, ArrayDriver, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry
@@ -31,13 +28,16 @@ from fsstore.driver.resize import Resize
 from fsstore.driver.stored import stored_share
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
-from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.kvstore.opened import OpenKv
-from fsstore.open_mode import OpenMode
-from fsstore.schema import Schema
+from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.schema.codec_spec import CodecSpec
+from fsstore.schema.open_mode import OpenMode
+from fsstore.schema.schema import Schema
 
 if TYPE_CHECKING:
     from fsstore.driver.chunked import ChunkedKind
@@ -152,7 +152,7 @@ class ChunkedDriver(ArrayDriver):
     def _after_recheck(self, begin: Callable[[], Future[T]], *, writes: bool = False) -> Future[T]:
         """Begin an operation once the metadata are known to be fresh enough."""
         waits = self.entry.store.driver.features.waits
-        checked = _runtime.start(self._recheck(), waits=waits)
+        checked = execution.start(self._recheck(), waits=waits)
         if waits:
             return in_turn(self.entry.store, checked, begin, writes=writes)
         error = futures.error_of(checked)

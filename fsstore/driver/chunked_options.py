@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsstore._json import Json
-from fsstore.cache_pool import CachePool
-from fsstore.context import ContextResource
-from fsstore.recheck import differs, fresh_after
+from fsstore.context.context import ContextResource
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.schema.staleness import differs, fresh_after
+from fsstore.values.json_value import Json
 
 __all__ = ["ChunkedOptions"]
 

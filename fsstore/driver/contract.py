@@ -12,18 +12,18 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore._json import Fields, Json
-from fsstore.context import Context, ContextResource, bind_resource
-from fsstore.dtypes import dtype
+from fsstore.context.context import Context, ContextResource, bind_resource
 from fsstore.errors import UnimplementedError
-from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract import ReadResult
-from fsstore.kvstore.opened import OpenKv
-from fsstore.open_mode import OpenMode
-from fsstore.schema import Schema
+from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.runtime.future import Future
+from fsstore.schema.open_mode import OpenMode
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype
+from fsstore.values.json_value import Fields, Json
 
 __all__ = [
     "Array",

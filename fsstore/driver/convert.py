@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 
 from fsstore.driver.contract import Array
-from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
-from fsstore.schema_fill import element_parser
+from fsstore.schema.fill import element_parser
+from fsstore.values.dtypes import dtype
 
 __all__ = ["Conversion", "conversion", "is_lossless"]
 

@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from fsstore import _runtime
-from fsstore import future as futures
-from fsstore._json import Fields, array_of, integer, one_of
-from fsstore.chunk.allocation import new_array
-from fsstore.chunk.flow import flow
-from fsstore.domain_merge import merge_domains
+from fsstore.chunk.plan.allocation import new_array
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.downsample_grid import covering, groups_of, members_of, reduced_domain, strided
 from fsstore.driver.layer_parts import coordinates, within
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.driver.reduce_blocks import METHODS, check_method, reduce_blocks
 from fsstore.errors import StoreError
-from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.schema import Schema
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.bounded_tasks import flow
+from fsstore.runtime.future import Future
+from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.schema import Schema
+from fsstore.values.json_value import Fields, array_of, integer, one_of
 
 __all__ = ["KIND", "DownsampleDriver"]
 
@@ -173,7 +173,7 @@ class DownsampleDriver(ArrayDriver):
             await flow(lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2)
             return out
 
-        return _runtime.start(run())
+        return execution.start(run())
 
     def _pieces(self, where: Sequence[Array], box: tuple[slice, ...]) -> Iterator[tuple[slice, ...]]:
         """Yield boxes of the result whose elements below are few enough to be held at once."""
@@ -205,7 +205,7 @@ class DownsampleDriver(ArrayDriver):
             picks.append(pick.reshape(within(place, box).shape))
         view = IndexTransform(domain=IndexDomain(shape=sizes), output=maps)
         values = await driver.read(compose(view, below))
-        reduced = await _runtime.offload(reduce_blocks, values, groups, self._method, kind="compute")
+        reduced = await execution.offload(reduce_blocks, values, groups, self._method, kind="compute")
         out[box] = reduced[tuple(picks)] if picks else reduced
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:

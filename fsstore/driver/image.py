@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fsstore import _runtime
-from fsstore._json import Fields, Json, boolean, integer
-from fsstore.context import ContextResource
+from fsstore.context.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.contract import Array, OpenArray, Opening, Role
 from fsstore.driver.image_size import image_size, tiff_pages
 from fsstore.driver.plain_kind import PlainKind
-from fsstore.dtypes import dtype_of
 from fsstore.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -31,9 +28,12 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.kvstore.opened import OpenKv
-from fsstore.recheck import recheck
-from fsstore.schema import Schema
+from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.runtime import execution
+from fsstore.schema.schema import Schema
+from fsstore.schema.staleness import recheck
+from fsstore.values.dtypes import dtype_of
+from fsstore.values.json_value import Fields, Json, boolean, integer
 
 __all__ = ["AVIF", "BMP", "JPEG", "PNG", "TIFF", "WEBP", "ImageDriver"]
 
@@ -96,7 +96,7 @@ class ImageKind(PlainKind):
             raise NotFoundError(where)
         try:
             page = opening.members.get("page")
-            pixels = await _runtime.offload(_decode, self, bytes(answer.value), page, kind="compute")
+            pixels = await execution.offload(_decode, self, bytes(answer.value), page, kind="compute")
         except StoreError as error:
             raise error.within(where) from error
         self.constrain(opening.members, opening.schema)

@@ -6,8 +6,8 @@ import copy
 import re
 from typing import Any
 
-from fsstore._json import quote, show
 from fsstore.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, StoreError
+from fsstore.values.json_value import quote, show
 
 __all__ = ["check_pointer", "find", "replace"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.constraint import braced
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, IndexTransform
+from fsstore.schema.constraint import braced
 
 __all__ = ["LayerParts", "at_corner", "coordinates", "cuts", "within"]
 

@@ -12,9 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsstore._json import dumps, quote
-from fsstore.cache_pool import CachePool
-from fsstore.context import ContextResource
+from fsstore.context.context import ContextResource
 from fsstore.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -23,8 +21,10 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.format.contract import ChunkedArray, Format, decode_stored
-from fsstore.kvstore.contract import UNKNOWN, KvPrefix, Read, ReadResult
-from fsstore.kvstore.opened import OpenKv
+from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
+from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.values.json_value import dumps, quote
 
 __all__ = ["MetadataEntry", "place_of"]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore._json import Fields, Json
 from fsstore.driver.contract import Role
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.schema import Schema
+from fsstore.schema.schema import Schema
+from fsstore.values.json_value import Fields, Json
 
 __all__ = ["PlainKind"]
 

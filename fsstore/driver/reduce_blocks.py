@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
+from fsstore.values.dtypes import dtype
 
 __all__ = ["METHODS", "check_method", "reduce_blocks"]
 
@@ -161,7 +161,7 @@ def _mean_of_halves(values: Array, count: int) -> Array:
 
 def _sorted(values: Array) -> Array:
     if values.dtype.kind == "O":
-        from fsstore._json import dumps
+        from fsstore.values.json_value import dumps
 
         keys = np.frompyfunc(lambda item: item if isinstance(item, str | bytes) else dumps(item), 1, 1)(
             values

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fsstore import _runtime
-from fsstore.chunk.write import finish
+from fsstore.chunk.write.request import finish
 from fsstore.driver.contract import Bounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.driver.outside import delete_outside
 from fsstore.driver.resize_target import target_of
+from fsstore.driver.trim_chunks import delete_outside
 from fsstore.errors import AbortedError, FailedPreconditionError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexTransform
-from fsstore.kvstore.contract import UNKNOWN
+from fsstore.kvstore.contract.driver import UNKNOWN
+from fsstore.runtime import execution
 
 __all__ = ["Resize"]
 
@@ -61,7 +61,7 @@ class Resize:
                     await finish(self._entry.store)  # what was begun in the larger shape
                     await delete_outside(self._entry, old, new)
                 return new
-            await _runtime.pause(0.001 * attempt)
+            await execution.pause(0.001 * attempt)
         raise AbortedError(f"{self._entry.describe()} was changed by other writers at every attempt")
 
     async def _replace_document(self, new: ChunkedArray) -> tuple[bytes, float] | None:

@@ -10,25 +10,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fsstore import _runtime
-from fsstore import future as futures
-from fsstore.chunk.allocation import broadcast, new_array
-from fsstore.context import ContextResource
+from fsstore.chunk.plan.allocation import broadcast, new_array
+from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.layer_parts import LayerParts
 from fsstore.driver.plain_kind import PlainKind
-from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
-from fsstore.future import Future
 from fsstore.index import Dim, IndexDomain, IndexTransform, inf
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.layout_value import LayoutValue
-from fsstore.schema import Schema
-from fsstore.units import Unit, Units
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.schema.layout_value import LayoutValue
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype
+from fsstore.values.units import Unit, Units
 
 if TYPE_CHECKING:
-    from fsstore.store import TensorStore
+    from fsstore.arrays.store import TensorStore
 
 __all__ = ["KIND"]
 
@@ -183,8 +183,8 @@ class StackDriver(ArrayDriver):
         return out
 
     async def _opened(self, layer: int) -> TensorStore:
-        from fsstore.opening import open as open_store
-        from fsstore.store import TensorStore
+        from fsstore.arrays.opening import open as open_store
+        from fsstore.arrays.store import TensorStore
 
         found = self.layers[layer]
         if isinstance(found, TensorStore):
@@ -197,8 +197,8 @@ class StackDriver(ArrayDriver):
             raise error.within(f"While opening layer {layer}") from error
 
     def _waits(self) -> bool:
-        from fsstore.opening import may_wait
-        from fsstore.store import TensorStore
+        from fsstore.arrays.opening import may_wait
+        from fsstore.arrays.store import TensorStore
 
         return any(
             layer._waits() if isinstance(layer, TensorStore) else may_wait(layer) for layer in self.layers
@@ -218,10 +218,10 @@ class StackDriver(ArrayDriver):
                 store = await self._opened(layer)
                 out[box] = await store[view].read()
 
-            await _runtime.gather(one(*piece) for piece in pieces)
+            await execution.gather(one(*piece) for piece in pieces)
             return out
 
-        return _runtime.start(run())
+        return execution.start(run())
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write a view, each part to its layer; nothing is written where a part has none."""
@@ -237,9 +237,9 @@ class StackDriver(ArrayDriver):
                 store = await self._opened(layer)
                 await store[view].write(spread[box])
 
-            await _runtime.gather(one(*piece) for piece in pieces)
+            await execution.gather(one(*piece) for piece in pieces)
 
-        return _runtime.start(run())
+        return execution.start(run())
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view: the domain of a stack is fixed."""
@@ -247,7 +247,7 @@ class StackDriver(ArrayDriver):
 
     def with_transaction(self, transaction: Any) -> StackDriver:
         """Return the stack with its layers bound to a transaction."""
-        from fsstore.store import TensorStore
+        from fsstore.arrays.store import TensorStore
 
         layers = tuple(
             layer.with_transaction(transaction) if isinstance(layer, TensorStore) else layer

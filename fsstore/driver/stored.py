@@ -7,11 +7,11 @@ from itertools import islice
 from operator import contains
 from typing import Any
 
-from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.plan import Component, OutputMap, Plan, chunk_numbers, plan
-from fsstore.chunk.shard_entries import ShardEntries
-from fsstore.chunk.source import ByteRange, KvSource, Source
-from fsstore.kvstore.contract import KvPrefix
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.planner import Component, OutputMap, Plan, chunk_numbers, plan
+from fsstore.chunk.plan.shard_entries import ShardEntries
+from fsstore.chunk.plan.source import ByteRange, KvSource, Source
+from fsstore.kvstore.contract.driver import KvPrefix
 
 __all__ = ["stored_share"]
 

@@ -16,30 +16,49 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fsstore import _runtime
-from fsstore import future as futures
-from fsstore.chunk.allocation import broadcast, new_array
-from fsstore.chunk_shape import choose_one_grid
-from fsstore.context import Context, ContextResource
+from fsstore.chunk.plan.allocation import broadcast, new_array
+from fsstore.context.context import Context, ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.layer_parts import at_corner, coordinates, cuts, within
 from fsstore.driver.plain_kind import PlainKind
-from fsstore.dtypes import dtype
 from fsstore.errors import StoreError
-from fsstore.future import Future
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.layout import ChunkLayout
-from fsstore.schema import Schema
-from fsstore.virtual import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.chunk_shape import choose_one_grid
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype
 
-__all__ = ["opened_functions"]
+__all__ = ["VirtualChunkedReadParameters", "VirtualChunkedWriteParameters", "opened_functions"]
 
 _CONSTRAINTS = frozenset(("rank", "dtype", "domain", "shape", "chunk_layout", "dimension_units", "schema"))
 Function = Callable[[IndexDomain, Array, Any], Any]
 _Parts: TypeAlias = list[tuple[tuple[slice, ...], list[Array]]]
 """Parts of a request in one chunk: the box of the result, and the coordinates of its elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualChunkedReadParameters:
+    """What a read function is told besides domain and array."""
+
+    if_not_equal: bytes = b""
+    """The generation of a cached chunk; empty, as nothing is cached."""
+    staleness_bound: float = float("inf")
+    """How old cached data may be, in seconds since the epoch."""
+    batch: Any = None
+    """The batch of the request, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualChunkedWriteParameters:
+    """What a write function is told besides domain and array."""
+
+    if_equal: bytes = b""
+    """The generation the chunk must still have; empty for no condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +92,7 @@ class _Functions:
 
     async def call(self, function: Function, domain: IndexDomain, values: Array, told: Any) -> None:
         """Call a function on a worker thread and wait for what it returns."""
-        answer = await _runtime.offload(function, domain, values, told)
+        answer = await execution.offload(function, domain, values, told)
         if inspect.isawaitable(answer) and not isinstance(answer, Future):
             if self.loop is None:
                 if inspect.iscoroutine(answer):
@@ -186,10 +205,10 @@ class VirtualChunkedDriver(ArrayDriver):
 
         async def run() -> Array:
             chunks = self._by_chunk(located)
-            await _runtime.gather(one(numbers, parts) for numbers, parts in chunks.items())
+            await execution.gather(one(numbers, parts) for numbers, parts in chunks.items())
             return out
 
-        return _runtime.start(run())
+        return execution.start(run())
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write a view; chunks written in part are read before."""
@@ -220,9 +239,9 @@ class VirtualChunkedDriver(ArrayDriver):
 
         async def run() -> None:
             chunks = self._by_chunk(located)
-            await _runtime.gather(one(numbers, parts) for numbers, parts in chunks.items())
+            await execution.gather(one(numbers, parts) for numbers, parts in chunks.items())
 
-        return _runtime.start(run())
+        return execution.start(run())
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view: the domain is fixed."""

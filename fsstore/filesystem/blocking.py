@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.spec import AbstractFileSystem
 
-from fsstore import _runtime
+from fsstore.runtime import execution
 
 __all__ = ["BlockingFileSystem"]
 
@@ -38,7 +38,7 @@ def _reading(name: str) -> Callable[..., Any]:
     @wraps(blocking)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self._is_at_hand(blocking=True):
-            return _runtime.drive(getattr(self, f"_{name}")(*args, **kwargs))
+            return execution.drive(getattr(self, f"_{name}")(*args, **kwargs))
         return blocking(self, *args, **kwargs)
 
     return method

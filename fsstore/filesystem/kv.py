@@ -1,8 +1,8 @@
 """`KvFileSystem`: any key-value store as a plain fsspec filesystem.
 
 Paths are keys, directories are what keys have in common.  The store is opened on first use, because a filesystem may be
-made inside a running event loop; its operations run where stores run (`_runtime`), and are awaited on whichever loop
-fsspec uses, its own or the caller's.  Reads of many keys are one batch.
+made inside a running event loop; its operations run where stores run (`runtime.execution`), and are awaited on
+whichever loop fsspec uses, its own or the caller's.  Reads of many keys are one batch.
 
 What a store refuses (writing to an archive) raises fsstore's errors, which are also Python's: a missing key is a
 `FileNotFoundError`.
@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from fsspec.asyn import sync
 
-from fsstore import _runtime
 from fsstore.errors import NotFoundError, UnimplementedError
 from fsstore.filesystem.kv_read import KvReading, found_value
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN
-from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.runtime import execution
 
 __all__ = ["KvFileSystem"]
 
@@ -69,13 +69,13 @@ class KvFileSystem(KvReading):
             raise FileNotFoundError(path)
 
     async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **kwargs: Any) -> None:
-        value = await _runtime.start(_runtime.offload(_contents, lpath))
+        value = await execution.start(execution.offload(_contents, lpath))
         if value is not None:
             await self._pipe_file(rpath, value, mode=mode)
 
     async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
         value = None if await self._isdir(rpath) else await self._cat_file(rpath)
-        await _runtime.start(_runtime.offload(_keep, lpath, value))
+        await execution.start(execution.offload(_keep, lpath, value))
 
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         if not await self._isdir(path1):

@@ -1,7 +1,7 @@
 """The place of a filesystem: its store, opened on first use, and where its operations run.
 
 A filesystem may be made inside a running event loop, so making one opens nothing.  Operations run where stores run
-(`_runtime`), and are awaited on whichever loop fsspec uses, its own or the caller's.
+(`runtime.execution`), and are awaited on whichever loop fsspec uses, its own or the caller's.
 
 A store that never waits needs no other loop: its operations run at once, as long as they take less time than handing
 them to a thread does.  When all of the last few took longer (large values, a slow disk), the next go to threads, where
@@ -17,13 +17,13 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from fsstore import _runtime
-from fsstore.context import Context
+from fsstore.context.context import Context
 from fsstore.errors import StoreError
 from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.place import Live, Target, is_told_by_text, open_target
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.opened import OpenKv
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.runtime import execution
 
 __all__ = ["KvPlace", "Place"]
 
@@ -138,9 +138,9 @@ class KvPlace(BlockingFileSystem):
     async def _run(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation where stores run, and wait for it on this event loop."""
         if not self._is_at_hand():
-            return await _runtime.start(operation)
+            return await execution.start(operation)
         slow = bool(self._recent) and min(self._recent) > _HOP_S
-        return await _runtime.offload(self._drive, operation) if slow else self._drive(operation)
+        return await execution.offload(self._drive, operation) if slow else self._drive(operation)
 
     def _is_at_hand(self, *, blocking: bool = False) -> bool:
         """Return whether the store is open, or could be opened here, and never waits."""
@@ -156,23 +156,23 @@ class KvPlace(BlockingFileSystem):
         if self._may_open_here:
             self._may_open_here = False
             with suppress(Exception):
-                self._ready = _runtime.drive(self._make())
+                self._ready = execution.drive(self._make())
                 return
         if blocking:
             with suppress(Exception):
-                _runtime.call(self.open_place(""))
+                execution.call(self.open_place(""))
 
     def _drive(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation of a store that never waits, and note how long that took."""
         begin = time.perf_counter()
         try:
-            return _runtime.drive(operation)
+            return execution.drive(operation)
         finally:
             self._recent.append(time.perf_counter() - begin)
 
     @property
     def kvstore(self) -> Any:
         """The store behind, as a `KvStore`."""
-        from fsstore.kvstore.store import KvStore
+        from fsstore.kvstore.store.kv_store import KvStore
 
-        return KvStore.of(_runtime.call(self.open_place("")))
+        return KvStore.of(execution.call(self.open_place("")))

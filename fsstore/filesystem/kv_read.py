@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fsstore import _runtime
 from fsstore.errors import OutOfRangeError
 from fsstore.filesystem.kv_place import KvPlace, Place
 from fsstore.filesystem.listing import Listing, children
 from fsstore.filesystem.together import Together
-from fsstore.kvstore.contract import Read, ReadResult
+from fsstore.kvstore.contract.driver import Read, ReadResult
+from fsstore.runtime import execution
 
 __all__ = ["KvReading", "found_value"]
 
@@ -113,7 +113,7 @@ class KvReading(KvPlace):
     async def _one_by_one(
         self, paths: list[str], starts: list[int | None], ends: list[int | None]
     ) -> list[bytes | Exception]:
-        return await _runtime.gather(
+        return await execution.gather(
             self._attempt(path, start, end) for path, start, end in zip(paths, starts, ends, strict=True)
         )
 

@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Any
 
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.kvstore.contract import Entry, KvPrefix
-from fsstore.kvstore.key_range import KeyRange, key_bytes, prefix_end
+from fsstore.kvstore.contract.driver import Entry, KvPrefix
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
 
 __all__ = ["Listing", "children"]
 

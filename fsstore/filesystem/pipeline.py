@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from fsstore.errors import StoreError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.kv_place import Place
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.opened import OpenKv, open_kv
-from fsstore.kvstore.spec_parse import kv_spec
-from fsstore.kvstore.view import open_view
-from fsstore.url import decode_path, split_pipeline
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.values.url import decode_path, split_pipeline
+from fsstore.view.driver import open_view
 
 __all__ = ["PipelineFileSystem"]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
-from fsstore import _runtime
-from fsstore.context import Context
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.opened import OpenKv, open_kv
-from fsstore.kvstore.spec import KvSpec
-from fsstore.kvstore.spec_parse import kv_kind, path_spec, place_spec
-from fsstore.kvstore.store import KvStore
+from fsstore.context.context import Context
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.spec.kv_spec import KvSpec
+from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.parse import kv_kind, path_spec, place_spec
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
 
 __all__ = ["Live", "Target", "is_told_by_text", "live_kv", "open_target"]
 
@@ -94,14 +94,14 @@ async def open_target(target: Target, context: Context) -> OpenKv:
 
 async def _of_filesystem(path: str, protocol: str | None, options: Mapping[str, Any]) -> OpenKv:
     """Open a path of an fsspec filesystem; making that may block, so it happens on a pool thread."""
-    filesystem, inner = await _runtime.offload(_filesystem, path, protocol, dict(options))
+    filesystem, inner = await execution.offload(_filesystem, path, protocol, dict(options))
     opened = getattr(filesystem, "open_place", None)
     if opened is not None:
         found: OpenKv = await opened(inner)
         return found
-    from fsstore.kvstore.live import filesystem_prefix
+    from fsstore.kvstore.root.live import filesystem_prefix
 
-    return live_kv(await _runtime.offload(filesystem_prefix, filesystem, inner))
+    return live_kv(await execution.offload(filesystem_prefix, filesystem, inner))
 
 
 def _filesystem(path: str, protocol: str | None, options: dict[str, Any]) -> tuple[Any, str]:

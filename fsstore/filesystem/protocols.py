@@ -9,9 +9,9 @@ from fsstore.driver.auto import enter
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import open_target
-from fsstore.kvstore.opened import OpenKv, open_adapter
-from fsstore.kvstore.spec_parse import kv_kind
-from fsstore.kvstore.view import open_view
+from fsstore.kvstore.spec.opening import OpenKv, open_adapter
+from fsstore.kvstore.spec.parse import kv_kind
+from fsstore.view.driver import open_view
 
 __all__ = ["AutoFileSystem", "OcdbtFileSystem", "Zarr2FileSystem", "Zarr3FileSystem", "ZarrFileSystem"]
 

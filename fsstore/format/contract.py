@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from fsstore._json import Json, Parser
-from fsstore.chunk.model import ChunkModel
-from fsstore.dtypes import dtype
+from fsstore.chunk.plan.model import ChunkModel
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
-from fsstore.layout import ChunkLayout
-from fsstore.schema import Schema
-from fsstore.units import Unit
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype
+from fsstore.values.json_value import Json, Parser
+from fsstore.values.units import Unit
 
 __all__ = ["ChunkedArray", "Format", "decode_stored"]
 

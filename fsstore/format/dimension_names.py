@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsstore._json import loads
 from fsstore.errors import DataLossError
+from fsstore.values.json_value import loads
 
 __all__ = ["ARRAY_DIMENSIONS", "labels_of", "labels_of_attributes"]
 

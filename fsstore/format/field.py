@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fsstore._json import quote, show
-from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.values.dtypes import dtype, dtype_of
+from fsstore.values.json_value import quote, show
 
 __all__ = ["FIELD", "OCTETS", "Field", "is_chosen", "require_type", "select_field"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore._json import Json, array_of, boolean, expected, integer, show, string
 from fsstore.errors import JsonError
+from fsstore.values.json_value import Json, array_of, boolean, expected, integer, show, string
 
 __all__ = ["fill_from_v2", "fill_from_v3", "fill_to_v2", "fill_to_v3"]
 

@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore._json import Fields, Json, Parser, array_of, dumps, integer, loads, number, string
-from fsstore.chunk.grid import RegularAxis
-from fsstore.chunk.keys import KeyEncoding
-from fsstore.chunk.model import ChunkModel
-from fsstore.codec.n5_block import bind_block, parse_compression
-from fsstore.dtypes import dtype_of
+from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.codec.numcodecs.n5_block import bind_block, parse_compression
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.n5_match import (
@@ -32,7 +30,9 @@ from fsstore.format.n5_match import (
 )
 from fsstore.index import IndexDomain
 from fsstore.index.interval import MAX_FINITE
-from fsstore.schema import Schema
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype_of
+from fsstore.values.json_value import Fields, Json, Parser, array_of, dumps, integer, loads, number, string
 
 __all__ = ["N5"]
 

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsstore._json import Json, dumps
-from fsstore.chunk_shape import choose_one_grid
-from fsstore.codec.n5_block import default_compression, merge_specs
-from fsstore.codec_spec import CodecSpec
-from fsstore.constraint import braced
+from fsstore.codec.numcodecs.n5_block import default_compression, merge_specs
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.schema_check import (
@@ -21,9 +17,13 @@ from fsstore.format.schema_check import (
     refuse_codec_chunk,
 )
 from fsstore.index import IndexDomain
-from fsstore.layout import ChunkLayout
-from fsstore.schema import Schema, schema_of
-from fsstore.units import Unit, Units, merge_units, show_units
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.chunk_shape import choose_one_grid
+from fsstore.schema.codec_spec import CodecSpec
+from fsstore.schema.constraint import braced
+from fsstore.schema.schema import Schema, schema_of
+from fsstore.values.json_value import Json, dumps
+from fsstore.values.units import Unit, Units, merge_units, show_units
 
 __all__ = [
     "DATA_TYPES",

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fsstore._json import Json, quote, show
-from fsstore.constraint import braced
-from fsstore.domain_merge import merge_domains
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain
-from fsstore.layout_value import LayoutValue
-from fsstore.schema import Schema
-from fsstore.units import merge_units
+from fsstore.schema.constraint import braced
+from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.layout_value import LayoutValue
+from fsstore.schema.schema import Schema
+from fsstore.values.json_value import Json, quote, show
+from fsstore.values.units import merge_units
 
 __all__ = [
     "SchemaWords",

@@ -6,7 +6,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fsstore._json import (
+from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.fill import missing_element
+from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
+from fsstore.codec.zarr3.transpose import permutation
+from fsstore.errors import DataLossError, FailedPreconditionError, JsonError
+from fsstore.format.contract import ChunkedArray
+from fsstore.format.dimension_names import labels_of_attributes
+from fsstore.format.fill_value import fill_from_v2, fill_to_v2
+from fsstore.format.zarr2_create import create_metadata
+from fsstore.format.zarr2_dtype import checked_dtype, parse_dtype, shown_field
+from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
+from fsstore.index.interval import MAX_FINITE
+from fsstore.schema.schema import Schema
+from fsstore.values.detection import Detection
+from fsstore.values.json_value import (
     Fields,
     Json,
     Parser,
@@ -18,23 +35,6 @@ from fsstore._json import (
     one_of,
     string,
 )
-from fsstore.chunk.grid import RegularAxis
-from fsstore.chunk.keys import KeyEncoding
-from fsstore.chunk.model import ChunkModel
-from fsstore.codec.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
-from fsstore.codec.contract import ChunkSpec
-from fsstore.codec.fill import missing_element
-from fsstore.codec.transpose import permutation
-from fsstore.detection import Detection
-from fsstore.errors import DataLossError, FailedPreconditionError, JsonError
-from fsstore.format.contract import ChunkedArray
-from fsstore.format.dimension_names import labels_of_attributes
-from fsstore.format.fill_value import fill_from_v2, fill_to_v2
-from fsstore.format.zarr2_create import create_metadata
-from fsstore.format.zarr2_dtype import checked_dtype, parse_dtype, shown_field
-from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
-from fsstore.index.interval import MAX_FINITE
-from fsstore.schema import Schema
 
 __all__ = ["DETECT", "Zarr2"]
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from fsstore._json import Json, dumps
-from fsstore.chunk_shape import choose_one_grid
-from fsstore.codec.compressor_v2 import DEFAULT_COMPRESSOR, merge_specs
-from fsstore.codec.transpose import permutation
-from fsstore.constraint import braced
+from fsstore.codec.numcodecs.compressor_v2 import DEFAULT_COMPRESSOR, merge_specs
+from fsstore.codec.zarr3.transpose import permutation
 from fsstore.errors import StoreError
 from fsstore.format.field import require_type
 from fsstore.format.fill_value import fill_to_v2
 from fsstore.format.schema_check import new_shape, plain_fill, refuse_codec_chunk
 from fsstore.format.zarr2_dtype import dtype_json, parse_dtype, shown_field, stored_dtype
 from fsstore.format.zarr2_match import constrain_schema, constrained_layout
-from fsstore.schema import Schema
+from fsstore.schema.chunk_shape import choose_one_grid
+from fsstore.schema.constraint import braced
+from fsstore.schema.schema import Schema
+from fsstore.values.json_value import Json, dumps
 
 __all__ = ["create_metadata"]
 

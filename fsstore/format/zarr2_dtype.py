@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fsstore._json import Json, array_of, expected, integer, quote, show
-from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, StoreError
 from fsstore.format.field import Field, is_chosen, select_field
+from fsstore.values.dtypes import dtype, dtype_of
+from fsstore.values.json_value import Json, array_of, expected, integer, quote, show
 
 __all__ = ["checked_dtype", "dtype_json", "parse_dtype", "shown_field", "stored_dtype"]
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsstore._json import dumps
-from fsstore.codec.compressor_v2 import merge_specs
-from fsstore.codec.transpose import permutation
-from fsstore.codec_spec import CodecSpec
+from fsstore.codec.numcodecs.compressor_v2 import merge_specs
+from fsstore.codec.zarr3.transpose import permutation
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.fill_value import fill_from_v2
 from fsstore.format.schema_check import SchemaWords, check_schema, expect_member
 from fsstore.format.zarr2_dtype import parse_dtype, shown_field
 from fsstore.index import IndexDomain
-from fsstore.layout import ChunkLayout
-from fsstore.schema import Schema
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.codec_spec import CodecSpec
+from fsstore.schema.schema import Schema
+from fsstore.values.json_value import dumps
 
 __all__ = ["check_constraints", "constrain_schema", "constrained_layout", "implied_schema"]
 

@@ -10,17 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore._json import Json, Parser, boolean, dumps, string
-from fsstore.chunk.grid import Axis, RegularAxis, VariableAxis
-from fsstore.chunk.keys import KeyEncoding
-from fsstore.chunk.model import ChunkModel
-from fsstore.codec.bound_chain import BoundChain
-from fsstore.codec.chain import CodecChain
-from fsstore.codec.chain_resolve import wished_order, wished_read_shape
-from fsstore.codec.chain_spec import ChainSpec
+from fsstore.chunk.plan.grid import Axis, RegularAxis, VariableAxis
+from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain.chain_spec import ChainSpec
+from fsstore.codec.chain.resolve import wished_order, wished_read_shape
 from fsstore.codec.contract import ChunkSpec
-from fsstore.codec.endian import stored_dtype
-from fsstore.detection import Detection
+from fsstore.codec.zarr3.endian import stored_dtype
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.dimension_names import labels_of
@@ -31,7 +29,9 @@ from fsstore.format.zarr3_document import load_document, parse_document, stored_
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field
 from fsstore.format.zarr3_match import check_constraints, constrain_schema, implied_schema
 from fsstore.index.interval import MAX_FINITE
-from fsstore.schema import Schema
+from fsstore.schema.schema import Schema
+from fsstore.values.detection import Detection
+from fsstore.values.json_value import Json, Parser, boolean, dumps, string
 
 __all__ = ["DETECT", "Zarr3"]
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fsstore._json import Json, dumps
-from fsstore.chunk_shape import choose_read_write_grids
-from fsstore.codec.chain import CodecChain
-from fsstore.codec.chain_resolve import resolve, wished_read_shape
-from fsstore.codec.chain_spec import ChainSpec, CodecOptions
+from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain.chain_spec import ChainSpec, CodecOptions
+from fsstore.codec.chain.resolve import resolve, wished_read_shape
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
 from fsstore.format.field import is_chosen, require_type
@@ -20,9 +18,11 @@ from fsstore.format.fill_value import fill_from_v3, fill_to_v3
 from fsstore.format.schema_check import new_shape, plain_fill, refuse_codec_chunk
 from fsstore.format.zarr3_dtype import DataType, parse_data_type, stored_type
 from fsstore.format.zarr3_match import constrain_schema, trailing_of, with_units
-from fsstore.layout import ChunkLayout
-from fsstore.layout_value import LayoutValue
-from fsstore.schema import Schema
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.chunk_shape import choose_read_write_grids
+from fsstore.schema.layout_value import LayoutValue
+from fsstore.schema.schema import Schema
+from fsstore.values.json_value import Json, dumps
 
 __all__ = ["create_metadata"]
 

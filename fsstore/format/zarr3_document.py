@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fsstore._json import (
+from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain.chain_spec import ChainSpec
+from fsstore.errors import DataLossError, JsonError, StoreError
+from fsstore.format.fill_value import fill_from_v3, fill_to_v3
+from fsstore.format.zarr3_dtype import parse_data_type
+from fsstore.index.interval import MAX_FINITE
+from fsstore.values.json_value import (
     Fields,
     Json,
     Parser,
@@ -19,13 +25,7 @@ from fsstore._json import (
     quote,
     string,
 )
-from fsstore.codec.chain import CodecChain
-from fsstore.codec.chain_spec import ChainSpec
-from fsstore.errors import DataLossError, JsonError, StoreError
-from fsstore.format.fill_value import fill_from_v3, fill_to_v3
-from fsstore.format.zarr3_dtype import parse_data_type
-from fsstore.index.interval import MAX_FINITE
-from fsstore.units import Unit
+from fsstore.values.units import Unit
 
 __all__ = ["load_document", "parse_document", "stored_units"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from fsstore._json import Fields, Json, Parser, array_of, expected, integer, obj, one_of, string
-from fsstore.dtypes import dtype, dtype_of
 from fsstore.errors import JsonError, StoreError
 from fsstore.format.field import Field, is_chosen, select_field
+from fsstore.values.dtypes import dtype, dtype_of
+from fsstore.values.json_value import Fields, Json, Parser, array_of, expected, integer, obj, one_of, string
 
 __all__ = ["DataType", "parse_data_type", "shown_field", "stored_type"]
 

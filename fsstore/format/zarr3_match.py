@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from fsstore._json import Json, dumps
-from fsstore.codec.chain_resolve import wished_order, wished_read_shape
-from fsstore.codec.chain_spec import ChainSpec
-from fsstore.codec_spec import CodecSpec
+from fsstore.codec.chain.chain_spec import ChainSpec
+from fsstore.codec.chain.resolve import wished_order, wished_read_shape
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.dimension_names import labels_of
@@ -18,8 +16,10 @@ from fsstore.format.fill_value import fill_from_v3
 from fsstore.format.schema_check import SchemaWords, check_schema, expect_attributes, expect_member
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field
 from fsstore.index import IndexDomain
-from fsstore.layout import ChunkLayout
-from fsstore.schema import Schema
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.codec_spec import CodecSpec
+from fsstore.schema.schema import Schema
+from fsstore.values.json_value import Json, dumps
 
 __all__ = ["check_constraints", "constrain_schema", "implied_schema", "trailing_of", "with_units"]
 

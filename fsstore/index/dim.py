@@ -9,10 +9,10 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
-from fsstore._json import quote
 from fsstore.errors import StoreError
 from fsstore.index import interval as iv
 from fsstore.index.interval import INF, Bounds
+from fsstore.values.json_value import quote
 
 __all__ = ["Dim", "dim_text"]
 

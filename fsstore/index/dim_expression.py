@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from fsstore._pretty import literal
 from fsstore.errors import InvalidIndexError, StoreError
 from fsstore.index import operation
 from fsstore.index.advanced import index_advanced
 from fsstore.index.selection import DimSpecs, resolve
 from fsstore.index.term import NumpyIndex, parse_index
+from fsstore.values.printing import literal
 
 if TYPE_CHECKING:
     from fsstore.index.transform import IndexTransform

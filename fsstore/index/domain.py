@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fsstore._json import quote
 from fsstore.errors import StoreError
 from fsstore.index import interval as iv
 from fsstore.index.dim import Dim, dim_text
 from fsstore.index.interval import INF, INT64, Bounds
 from fsstore.index.mixin import DomainView
 from fsstore.index.selection import in_expression, resolve
+from fsstore.values.json_value import quote
 
 if TYPE_CHECKING:
     from fsstore.index.transform import IndexTransform

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
-from fsstore._json import quote
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.advanced import index_advanced
@@ -17,6 +16,7 @@ from fsstore.index.domain import IndexDomain
 from fsstore.index.interval import INT64
 from fsstore.index.selection import indexing_error
 from fsstore.index.term import parse_index
+from fsstore.values.json_value import quote
 
 if TYPE_CHECKING:
     from fsstore.index.transform import IndexTransform

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from fsstore._json import quote
 from fsstore.errors import InvalidIndexError, OutOfRangeError, OutOfRangeIndexError, StoreError
+from fsstore.values.json_value import quote
 
 __all__ = ["DimSpecs", "in_expression", "indexing_error", "normal", "resolve", "resolve_new"]
 

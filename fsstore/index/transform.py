@@ -243,7 +243,7 @@ class IndexTransform(_Mapping, Indexable):
     def __repr__(self) -> str:
         """Return several lines: the domain, then each output map."""
         lines = [f"Rank {self.input_rank} -> {self.output_rank} index space transform:", "  Input domain:"]
-        from fsstore._json import quote
+        from fsstore.values.json_value import quote
 
         for dim, label in enumerate(self._domain.labels):
             low, high, first, last = self._domain.bounds(dim)

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fsstore import _json
-from fsstore._json import Fields, Json, array_of, expected
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import check_values
@@ -28,6 +26,8 @@ from fsstore.index.output_map import (
     index_array,
     single_map,
 )
+from fsstore.values import json_value as _json
+from fsstore.values.json_value import Fields, Json, array_of, expected
 
 if TYPE_CHECKING:
     from fsstore.index.transform import IndexTransform

@@ -21,11 +21,11 @@ import numpy as np
 from dask.array.core import normalize_chunks
 from dask.base import tokenize
 
-from fsstore._json import dumps
+from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d
 from fsstore.interop.numpy_index import read_outer
-from fsstore.store import TensorStore
+from fsstore.values.json_value import dumps
 
 __all__ = ["from_tensorstore", "to_tensorstore"]
 

@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore import _fork, _runtime
-from fsstore._json import dumps, quote
-from fsstore.context import Context, context_of
+from fsstore.arrays.store import TensorStore
+from fsstore.context.context import Context, context_of
+from fsstore.discover.hierarchy import Node, hierarchy
 from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
-from fsstore.kvstore.hierarchy import Node, hierarchy
-from fsstore.kvstore.opened import OpenKv, open_kv
-from fsstore.kvstore.spec import KvSpec
-from fsstore.kvstore.spec_parse import holds_values, kv_spec, place_spec
-from fsstore.store import TensorStore
-from fsstore.url import decode_path, split_pipeline
+from fsstore.kvstore.spec.kv_spec import KvSpec
+from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
+from fsstore.runtime import execution, fork
+from fsstore.values.json_value import dumps, quote
+from fsstore.values.url import decode_path, split_pipeline
 
 __all__ = ["GroupArray", "OpenGroup", "open_group"]
 
@@ -35,7 +35,7 @@ class GroupArray:
 
     def __init__(self, group: OpenGroup, node: Node) -> None:
         self._group, self._node = group, node
-        self._lock = _fork.lock()
+        self._lock = fork.lock()
         self._store: TensorStore | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:
@@ -108,7 +108,7 @@ class OpenGroup:
     def place(self) -> OpenKv:
         """The open store."""
         if self._place is None:
-            self._place = _runtime.call(open_kv(self.spec, Context()))
+            self._place = execution.call(open_kv(self.spec, Context()))
         return self._place
 
     @property
@@ -144,7 +144,7 @@ class OpenGroup:
         place = self.place
         context = place.spec.bound_context or Context()
         opening = opening_beneath(kind, place, place.path + prefix, context)
-        opened = _runtime.call(kind.open(opening), waits=place.driver.features.waits)
+        opened = execution.call(kind.open(opening), waits=place.driver.features.waits)
         return TensorStore._of(opened, readable=True, writable=False)
 
 
@@ -153,7 +153,7 @@ def open_group(source: Any, context: Any = None, *, consolidated: bool = True) -
 
     A dictionary that is neither a spec nor holds values is the JSON of a reference set.
     """
-    return _runtime.call(_open(_store_spec(source), context_of(context), consolidated=consolidated))
+    return execution.call(_open(_store_spec(source), context_of(context), consolidated=consolidated))
 
 
 def _store_spec(source: Any) -> KvSpec:

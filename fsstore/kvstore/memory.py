@@ -12,11 +12,9 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import ClassVar
 
-from fsstore import _fork
-from fsstore._json import Fields, Json, boolean, quote
 from fsstore.errors import AbortedError, StoreError
-from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.contract import (
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
     Buffer,
@@ -29,9 +27,11 @@ from fsstore.kvstore.contract import (
     Write,
     now,
 )
-from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.kind import KvOpening, RootKind
-from fsstore.url import decode_path, encode_path, reject_query
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.kind import KvOpening, RootKind
+from fsstore.runtime import fork
+from fsstore.values.json_value import Fields, Json, boolean, quote
+from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "MemoryDriver", "MemoryKind", "MemoryStorage"]
 
@@ -49,7 +49,7 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self.values: dict[str, tuple[bytes, bytes]] = {}
-        self.lock = _fork.lock()
+        self.lock = fork.lock()
         self._counter = itertools.count()
         self._sorted: list[bytes] | None = None
 

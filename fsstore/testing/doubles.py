@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
 
-from fsstore._json import Json
-from fsstore.kvstore.contract import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.driver import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.values.json_value import Json
 
 __all__ = ["Faulty", "Operation", "Recording", "Slow"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Read, Write
-from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.testing.kvstore_steps import Check, Factory, fails, read, refuses, run, scan, value, write
 
 __all__ = ["READING"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from fsstore import _runtime
 from fsstore.errors import UnimplementedError
-from fsstore.kvstore.contract import Entry, KvPrefix, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.runtime import execution
 
 __all__ = [
     "Check",
@@ -37,7 +37,7 @@ def filled(store: KvPrefix, contents: Mapping[str, bytes]) -> KvPrefix:
 
 def run(store: KvPrefix, coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to the end; where the driver says it never waits, a coroutine that suspends fails here."""
-    return _runtime.call(coroutine, waits=store.driver.features.waits)
+    return execution.call(coroutine, waits=store.driver.features.waits)
 
 
 def read(store: KvPrefix, *reads: Read) -> list[ReadResult]:

@@ -8,7 +8,7 @@ it.  What a driver cannot do it declares in `features`, and the checks then insi
     def test_my_driver(check):
         check(lambda contents: filled(KvPrefix(MyDriver()), contents))
 
-A check fails with `AssertionError`; its docstring is the sentence of `fsstore.kvstore.contract` that it proves.
+A check fails with `AssertionError`; its docstring is the sentence of `fsstore.kvstore.contract.driver` that it proves.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from fsstore import _runtime
 from fsstore.errors import AbortedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.runtime import execution
 from fsstore.testing.kvstore_steps import Check, Factory, fails, keys_of, read, refuses, run, value, write
 
 __all__ = ["WRITING"]
@@ -272,7 +272,7 @@ def _contents(store: KvPrefix) -> dict[str, bytes | None]:
 
 
 def _together(work: Any) -> None:
-    _runtime.map_blocking(work, range(_WRITERS), kind="io")
+    execution.map_blocking(work, range(_WRITERS), kind="io")
 
 
 WRITING: Mapping[str, Check] = {

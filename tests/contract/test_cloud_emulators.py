@@ -9,10 +9,10 @@ import os
 
 import pytest
 
-from fsstore import _runtime
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.roots import ABFS, GCS
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.root.cloud import ABFS, GCS
+from fsstore.runtime import execution
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
 AZURE, GOOGLE = os.environ.get("AZURE_EMULATOR", ""), os.environ.get("GCS_EMULATOR", "")
@@ -31,7 +31,7 @@ pytestmark = [
 
 def run(check, kind, members):
     """Run a check over a new folder of a bucket."""
-    driver = _runtime.call(kind.open(KvOpening(members, {})))
+    driver = execution.call(kind.open(KvOpening(members, {})))
     check(lambda contents: filled(KvPrefix(driver, f"{SESSION}/{next(NUMBERS)}/"), contents))
 
 

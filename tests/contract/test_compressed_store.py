@@ -10,16 +10,17 @@ import pytest
 import zstandard
 
 import fsstore as ts
-from fsstore import _runtime
-from fsstore.cache_pool import CachePool
-from fsstore.compression import MAGIC, beginning, expand, method_of
 from fsstore.errors import DataLossError, ResourceExhaustedError
-from fsstore.kvstore.compressed import CompressedDriver
-from fsstore.kvstore.contract import KvPrefix, Read, Write
-from fsstore.kvstore.live import from_live
+from fsstore.kvstore.archive.compressed import CompressedDriver
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.root.live import from_live
+from fsstore.runtime import execution
+from fsstore.runtime.cache_pool import CachePool
 from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
+from fsstore.values import registry
+from fsstore.values.file_compression import MAGIC, beginning, expand, method_of
 
 PACK = {"gzip": gzip.compress, "zstd": zstandard.compress, "bz2": bz2.compress, "xz": lzma.compress}
 METHODS = pytest.mark.parametrize("method", PACK)
@@ -164,12 +165,12 @@ def test_errors_say_where(tmp_path):
 
 def _recorded(value, **options):
     recording = Recording(MemoryDriver())
-    _runtime.drive(recording.write_many([Write("k", gzip.compress(value))]))
+    execution.drive(recording.write_many([Write("k", gzip.compress(value))]))
     return recording, CompressedDriver("gzip", KvPrefix(recording), **options)
 
 
 def _read(driver, *reads):
-    return [bytes(answer.value) for answer in _runtime.call(driver.read_many(reads))]
+    return [bytes(answer.value) for answer in execution.call(driver.read_many(reads))]
 
 
 @pytest.mark.parametrize("pool", [None, CachePool(), CachePool(10**7)], ids=["none", "empty", "large"])
@@ -182,7 +183,7 @@ def test_a_value_is_decompressed_once(pool):
     first = recording.bytes_read
     assert _read(driver, Read("k", 10, 20), Read("k")) == [value[10:20], value]
     assert (len(recording.reads), recording.bytes_read) == (2, first)
-    _runtime.drive(recording.write_many([Write("k", gzip.compress(b"new"))]))
+    execution.drive(recording.write_many([Write("k", gzip.compress(b"new"))]))
     assert _read(driver, Read("k"), Read("k", 0, 1)) == [b"new", b"n"]
 
 
@@ -201,11 +202,11 @@ def test_the_beginning_costs_the_beginning():
     assert _read(driver, Read("k", 0, 32)) == [value[:32]]
     assert recording.bytes_read < 2**18
     recording.reset()
-    assert _runtime.call(driver.read_many([Read("k", 0, 0), Read("none", 0, 0)]))[1].state == "missing"
+    assert execution.call(driver.read_many([Read("k", 0, 0), Read("none", 0, 0)]))[1].state == "missing"
     assert recording.bytes_read == 0
 
 
 def test_every_method_is_registered():
     """The names of the stores are those of the methods."""
     assert set(PACK) == set(MAGIC)
-    assert all(name in ts.registry.kvstores.names() for name in MAGIC)
+    assert all(name in registry.kvstores.names() for name in MAGIC)

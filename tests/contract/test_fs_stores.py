@@ -13,22 +13,22 @@ import zarr
 from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
-from fsstore import _runtime
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.fs_http import HttpEngine
-from fsstore.kvstore.http_client import HttpClient
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.live import from_live
+from fsstore.kvstore.client.condition_check import QuestionedEngine
+from fsstore.kvstore.client.object_store import bucket_engine
+from fsstore.kvstore.client.web import HttpEngine
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.engine.single_writer import SingleWriterDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.object_store import bucket_engine
-from fsstore.kvstore.referee import QuestionedEngine
-from fsstore.kvstore.retry import Retry
-from fsstore.kvstore.root_http import HttpDriver
-from fsstore.kvstore.root_option import gcs_store
-from fsstore.kvstore.roots import FSSPEC, HTTP, S3, GcsDriver
-from fsstore.kvstore.single_writer import SingleWriterDriver
+from fsstore.kvstore.root.cloud import FSSPEC, HTTP, S3, GcsDriver
+from fsstore.kvstore.root.live import from_live
+from fsstore.kvstore.root.option import gcs_store
+from fsstore.kvstore.root.web import HttpDriver
+from fsstore.kvstore.web.client import HttpClient
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
@@ -40,7 +40,7 @@ NUMBERS = itertools.count()
 
 def opened(kind, members, resources=None):
     """Return the driver of a kind."""
-    return _runtime.call(kind.open(KvOpening(members, resources or {})))
+    return execution.call(kind.open(KvOpening(members, resources or {})))
 
 
 def memory(tmp_path):
@@ -201,12 +201,12 @@ def test_s3(check, engine, drivers, object_server):
 def test_s3_refuses_what_it_cannot_do(engine, drivers):
     """A conditional deletion is refused, and a key that is not UTF-8 is an error."""
     store = KvPrefix(drivers(engine), "refuse/")
-    _runtime.call(store.write("k", b"v"))
+    execution.call(store.write("k", b"v"))
     with pytest.raises(UnimplementedError):
-        _runtime.call(store.write_many([Write("k", None, b'"x"')]))
+        execution.call(store.write_many([Write("k", None, b'"x"')]))
     with pytest.raises(StoreError):
-        _runtime.call(store.read("x/\udcff"))
-    assert bytes(_runtime.call(store.read("k")).value) == b"v"
+        execution.call(store.read("x/\udcff"))
+    assert bytes(execution.call(store.read("k")).value) == b"v"
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_a_missing_key_does_not_save_those_deleted_with_it(google, object_server
     for key in keys[1:]:
         object_server.put(f"bucket/many/{key}", b"v")
     object_server.fail("many/k00", *[lambda handler, path, body: handler.reply(404)] * 9, method="DELETE")
-    stamps = _runtime.call(store.write_many([Write(key, None) for key in keys]))
+    stamps = execution.call(store.write_many([Write(key, None) for key in keys]))
     assert {stamp.generation for stamp in stamps} == {NO_VALUE}
     assert not object_server.objects
 
@@ -260,24 +260,24 @@ def test_a_server_that_ignores_conditions_is_found_out(engine, bucket, object_se
     """Its answer to a condition would be a plain write; the question leaves nothing behind, and nothing is lost."""
     object_server.heeds_conditions = False
     store = bucket(engine)
-    old = _runtime.call(store.write("k", b"old")).generation
+    old = execution.call(store.write("k", b"old")).generation
     for condition in (NO_VALUE, old):
         with pytest.raises(UnimplementedError, match="ignores conditions.*single_writer"):
-            _runtime.call(store.write("k", b"new", condition))
+            execution.call(store.write("k", b"new", condition))
     assert [key.rpartition("/")[2] for key in object_server.objects] == ["k"]
-    assert bytes(_runtime.call(store.read("k")).value) == b"old"
+    assert bytes(execution.call(store.read("k")).value) == b"old"
 
 
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
 def test_an_unknown_server_is_asked_once_before_the_first_condition(engine, bucket, object_server):
     """One request more in the life of the process, and none for writes without conditions."""
     store = bucket(engine)
-    _runtime.call(store.write("a", b"1"))
+    execution.call(store.write("a", b"1"))
     assert object_server.count("PUT") == 1
     for number in range(3):
-        _runtime.call(store.write(f"b{number}", b"1", NO_VALUE))
+        execution.call(store.write(f"b{number}", b"1", NO_VALUE))
     assert object_server.count("PUT") == 5
-    _runtime.call(bucket(engine, requester_pays=True).write("c", b"1", NO_VALUE))
+    execution.call(bucket(engine, requester_pays=True).write("c", b"1", NO_VALUE))
     assert object_server.count("PUT") == 6
     assert sum("probe" in path for _, path, _ in object_server.log) == 1
 
@@ -287,9 +287,9 @@ def test_the_user_may_vouch_for_a_server(engine, bucket, object_server):
     """With `use_conditional_write` true conditions are sent without a question."""
     store = bucket(engine, use_conditional_write=True)
     assert store.driver.features.conditional_write
-    first = _runtime.call(store.write("k", b"1", NO_VALUE))
-    assert _runtime.call(store.write("k", b"2", NO_VALUE)).generation == UNKNOWN
-    assert _runtime.call(store.write("k", b"3", first.generation)).generation != UNKNOWN
+    first = execution.call(store.write("k", b"1", NO_VALUE))
+    assert execution.call(store.write("k", b"2", NO_VALUE)).generation == UNKNOWN
+    assert execution.call(store.write("k", b"3", first.generation)).generation != UNKNOWN
     assert object_server.count("PUT") == 3
 
 
@@ -299,11 +299,11 @@ def test_the_user_may_say_that_a_server_has_no_conditions(engine, bucket, object
     store = bucket(engine, use_conditional_write=False)
     assert not store.driver.features.conditional_write
     with pytest.raises(UnimplementedError, match="use_conditional_write is false"):
-        _runtime.call(store.write("k", b"1", NO_VALUE))
+        execution.call(store.write("k", b"1", NO_VALUE))
     assert object_server.log == []
     alone = bucket(engine, use_conditional_write=False, single_writer=True)
-    assert _runtime.call(alone.write("k", b"1", NO_VALUE)).generation != UNKNOWN
-    assert _runtime.call(alone.write("k", b"2", NO_VALUE)).generation == UNKNOWN
+    assert execution.call(alone.write("k", b"1", NO_VALUE)).generation != UNKNOWN
+    assert execution.call(alone.write("k", b"2", NO_VALUE)).generation == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -386,32 +386,32 @@ def test_ambiguous_keys_are_refused(key, tmp_path):
     """Keys that storage systems read in different ways are invalid everywhere."""
     for store in (memory(tmp_path), local(tmp_path)):
         with pytest.raises(StoreError, match="Invalid key"):
-            _runtime.call(store.read(key))
+            execution.call(store.read(key))
         with pytest.raises(StoreError, match="Invalid key"):
-            _runtime.call(store.write(key, b""))
+            execution.call(store.write(key, b""))
 
 
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
 def test_deleting_what_must_be_missing_works_everywhere(engine, drivers):
     """A deletion under `NO_VALUE` changes nothing, and says whether the key was missing."""
     store = KvPrefix(drivers(engine), f"absent-{engine}/")
-    _runtime.call(store.write("k", b"v"))
+    execution.call(store.write("k", b"v"))
     writes = [Write("k", None, NO_VALUE), Write("n", b"new"), Write("none", None, NO_VALUE)]
-    stamps = _runtime.call(store.write_many(writes))
+    stamps = execution.call(store.write_many(writes))
     assert [stamps[0].generation, stamps[2].generation] == [UNKNOWN, NO_VALUE]
-    assert stamps[1].generation == _runtime.call(store.read("n")).generation
-    assert bytes(_runtime.call(store.read("k")).value) == b"v"
+    assert stamps[1].generation == execution.call(store.read("n")).generation
+    assert bytes(execution.call(store.read("k")).value) == b"v"
 
 
 @pytest.mark.parametrize("make", [dict, OrderedDict])
 def test_a_mapping_answers_whether_a_key_is_missing(make):
     """Mappings too: no lock is needed to delete nothing."""
     store = from_live(make(k=b"v"))
-    stamps = _runtime.drive(store.write_many([Write("k", None, NO_VALUE), Write("none", None, NO_VALUE)]))
+    stamps = execution.drive(store.write_many([Write("k", None, NO_VALUE), Write("none", None, NO_VALUE)]))
     assert [stamp.generation for stamp in stamps] == [UNKNOWN, NO_VALUE]
-    assert bytes(_runtime.drive(store.read("k")).value) == b"v"
+    assert bytes(execution.drive(store.read("k")).value) == b"v"
     with pytest.raises(UnimplementedError):
-        _runtime.drive(store.write("k", None, b"\0x"))
+        execution.drive(store.write("k", None, b"\0x"))
 
 
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
@@ -430,7 +430,7 @@ def test_a_missing_bucket_is_an_error_not_a_missing_key(engine, moto_url):
         collect,
     ):
         with pytest.raises(NotFoundError, match="no-such-bucket"):
-            _runtime.call(action())
+            execution.call(action())
 
 
 def test_many_threads_share_a_store(drivers):
@@ -439,10 +439,10 @@ def test_many_threads_share_a_store(drivers):
 
     def work(number):
         for turn in range(5):
-            _runtime.call(store.write(f"{number}", b"%d" % turn))
-            assert bytes(_runtime.call(store.read(f"{number}")).value) == b"%d" % turn
+            execution.call(store.write(f"{number}", b"%d" % turn))
+            assert bytes(execution.call(store.read(f"{number}")).value) == b"%d" % turn
 
-    _runtime.map_blocking(work, range(6), kind="io")
+    execution.map_blocking(work, range(6), kind="io")
 
 
 def test_a_dropped_driver_closes_its_connections(object_server):
@@ -452,7 +452,7 @@ def test_a_dropped_driver_closes_its_connections(object_server):
     plain = HttpDriver(HttpEngine(client), object_server.url)
     full = opened(FSSPEC, {"url": object_server.url, "storage_options": {"encoded": False}})
     for driver in (plain, full):
-        assert bytes(_runtime.call(KvPrefix(driver, "/d/").read("x")).value) == b"0123"
+        assert bytes(execution.call(KvPrefix(driver, "/d/").read("x")).value) == b"0123"
     connections = list(client._kept)
     session = full.engine.client.home._filesystem._session
     assert connections
@@ -464,7 +464,7 @@ def test_a_dropped_driver_closes_its_connections(object_server):
             await asyncio.sleep(0)
         return True
 
-    assert _runtime.call(closed())
+    assert execution.call(closed())
 
 
 def guarded_bucket(bucket, engine):
@@ -485,7 +485,7 @@ def test_drivers_of_one_place_share_their_claims(tmp_path):
     """The same place opened twice loses no update: claims belong to the process, not to a driver."""
     url = f"memory://twice{next(NUMBERS)}/"
     stores = [KvPrefix(opened(FSSPEC, {"url": url, "single_writer": True})) for _ in range(2)]
-    _runtime.call(stores[0].write("n", b"0"))
+    execution.call(stores[0].write("n", b"0"))
 
     async def count(store):
         for _ in range(20):
@@ -495,10 +495,10 @@ def test_drivers_of_one_place_share_their_claims(tmp_path):
                 stamp = await store.write("n", b"%d" % (int(bytes(found.value)) + 1), found.generation)
 
     async def both():
-        await _runtime.gather([count(store) for store in stores * 2])
+        await execution.gather([count(store) for store in stores * 2])
 
-    _runtime.call(both())
-    assert bytes(_runtime.call(stores[0].read("n")).value) == b"80"
+    execution.call(both())
+    assert bytes(execution.call(stores[0].read("n")).value) == b"80"
 
 
 def test_a_range_is_deleted_when_conditions_are_not_being_checked():
@@ -543,7 +543,7 @@ class Refusing(dict):
 def test_errors_of_a_mapping_are_errors_of_ours(operation):
     """Whatever was done when the mapping failed."""
     with pytest.raises(PermissionDeniedError, match="Error (listing|writing)"):
-        _runtime.drive(operation(from_live(Refusing(k=b"v"))))
+        execution.drive(operation(from_live(Refusing(k=b"v"))))
 
 
 def test_parts_of_chunks_are_written_where_a_single_writer_is_promised():
@@ -576,11 +576,11 @@ def test_a_live_object_with_a_single_writer():
 def test_a_directory_of_a_zarr_store_is_no_value(tmp_path):
     """Nor is what would be below a value, however it is asked for."""
     store = zarr_local(tmp_path)
-    _runtime.call(store.write("d/k", b"v"))
+    execution.call(store.write("d/k", b"v"))
     for key in ("d", "d/k/below", "d/no"):
         for read in (Read(key), Read(key, 0, 0), Read(key, 0, 1)):
-            assert _runtime.call(store.read_many([read]))[0].state == "missing"
-    [found] = _runtime.call(store.read_many([Read("d/k", 0, 0)]))
+            assert execution.call(store.read_many([read]))[0].state == "missing"
+    [found] = execution.call(store.read_many([Read("d/k", 0, 0)]))
     assert (found.state, found.size) == ("value", 1)
 
 
@@ -618,7 +618,7 @@ def test_a_far_store_of_zarr_python_serves_both(first, place, object_server):
     turns = [by_zarr, by_fsstore] * 2
     assert [turn() for turn in turns[first == "fsstore" :]] == [[1, 2]] * (4 - (first == "fsstore"))
     with pytest.raises(UnimplementedError, match="does not support writing"):
-        _runtime.call(from_live(source).write("k", b"v"))
+        execution.call(from_live(source).write("k", b"v"))
     zarr.core.sync.sync(
         source.fs._session.close() if place == "http" else source.fs._s3creator.__aexit__(None, None, None)
     )

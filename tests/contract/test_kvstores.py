@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.ocdbt.kind import open_database
 from fsstore.testing.doubles import Slow

@@ -15,7 +15,7 @@ import pytest
 import fsstore as ts
 from fsstore import plugin
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
 PLUGINS = Path(__file__).parents[2] / "examples" / "plugins"

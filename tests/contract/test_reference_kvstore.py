@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from fsstore import _runtime
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.reference.collection.refset import TableSet
+from fsstore.kvstore.reference.collection.set_state import Overlay, State
 from fsstore.kvstore.reference.kind import open_reference, reference_driver
-from fsstore.kvstore.reference.overlay import Overlay, State
-from fsstore.kvstore.reference.refset import TableSet
-from fsstore.kvstore.reference.table import Table
+from fsstore.kvstore.reference.table.table import Table
+from fsstore.runtime import execution
 from fsstore.testing.kvstore_reading import READING
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
@@ -29,8 +29,8 @@ def test_document(check, kind, tmp_path):
     def make(contents):
         driver = LocalDriver(Protocol(sync=False)) if kind == "file" else MemoryDriver()
         base = KvPrefix(driver, f"{tmp_path}/{next(numbers)}.json")
-        _runtime.call(base.write("", b'{"version":1,"refs":{}}'), waits=False)
-        return filled(KvPrefix(_runtime.call(open_reference(base, {}), waits=False), "p/"), contents)
+        execution.call(base.write("", b'{"version":1,"refs":{}}'), waits=False)
+        return filled(KvPrefix(execution.call(open_reference(base, {}), waits=False), "p/"), contents)
 
     check(make)
 
@@ -50,7 +50,7 @@ def test_targets(check, whole):
             data += value
         files.storage.put("d/all", data)
         files.storage.put("d/r.json", json.dumps({"version": 1, "refs": refs}).encode())
-        return KvPrefix(_runtime.call(open_reference(KvPrefix(files, "d/r.json"), {}), waits=False), "p/")
+        return KvPrefix(execution.call(open_reference(KvPrefix(files, "d/r.json"), {}), waits=False), "p/")
 
     check(make)
 

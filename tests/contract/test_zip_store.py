@@ -2,14 +2,14 @@
 
 import pytest
 
-from fsstore import _runtime
-from fsstore.kvstore.contract import KvPrefix, Read
-from fsstore.kvstore.key_range import KeyRange, key_bytes
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.live import from_live
+from fsstore.kvstore.archive.zip_driver import ZipDriver
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.kvstore.contract.kind import KvOpening
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.roots import HTTP
-from fsstore.kvstore.zip_archive import ZipDriver
+from fsstore.kvstore.root.cloud import HTTP
+from fsstore.kvstore.root.live import from_live
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
@@ -49,7 +49,7 @@ def test_listing_is_sorted_as_bytes(zip_builder):
 
     bounds = [b"", *map(key_bytes, keys)]
     for wanted in [KeyRange(low, high) for low in bounds for high in [*bounds, b"a0", b"\xff"]]:
-        found = _runtime.call(collect(wanted), waits=False)
+        found = execution.call(collect(wanted), waits=False)
         assert [key_bytes(entry.key) for entry in found] == sorted(
             key_bytes(key) for key in keys if wanted.contains(key)
         )
@@ -59,12 +59,12 @@ def test_listing_is_sorted_as_bytes(zip_builder):
 def test_a_missing_archive_is_empty():
     """No archive: nothing listed, every key missing."""
     store = KvPrefix(ZipDriver(KvPrefix(MemoryDriver(), "none.zip")))
-    assert _runtime.call(store.read("a"), waits=False).state == "missing"
+    assert execution.call(store.read("a"), waits=False).state == "missing"
 
     async def collect():
         return [batch async for batch in store.scan()]
 
-    assert _runtime.call(collect(), waits=False) == []
+    assert execution.call(collect(), waits=False) == []
 
 
 @pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
@@ -74,8 +74,8 @@ def test_members_of_a_remote_archive_are_read_together(engine, object_server, zi
         "z.zip", zip_builder([(f"c/{n}", b"%d" % n * 300, {"method": 8 * (n % 2)}) for n in range(400)])
     )
     opening = KvOpening({"base_url": object_server.url, "engine": engine}, {})
-    base = KvPrefix(_runtime.call(HTTP.open(opening)), "/z.zip")
+    base = KvPrefix(execution.call(HTTP.open(opening)), "/z.zip")
     store = KvPrefix(ZipDriver(base))
-    results = _runtime.call(store.read_many([Read(f"c/{n}") for n in range(400)]))
+    results = execution.call(store.read_many([Read(f"c/{n}") for n in range(400)]))
     assert [bytes(result.value) for result in results] == [b"%d" % n * 300 for n in range(400)]
     assert object_server.count() <= 4

@@ -10,11 +10,11 @@ import numcodecs.registry
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 
-from fsstore import registry
-from fsstore.codec import numcodecs_v2, numcodecs_v3
-from fsstore.codec.chain import find_codec
-from fsstore.codec.compressor_v2 import parse_compressor
+from fsstore.codec.chain.chain import find_codec
+from fsstore.codec.numcodecs import numcodecs_v2, numcodecs_v3
+from fsstore.codec.numcodecs.compressor_v2 import parse_compressor
 from fsstore.errors import StoreError
+from fsstore.values import registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "codecs.md"
 

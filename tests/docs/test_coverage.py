@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import fsstore
-from fsstore import context_resources, dtypes, registry
+from fsstore.context import resource_kinds as context_resources
+from fsstore.values import dtypes, registry
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import fsstore
-from fsstore import _runtime
+from fsstore.runtime import execution
 
 STACK = 8 << 30
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -53,7 +53,7 @@ def main(count, folder):
     limit_threads(int(count))
     places = ["memory://a/", f"file://{folder}/a/"]
     try:
-        _runtime.loop()
+        execution.loop()
         places.append({"driver": "fsspec", "url": "memory://far/", "single_writer": True})
     except fsstore.errors.ResourceExhaustedError:
         assert count == "0"

@@ -15,10 +15,10 @@ import signal
 import sys
 import zlib
 
-from fsstore._runtime import drive
-from fsstore.kvstore.contract import KvPrefix, Read, Write
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
+from fsstore.runtime.execution import drive
 
 KEYS = [f"d{number % 2}/k{number}" for number in range(4)]
 

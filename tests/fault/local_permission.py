@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from fsstore._runtime import drive
 from fsstore.errors import PermissionDeniedError
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.runtime.execution import drive
 
 
 def main(path):

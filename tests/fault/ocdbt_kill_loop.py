@@ -16,12 +16,12 @@ import signal
 import sys
 import time
 
-from fsstore._runtime import drive
-from fsstore.kvstore.contract import KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.verify import verify
+from fsstore.kvstore.ocdbt.tools.verify import verify
+from fsstore.runtime.execution import drive
 
 WINDOW = 40
 """How many numbers have keys: every commit of a multiple of it deletes what is older."""

@@ -12,14 +12,14 @@ import json
 import os
 import sys
 
-from fsstore import _runtime
-from fsstore.kvstore.contract import KvPrefix, Write
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.contract.driver import KvPrefix, Write
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.reference.kind import open_reference
+from fsstore.runtime import execution
 
 
 def main(path, number):
-    store = _runtime.call(open_reference(KvPrefix(LocalDriver(), path), {}))
+    store = execution.call(open_reference(KvPrefix(LocalDriver(), path), {}))
     while True:
         number += 1
         writes = [Write(f"x/{n}", b"%d:%d" % (n, number)) for n in range(0, 60, 7)]
@@ -28,7 +28,7 @@ def main(path, number):
             writes.append(
                 Write("x/.zarray", json.dumps({"zarr_format": 2, "shape": shape, "chunks": [1]}).encode())
             )
-        _runtime.call(store.write_many(writes))
+        execution.call(store.write_many(writes))
         os.write(1, b"%d\n" % number)
 
 

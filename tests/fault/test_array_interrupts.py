@@ -9,18 +9,22 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore import _pool, _runtime, _spread
-from fsstore import future as futures
-from fsstore.chunk import joint, joint_write, write_order
-from fsstore.kvstore.contract import Features
+from fsstore.chunk.read import read_queue as joint
+from fsstore.chunk.write import order as write_order
+from fsstore.chunk.write import small_writes as joint_write
+from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
+from fsstore.runtime import execution
+from fsstore.runtime import fan_out as _spread
+from fsstore.runtime import future as futures
+from fsstore.runtime import pool as _pool
 from tests.fault import test_interrupts
 from tests.fault.test_interrupts import eventually, interrupted
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-PLACES = (joint.__file__, joint_write.__file__, futures.__file__, _runtime.__file__, _pool.__file__)
+PLACES = (joint.__file__, joint_write.__file__, futures.__file__, execution.__file__, _pool.__file__)
 VALUES = np.arange(1, 9, dtype="<i4")
 
 
@@ -95,8 +99,8 @@ class Slow(MemoryDriver):
         self.under_way.append(writes)
         try:
             if any(bytes(one.value[:1]) == b"\1" for one in writes):
-                await _runtime.offload(self.go_on.wait, 20)
-                await _runtime.pause(0.004)
+                await execution.offload(self.go_on.wait, 20)
+                await execution.pause(0.004)
             return await super().write_many(writes)
         finally:
             self.under_way.remove(writes)
@@ -104,7 +108,7 @@ class Slow(MemoryDriver):
 
 ORDER_PLACES = (
     str(Path(joint.__file__).with_name("write")),  # and what begins so
-    *(futures.__file__, _runtime.__file__, _spread.__file__),
+    *(futures.__file__, execution.__file__, _spread.__file__),
 )
 
 

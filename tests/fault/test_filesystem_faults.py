@@ -10,14 +10,14 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from fsstore import _runtime
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
-from fsstore.kvstore.contract import KvPrefix, Read
-from fsstore.kvstore.fault import is_missing, status_of, translate
-from fsstore.kvstore.fs import FsspecDriver, Home
-from fsstore.kvstore.fs_generic import AsyncEngine, SyncEngine
-from fsstore.kvstore.live import from_live
-from fsstore.kvstore.retry import Retry
+from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.engine.driver import FsspecDriver, Home
+from fsstore.kvstore.engine.fault import is_missing, status_of, translate
+from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.root.live import from_live
+from fsstore.runtime import execution
 
 FAST = Retry(max_retries=3, initial_delay_s=0.001, max_delay_s=0.002)
 TREE = {"": ["a", "d"], "d": ["d/b", "d/e"], "d/e": ["d/e/c"]}
@@ -80,7 +80,7 @@ def listed(request):
             [entry.key async for batch in KvPrefix(FsspecDriver(engine, "")).scan() for entry in batch]
         )
 
-    return lambda errors: _runtime.call(keys(errors))
+    return lambda errors: execution.call(keys(errors))
 
 
 def test_a_directory_that_may_not_be_listed_is_an_error(listed):
@@ -112,7 +112,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path):
     (tmp_path / "k").mkdir()
     store = from_live(fsspec.filesystem("file"))
     with pytest.raises(StoreError):
-        _runtime.call(store.write(f"{tmp_path}/k".lstrip("/"), b"v"))
+        execution.call(store.write(f"{tmp_path}/k".lstrip("/"), b"v"))
     assert [path.name for path in tmp_path.iterdir()] == ["k"]
 
 
@@ -131,7 +131,7 @@ class Slow(Tree):
 def test_a_cancelled_batch_is_dropped_by_its_thread():
     """The read under way is ended, and the others are not begun."""
     filesystem = Slow()
-    filesystem.gate = _runtime.futures.pending()
+    filesystem.gate = execution.futures.pending()
     engine = SyncEngine(filesystem, "slow")
 
     async def cancelled():
@@ -141,10 +141,10 @@ def test_a_cancelled_batch_is_dropped_by_its_thread():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    _runtime.call(cancelled())
-    _runtime.futures.resolve(filesystem.gate, None)
+    execution.call(cancelled())
+    execution.futures.resolve(filesystem.gate, None)
     for _ in range(64):  # every thread of the pool has been asked since
-        _runtime.submit(bool, kind="io").result()
+        execution.submit(bool, kind="io").result()
     assert filesystem.begun == ["k0"]
 
 

@@ -6,12 +6,12 @@ import sys
 import pytest
 
 import fsstore as ts
-from fsstore import _runtime
-from fsstore.chunk import joint_write
+from fsstore.chunk.write import small_writes
 from fsstore.errors import FailedPreconditionError
-from fsstore.kvstore.commit_queue import CommitQueue
-from fsstore.kvstore.contract import Features
+from fsstore.kvstore.contract.commit_queue import CommitQueue
+from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.runtime import execution
 
 PROGRAM = """
 import faulthandler, gc, sys, threading, time
@@ -72,7 +72,7 @@ def test_finalizers_use_stores_at_any_moment(tmp_path):
 
 def test_a_job_is_handed_out_within_handing_out_another():
     """A pool has no lock that a finalizer inside `submit` could wait for."""
-    pool = _runtime.pool("io", 3)
+    pool = execution.pool("io", 3)
     some_wait, inner = pool._jobs.some_wait, []
 
     def interrupted():
@@ -129,7 +129,7 @@ def test_a_write_within_a_small_write_of_the_same_array(monkeypatch, several):
     begun[0].result(timeout=10)
     assert seen[0] in (1, 2)
     assert array[:2].read().result(timeout=10).tolist() == [2, 3]
-    assert not joint_write._own.is_busy
+    assert not small_writes._own.is_busy
 
 
 def test_a_commit_within_a_commit_of_the_same_database_is_an_error():
@@ -146,7 +146,7 @@ def test_a_commit_within_a_commit_of_the_same_database_is_an_error():
 
     queue = CommitQueue(commit, waits=False)
     for request in ("outer", "later"):
-        _runtime.drive(queue.submit(request))
+        execution.drive(queue.submit(request))
     assert committed == ["outer", "later"]
     assert "have another thread write" in errors[0]
 

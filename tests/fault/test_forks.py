@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from fsstore import _runtime
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.roots import HTTP, S3
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.root.cloud import HTTP, S3
+from fsstore.runtime import execution
 
 PROGRAM = """
 import os, sys, warnings
@@ -54,7 +54,7 @@ def test_stores_work_in_forked_processes(object_server, engine):
 
 def engine_of(kind, members):
     """Return the engine of a store, which that of S3 may wrap."""
-    engine = _runtime.call(kind.open(KvOpening(members, {}))).engine
+    engine = execution.call(kind.open(KvOpening(members, {}))).engine
     return getattr(engine, "inner", engine)
 
 

@@ -15,11 +15,11 @@ import re
 
 import pytest
 
-from fsstore import _runtime
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import KvPrefix, Read
-from fsstore.kvstore.retry import Retry
-from fsstore.kvstore.root_http import HttpDriver, own_engine
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.root.web import HttpDriver, own_engine
+from fsstore.runtime import execution
 
 VALUE = bytes((7 * at + at // 256) % 251 for at in range(5000))
 TAG = b'ETag: "one"\r\n'
@@ -186,7 +186,7 @@ def run(seed, count):
             for _ in range(count):
                 await asyncio.wait_for(one(store, chance.choices(READS, k=chance.randrange(1, 4))), 60)
 
-    _runtime.call(everything())
+    execution.call(everything())
     return outcomes
 
 

@@ -15,7 +15,6 @@ import traceback
 import pytest
 
 import fsstore as ts
-from fsstore import _runtime
 from fsstore.errors import (
     FailedPreconditionError,
     PermissionDeniedError,
@@ -24,15 +23,16 @@ from fsstore.errors import (
     UnimplementedError,
     UrlError,
 )
-from fsstore.kvstore import http_route
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.http_client import HttpClient, check_able
-from fsstore.kvstore.http_route import basic, proxy_of, route_to
-from fsstore.kvstore.http_wire import ANYTHING, Connection
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.retry import Retry
-from fsstore.kvstore.root_http import HttpDriver, own_engine
-from fsstore.kvstore.roots import HTTP
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.root.cloud import HTTP
+from fsstore.kvstore.root.web import HttpDriver, own_engine
+from fsstore.kvstore.web import route as http_route
+from fsstore.kvstore.web.client import HttpClient, check_able
+from fsstore.kvstore.web.route import basic, proxy_of, route_to
+from fsstore.kvstore.web.wire import ANYTHING, Connection
+from fsstore.runtime import execution
 from tests.fault.script_server import PLAIN, Script
 
 FAST = Retry(max_retries=2, initial_delay_s=0.001, max_delay_s=0.002, deadline_s=10, idle_s=0.3)
@@ -75,7 +75,7 @@ def asking(use, **options):
             for connection in client._kept:
                 connection.close()
 
-    return _runtime.call(run())
+    return execution.call(run())
 
 
 def ask(script, *, count=1, path="/k", tls=None, **options):
@@ -99,7 +99,7 @@ def read(script, retry=FAST):
             )
             return bytes((await KvPrefix(driver, "/").read("k")).value)
 
-    return _runtime.call(run())
+    return execution.call(run())
 
 
 def test_connections_are_kept():
@@ -172,7 +172,7 @@ def test_few_connections_are_kept():
             for connection in client._kept:
                 connection.close()
 
-    _runtime.call(run())
+    execution.call(run())
 
 
 def test_silence_is_noticed_on_a_connection_that_was_idle():
@@ -205,7 +205,7 @@ def test_connections_that_nobody_uses_are_closed():
             while connection.open:
                 await asyncio.sleep(0.005)
 
-    _runtime.call(run())
+    execution.call(run())
 
 
 @pytest.mark.parametrize("answer", [PLAIN[:-1], PLAIN[:20], b""])
@@ -269,7 +269,7 @@ def test_requests_to_a_far_server_are_under_way_together():
             values = [bytes(result.value) for result in await driver.read_many(reads)]
             return values, threading.active_count() - before
 
-    values, threads = _runtime.call(run())
+    values, threads = execution.call(run())
     assert values == [b"0123"] * 300
     assert threads < 10
     assert script.connections == 100
@@ -370,7 +370,7 @@ def test_users_in_urls_are_authorised():
             await KvPrefix(driver, "/").read("k")
 
     with pytest.raises(UnavailableError) as caught:
-        _runtime.call(run())
+        execution.call(run())
     assert "p@ss" not in str(caught.value)
     assert '"http://127.0.0.1:' in str(caught.value)
     allowed = base64.b64encode(b"me:p@ss:w")
@@ -386,7 +386,7 @@ def test_headers_of_one_name_are_one_list():
             members = {"base_url": f"http://127.0.0.1:{port}", "headers": ["X-A : b", "X-A:c", "X-B:"]}
             await KvPrefix(await HTTP.open(KvOpening(members, {})), "/").read("k")
 
-    _runtime.call(run())
+    execution.call(run())
     assert b"\r\nX-A: b, c\r\nX-B: \r\n" in script.requests[0]
 
 
@@ -409,13 +409,13 @@ def test_what_the_client_does_not_speak_is_left_to_others(monkeypatch):
     with pytest.raises(UnimplementedError, match="te"):
         check_able("http://h/", {"TE": "trailers"})
     place = {"base_url": "http://127.0.0.1:1", "headers": ["TE: trailers"]}
-    assert type(_runtime.call(HTTP.open(KvOpening(place, {}))).engine).__name__ == "ObstoreEngine"
+    assert type(execution.call(HTTP.open(KvOpening(place, {}))).engine).__name__ == "ObstoreEngine"
     with pytest.raises(UnimplementedError):
-        _runtime.call(HTTP.open(KvOpening({**place, "engine": "fsstore"}, {})))
+        execution.call(HTTP.open(KvOpening({**place, "engine": "fsstore"}, {})))
     monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1")
     with pytest.raises(UnimplementedError, match="proxy"):
         check_able("http://h/", {})
-    assert _runtime.call(HTTP.open(KvOpening({"base_url": "http://h"}, {}))).engine.__class__.__name__ == (
+    assert execution.call(HTTP.open(KvOpening({"base_url": "http://h"}, {}))).engine.__class__.__name__ == (
         "ObstoreEngine"
     )
 
@@ -535,7 +535,7 @@ def test_an_address_that_does_not_answer_holds_nobody_up():
             await http_route._first([refused, refused])
         return loop.time() - begun
 
-    assert _runtime.call(run()) >= 0.2
+    assert execution.call(run()) >= 0.2
 
 
 @pytest.mark.parametrize(
@@ -550,7 +550,7 @@ def test_a_name_that_is_not_found(monkeypatch, errno, error):
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     driver = HttpDriver(own_engine("http://not.invalid", {}, FAST, 4), "http://not.invalid")
     with pytest.raises(error, match="not.invalid.*told so"):
-        _runtime.call(KvPrefix(driver, "/").read("k"))
+        execution.call(KvPrefix(driver, "/").read("k"))
 
 
 def test_a_server_that_does_not_accept_is_given_up(monkeypatch):
@@ -761,7 +761,7 @@ def test_a_certificate_that_is_not_good_is_refused_at_once(monkeypatch, authorit
 
     begun = time.monotonic()
     with pytest.raises(FailedPreconditionError, match="certificate verify failed"):
-        _runtime.call(run())
+        execution.call(run())
     assert not script.requests
     assert time.monotonic() - begun < 20
 
@@ -794,7 +794,7 @@ def test_a_server_that_does_not_speak_tls_is_unavailable(authority):
                 url = f"https://127.0.0.1:{port}"
                 await KvPrefix(HttpDriver(own_engine(url, {}, FAST, 4), url), "/").read("k")
 
-        _runtime.call(run())
+        execution.call(run())
 
 
 def test_a_value_that_ends_with_a_broken_tls_connection_is_not_believed(monkeypatch, authority):

@@ -8,7 +8,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from fsstore import _runtime
 from fsstore.errors import (
     FailedPreconditionError,
     OutOfRangeError,
@@ -16,14 +15,15 @@ from fsstore.errors import (
     StoreError,
     UnavailableError,
 )
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.fs import FsspecDriver
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.object_store import bucket_engine
-from fsstore.kvstore.retry import Retry
-from fsstore.kvstore.root_http import HttpDriver, fsspec_engine, obstore_engine, own_engine
-from fsstore.kvstore.root_option import s3_store as s3_store_of
-from fsstore.kvstore.roots import HTTP, S3
+from fsstore.kvstore.client.object_store import bucket_engine
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.engine.driver import FsspecDriver
+from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.root.cloud import HTTP, S3
+from fsstore.kvstore.root.option import s3_store as s3_store_of
+from fsstore.kvstore.root.web import HttpDriver, fsspec_engine, obstore_engine, own_engine
+from fsstore.runtime import execution
 
 FAST = Retry(max_retries=4, initial_delay_s=0.001, max_delay_s=0.002, deadline_s=10, idle_s=1)
 RETRIES = {"initial_delay": "1ms", "max_delay": "2ms", "max_retries": 4}
@@ -32,7 +32,7 @@ DATA = bytes(range(100))
 
 def run(coroutine):
     """Run a coroutine on the loop of the runtime."""
-    return _runtime.call(coroutine)
+    return execution.call(coroutine)
 
 
 @pytest.fixture(autouse=True)

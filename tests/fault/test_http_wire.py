@@ -6,9 +6,9 @@ import zlib
 
 import pytest
 
-from fsstore import _runtime
 from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
-from fsstore.kvstore.http_wire import ANYTHING, Connection, Want
+from fsstore.kvstore.web.wire import ANYTHING, Connection, Want
+from fsstore.runtime import execution
 
 VALUE = bytes(range(256)) * 2
 LENGTH = b"Content-Length: %d\r\n" % len(VALUE)
@@ -68,7 +68,7 @@ def told(answer, *, want=ANYTHING, size=10**9, end=False):
         finally:
             connection.close()
 
-    return _runtime.call(run())
+    return execution.call(run())
 
 
 ANSWERS = {

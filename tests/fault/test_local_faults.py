@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from fsstore import _runtime
-from fsstore._runtime import drive
-from fsstore.kvstore import local_stage
-from fsstore.kvstore.contract import KvPrefix, LateWrite, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_lock import hold
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import KvPrefix, LateWrite, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local import stage as local_stage
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.lock import hold
+from fsstore.kvstore.local.stage import Protocol
+from fsstore.runtime import execution
+from fsstore.runtime.execution import drive
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -158,7 +158,7 @@ def test_files_that_come_and_go(tmp_path):
                 assert bytes(result.value) in values
                 assert set(drive(names())) <= {f"d{a}/e/k{b}" for a in range(3) for b in range(5)}
 
-    _runtime.map_blocking(work, range(4), kind="io")
+    execution.map_blocking(work, range(4), kind="io")
 
 
 def test_lock_does_not_live_on_in_a_forked_child(tmp_path, monkeypatch):

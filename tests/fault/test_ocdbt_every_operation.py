@@ -4,12 +4,12 @@ from itertools import count
 
 import pytest
 
-from fsstore._runtime import drive
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import KvPrefix, Read, Write
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.verify import verify
+from fsstore.kvstore.ocdbt.tools.verify import verify
+from fsstore.runtime.execution import drive
 
 SMALL = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 20, "version_tree_arity_log2": 1}
 

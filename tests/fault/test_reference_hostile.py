@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 import fsstore as ts
-from fsstore import _runtime, references
+from fsstore import references
 from fsstore.errors import (
     DataLossError,
     JsonError,
@@ -18,16 +18,17 @@ from fsstore.errors import (
     ResourceExhaustedError,
     StoreError,
 )
-from fsstore.kvstore.contract import Read
-from fsstore.kvstore.opened import open_kv
-from fsstore.kvstore.reference.bound import chunk_bytes
+from fsstore.kvstore.contract.driver import Read
 from fsstore.kvstore.reference.kind import open_reference
-from fsstore.kvstore.spec_parse import kv_spec
+from fsstore.kvstore.reference.table.size_limit import chunk_bytes
+from fsstore.kvstore.spec.opening import open_kv
+from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.runtime import execution
 
 
 def run(coroutine):
     """Return the result of a coroutine, on the event loop."""
-    return _runtime.call(coroutine)
+    return execution.call(coroutine)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_whole_targets_in_buckets_are_refused_by_the_size_they_announce(
 
 async def opened(url, **members):
     """Return the reference store over the document at a URL."""
-    from fsstore.context import Context
+    from fsstore.context.context import Context
 
     base = (await open_kv(kv_spec(url), Context())).prefix
     return await open_reference(base, members)

@@ -20,12 +20,13 @@ import fsspec
 import pytest
 from fsspec.implementations.reference import LazyReferenceMapper
 
-from fsstore import _runtime, references
+from fsstore import references
 from fsstore.errors import UnavailableError
-from fsstore.kvstore.contract import KvPrefix, Read, Write
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.reference.kind import open_reference
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")
@@ -63,7 +64,7 @@ def array(*shape):
 
 def ours(store):
     """Return what a store of ours has for the keys."""
-    results = _runtime.call(store.read_many([Read(key) for key in KEYS]))
+    results = execution.call(store.read_many([Read(key) for key in KEYS]))
     return {
         key: bytes(result.value) for key, result in zip(KEYS, results, strict=True) if result.state == "value"
     }
@@ -86,7 +87,7 @@ def theirs(mapper):
 
 def readers(path):
     """Return functions that read the keys through stores opened now."""
-    store = _runtime.call(open_reference(KvPrefix(LOCAL, str(path)), {}))
+    store = execution.call(open_reference(KvPrefix(LOCAL, str(path)), {}))
     mapper = LazyReferenceMapper(str(path), fsspec.filesystem("file"))
     return [lambda: ours(store), lambda: theirs(mapper)]
 
@@ -141,15 +142,15 @@ def test_each_key_is_old_or_new(before, tmp_path, name, backwards):
     """Whatever the moment and whoever reads, and the next writer finishes the work."""
     batch = BATCHES[name]
     writes = [Write(key, value) for key, value in batch.items()]
-    old = ours(_runtime.call(open_reference(KvPrefix(LOCAL, str(before)), {})))
+    old = ours(execution.call(open_reference(KvPrefix(LOCAL, str(before)), {})))
     for moment in itertools.count():
         path = tmp_path / f"{moment}.parq"
         shutil.copytree(before, path)
         earlier = readers(path)
         dying = Dying(LOCAL, moment, backwards=backwards)
-        writer = _runtime.call(open_reference(KvPrefix(dying, str(path)), {}))
+        writer = execution.call(open_reference(KvPrefix(dying, str(path)), {}))
         try:
-            _runtime.call(writer.write_many(writes))
+            execution.call(writer.write_many(writes))
         except UnavailableError:
             finished = False
         else:
@@ -158,8 +159,8 @@ def test_each_key_is_old_or_new(before, tmp_path, name, backwards):
             check(batch, old, read(), gone=True)
         for read in readers(path):
             check(batch, old, read(), gone=changed(path, batch))
-        again = _runtime.call(open_reference(KvPrefix(LOCAL, str(path)), {}))
-        _runtime.call(again.write_many(writes))
+        again = execution.call(open_reference(KvPrefix(LOCAL, str(path)), {}))
+        execution.call(again.write_many(writes))
         expected = {key: value for key, value in batch.items() if value is not None and "z" not in key}
         for read in readers(path):
             assert expected.items() <= read().items()
@@ -180,9 +181,9 @@ def test_an_array_made_where_one_was(before, tmp_path):
         path = tmp_path / f"{moment}.parq"
         shutil.copytree(before, path)
         dying = Dying(LOCAL, moment, backwards=False)
-        writer = _runtime.call(open_reference(KvPrefix(dying, str(path)), {}))
+        writer = execution.call(open_reference(KvPrefix(dying, str(path)), {}))
         try:
-            _runtime.call(writer.write_many([Write(key, value) for key, value in batch.items()]))
+            execution.call(writer.write_many([Write(key, value) for key, value in batch.items()]))
         except UnavailableError:
             finished = False
         else:

@@ -10,7 +10,9 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import StoreError
-from fsstore.kvstore import local_lock, local_stage, local_write
+from fsstore.kvstore.local import lock as local_lock
+from fsstore.kvstore.local import stage as local_stage
+from fsstore.kvstore.local import write as local_write
 
 CALLS = (
     "open",

@@ -11,7 +11,6 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore import _runtime
 from fsstore.errors import (
     DataLossError,
     OutOfRangeError,
@@ -19,9 +18,10 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.kvstore.contract import KvPrefix, Read, Write
+from fsstore.kvstore.archive.zip_driver import ZipDriver
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.zip_archive import ZipDriver
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
 
 VALUE = bytes(range(256)) * 40
@@ -36,7 +36,7 @@ def opened(data, driver=None):
 
 def call(coroutine):
     """Run a coroutine that never waits."""
-    return _runtime.call(coroutine, waits=False)
+    return execution.call(coroutine, waits=False)
 
 
 def names(store):

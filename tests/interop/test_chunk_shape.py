@@ -5,9 +5,9 @@ import random
 import pytest
 import tensorstore
 
-from fsstore.chunk_shape import choose_one_grid, choose_read_write_grids
 from fsstore.errors import StoreError
-from fsstore.layout import ChunkLayout
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.chunk_shape import choose_one_grid, choose_read_write_grids
 
 S = (1000, 2000, 3000)
 BOTH = ("zarr", "zarr3")

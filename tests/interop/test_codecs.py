@@ -11,12 +11,12 @@ import pytest
 import tensorstore as ts
 import zarr
 
-from fsstore.codec.chain import CodecChain
-from fsstore.codec.chain_resolve import resolve
-from fsstore.codec.chain_spec import ChainSpec
-from fsstore.codec.compressor_v2 import V2Pipeline
+from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain.chain_spec import ChainSpec
+from fsstore.codec.chain.resolve import resolve
 from fsstore.codec.contract import ChunkSpec
-from fsstore.codec.numcodecs_v2 import PACKING_CODECS
+from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline
+from fsstore.codec.numcodecs.numcodecs_v2 import PACKING_CODECS
 
 SHAPE = (6, 10)
 SHARD = {"name": "sharding_indexed", "configuration": {"chunk_shape": [3, 5], "codecs": ["zstd"]}}

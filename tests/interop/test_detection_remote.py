@@ -293,6 +293,6 @@ def test_arrays_below_a_web_directory_are_found_by_consolidated_metadata(object_
     spec = _kvstore("http", object_server.url, "bucket", "g", engine)
     with pytest.raises(FailedPreconditionError, match='arrays below it: "a/b"'):
         ts.open({"driver": "auto", "kvstore": spec}).result()
-    from fsstore.listing import list_arrays
+    from fsstore.dataset.listing import list_arrays
 
     assert [(entry.path, entry.shape) for entry in list_arrays(spec)] == [("a/b", (4,))]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorstore
 
-from fsstore.dtypes import NAMES, dtype
+from fsstore.values.dtypes import NAMES, dtype
 
 SIZELESS = {"char", "byte"}
 

@@ -14,7 +14,7 @@ import zarr
 import fsstore as ts
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.testing.doubles import Recording
 

@@ -20,17 +20,17 @@ import xarray
 import zarr
 
 import fsstore as ts
-from fsstore import _runtime
-from fsstore.context import Context
+from fsstore.context.context import Context
+from fsstore.dataset.listing import list_arrays, tree
 from fsstore.errors import FailedPreconditionError
 from fsstore.filesystem.kv import KvFileSystem
+from fsstore.filesystem.mapper import get_mapper
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.contract import KvPrefix, Read
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.view import open_view
-from fsstore.listing import list_arrays, tree
-from fsstore.mapper import get_mapper
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
+from fsstore.view.driver import open_view
 
 DATA = np.arange(20, dtype="float64").reshape(4, 5)
 
@@ -399,15 +399,16 @@ def test_absent_keys_of_a_view_cost_no_request():
     ).result()
     array[...] = np.arange(4, dtype="int8")
     recording = Recording(driver)
-    view = _runtime.call(open_view(live_kv(KvPrefix(recording)), Context(), zarr_format=3))
+    view = execution.call(open_view(live_kv(KvPrefix(recording)), Context(), zarr_format=3))
     recording.reset()
     for key in (".zarray", ".zattrs", "c/2", "c/00", "c", "zarr.json/c/0", "x/zarr.json"):
-        assert _runtime.call(view.prefix.read(key)).state == "missing"
-    keys = [entry.key for batch in _runtime.call(_listed(view.prefix)) for entry in batch]
+        assert execution.call(view.prefix.read(key)).state == "missing"
+    keys = [entry.key for batch in execution.call(_listed(view.prefix)) for entry in batch]
     assert keys == ["c/0", "c/1", "zarr.json"]
     assert recording.calls["read"] == recording.calls["scan"] == 0
     assert (
-        _runtime.call(view.prefix.read("c/1")).value == _runtime.drive(driver.read_many([Read("1")]))[0].value
+        execution.call(view.prefix.read("c/1")).value
+        == execution.drive(driver.read_many([Read("1")]))[0].value
     )
     assert len(recording.reads) == 1
 
@@ -417,11 +418,11 @@ async def _listed(prefix):
 
 
 def _memory(files):
-    from fsstore.kvstore.contract import Write
+    from fsstore.kvstore.contract.driver import Write
     from fsstore.kvstore.memory import MemoryDriver
 
     driver = MemoryDriver()
-    _runtime.drive(driver.write_many([Write(key, value) for key, value in files.items()]))
+    execution.drive(driver.write_many([Write(key, value) for key, value in files.items()]))
     return driver
 
 
@@ -513,7 +514,7 @@ def test_a_hierarchy_of_n5(tmp_path):
 
 def test_listing_leaves_chunks_out():
     """In a store that lists in order, an array with many chunks costs a few requests and not all of its keys."""
-    from fsstore.kvstore.hierarchy import hierarchy
+    from fsstore.discover.hierarchy import hierarchy
 
     document = b'{"zarr_format": 3, "node_type": "array"}'
     files = {f"a/c/{i}/{j}": b"" for i in range(40) for j in range(100)} | {"a/zarr.json": document}
@@ -523,7 +524,7 @@ def test_listing_leaves_chunks_out():
     }
     files |= {"c/zarr.json": document}
     recording = Recording(_memory(files))
-    nodes = _runtime.call(hierarchy(KvPrefix(recording))).nodes
+    nodes = execution.call(hierarchy(KvPrefix(recording))).nodes
     assert list(nodes) == ["a", "b", "c"]
     assert recording.calls["scan"] < 12
 

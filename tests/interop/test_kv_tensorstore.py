@@ -10,17 +10,17 @@ import tensorstore
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore._runtime import drive
-from fsstore.context import Context
-from fsstore.kvstore.batch import Batch
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.local import KIND, LocalDriver
-from fsstore.kvstore.local_lock import hold
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.context.context import Context
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.engine.retry import retry_from
+from fsstore.kvstore.local.driver import KIND, LocalDriver
+from fsstore.kvstore.local.lock import hold
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.retry import retry_from
-from fsstore.kvstore.store import KvStore
-from fsstore.kvstore.transaction import Transaction
+from fsstore.kvstore.store.batch import Batch
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.runtime.execution import drive
 
 
 class Ours:

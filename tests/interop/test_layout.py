@@ -10,7 +10,7 @@ import random
 import pytest
 import tensorstore
 
-from fsstore.layout import ChunkLayout, layout_of
+from fsstore.schema.chunk_layout import ChunkLayout, layout_of
 
 
 def some(rng, value, rank):

@@ -13,18 +13,18 @@ import tensorstore as ts
 
 import fsstore
 import fsstore.ocdbt
-from fsstore._runtime import drive, map_blocking
 from fsstore.errors import NotFoundError, StoreError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.data_file import DataFile
+from fsstore.kvstore.ocdbt.format.data_file import DataFile
+from fsstore.kvstore.ocdbt.format.manifest import decode_manifest, encode_manifest
 from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.manifest import decode_manifest, encode_manifest
 from fsstore.kvstore.ocdbt.options import choice_of
-from fsstore.kvstore.store import KvStore
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime.execution import drive, map_blocking
 
 SMALL = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 4}
 CONFIGS = {
@@ -551,7 +551,7 @@ json = {"driver": "ocdbt", "base": "file://" + path + "/", "config": {"manifest_
 if who.startswith("t"):
     import tensorstore as ts
 else:
-    from fsstore.kvstore.store import KvStore as Store
+    from fsstore.kvstore.store.kv_store import KvStore as Store
     class ts: KvStore = Store
 store = ts.KvStore.open(json).result()
 for number in range(count):

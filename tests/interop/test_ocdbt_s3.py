@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 import fsstore.ocdbt
-from fsstore._runtime import call
-from fsstore.kvstore.contract import UNKNOWN, Read, Write
-from fsstore.kvstore.store import KvStore
+from fsstore.kvstore.contract.driver import UNKNOWN, Read, Write
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime.execution import call
 
 pytestmark = pytest.mark.usefixtures("s3_credentials")
 

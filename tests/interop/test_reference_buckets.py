@@ -15,7 +15,7 @@ import pytest
 import fsstore as ts
 from fsstore import references
 from fsstore.errors import DataLossError
-from fsstore.kvstore import object_store
+from fsstore.kvstore.client import object_store
 
 AZURE, GOOGLE = os.environ.get("AZURE_EMULATOR", ""), os.environ.get("GCS_EMULATOR", "")
 ACCOUNT = "devstoreaccount1"  # azurite's, with the key that its documentation prints

@@ -284,7 +284,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, package, extra, name,
 
 def test_files_are_scanned_at_the_same_time_each_in_a_process_of_its_own(tmp_path, monkeypatch):
     """Two files are in the works together, every file has a process, and progress is told as each is done."""
-    from fsstore.kvstore.reference import scan
+    from fsstore.kvstore.reference.tools import scan
 
     together = threading.Barrier(2, timeout=60)
     inner = scan._in_process
@@ -319,7 +319,7 @@ def test_the_collector_rests_while_a_scanner_runs(tmp_path, monkeypatch):
 
 def test_a_scanner_that_hangs_or_dies_loses_its_file_only(tmp_path, monkeypatch):
     """A process that does not finish, or is killed, is reported under the name of its file."""
-    from fsstore.kvstore.reference import scan
+    from fsstore.kvstore.reference.tools import scan
 
     shadow = tmp_path / "path" / "kerchunk"
     shadow.mkdir(parents=True)

@@ -16,11 +16,12 @@ import pytest
 from fsspec.implementations.reference import LazyReferenceMapper
 
 import fsstore as ts
-from fsstore import _runtime, references
-from fsstore.kvstore.contract import KvPrefix, Read
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
+from fsstore import references
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.reference.kind import open_reference
+from fsstore.runtime import execution
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")
 RNG = np.random.default_rng(7)
@@ -28,7 +29,7 @@ RNG = np.random.default_rng(7)
 
 def run(coroutine):
     """Return the result of a coroutine, on the event loop."""
-    return _runtime.call(coroutine)
+    return execution.call(coroutine)
 
 
 def contents(path, **members):
@@ -142,7 +143,7 @@ def test_refs_to_dataframe(document, tmp_path, threshold):
 
 def test_fastparquet_reads_for_us_too(document, tmp_path, monkeypatch):
     """Without pyarrow, fastparquet gives the same columns."""
-    from fsstore.kvstore.reference import parquet_read
+    from fsstore.kvstore.reference.parquet import read as parquet_read
 
     references.open(document).save(tmp_path / "r.parq", record_size=6)
     expected = contents(tmp_path / "r.parq")
@@ -408,7 +409,7 @@ def test_groups_of_a_set_are_found_by_name(tmp_path, name):
 @pytest.mark.parametrize("engine", ["fastparquet", "pyarrow"])
 def test_files_of_either_engine_are_read_by_either(tmp_path, monkeypatch, engine, reader):
     """Columns that are null throughout are no data, whoever wrote them and whoever reads them."""
-    from fsstore.kvstore.reference import parquet_read
+    from fsstore.kvstore.reference.parquet import read as parquet_read
 
     fs = LazyReferenceMapper.create(str(tmp_path / "r.parq"), record_size=3, engine=engine)
     fs["x/.zarray"] = json.dumps({"zarr_format": 2, "shape": [9], "chunks": [1]}).encode()

@@ -11,10 +11,10 @@ import pytest
 import tensorstore
 
 import fsstore.index
-from fsstore.codec_spec import CodecSpec
-from fsstore.layout import ChunkLayout
-from fsstore.layout_transform import backward
-from fsstore.schema import Schema
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.codec_spec import CodecSpec
+from fsstore.schema.layout_transform import backward
+from fsstore.schema.schema import Schema
 
 CODECS = [
     {"driver": "zarr"},

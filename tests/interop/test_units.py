@@ -5,7 +5,7 @@ import tensorstore
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fsstore.units import Unit
+from fsstore.values.units import Unit
 
 pieces = st.lists(
     st.sampled_from(list("0123456789+-.eE nmx_\t") + ["inf", "nan", "0x", "é"]), max_size=9

@@ -10,12 +10,12 @@ import xarray
 import zarr
 
 import fsstore
-from fsstore import _runtime
+from fsstore.dataset.listing import list_arrays, tree
+from fsstore.discover.hierarchy import hierarchy
 from fsstore.errors import UnavailableError
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.hierarchy import hierarchy
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.listing import list_arrays, tree
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty
 
 BROKEN = {
@@ -76,13 +76,13 @@ def test_a_place_that_cannot_be_read_at_all_is_an_error():
     place = KvPrefix(Faulty(inner, lambda _, key: UnavailableError("gone") if key in away else None))
     away: set[str] = set()
     for name in "ab":
-        _runtime.call(place.write(f"{name}/.zarray", b"{}"))
+        execution.call(place.write(f"{name}/.zarray", b"{}"))
     away.add("a/.zarray")
-    found = _runtime.call(hierarchy(place))
+    found = execution.call(hierarchy(place))
     assert (list(found.nodes), list(found.damaged)) == (["b"], ["a"])
     away.add("b/.zarray")
     with pytest.raises(UnavailableError, match="gone"):
-        _runtime.call(hierarchy(place))
+        execution.call(hierarchy(place))
 
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -9,14 +9,14 @@ import tensorstore
 import zarr
 
 import fsstore as ts
-from fsstore import _runtime
-from fsstore.context import Context
+from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.contract import KvPrefix, Read, Write
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.view import open_view
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty, Recording
+from fsstore.view.driver import open_view
 
 SHAPE, CHUNKS = (5, 7), (2, 3)
 VALUES = np.arange(35).reshape(SHAPE)
@@ -101,7 +101,7 @@ def _stored(driver, metadata, values):
 
 def _shown(driver, zarr_format):
     recording = Recording(driver)
-    view = _runtime.call(open_view(live_kv(KvPrefix(recording)), Context(), zarr_format=zarr_format))
+    view = execution.call(open_view(live_kv(KvPrefix(recording)), Context(), zarr_format=zarr_format))
     return recording, view
 
 
@@ -114,7 +114,7 @@ def _contents(prefix):
         assert {answer.state for answer in answers} == {"value"}
         return {key: bytes(answer.value) for key, answer in zip(keys, answers, strict=True)}
 
-    return _runtime.call(collect())
+    return execution.call(collect())
 
 
 def _check(driver, values, *, zarr_format, same):
@@ -172,7 +172,7 @@ def test_a_batch_of_chunks_is_one_batch_below(compressor):
     recording, view = _shown(driver, 3)
     recording.reset()
     reads = [Read(f"c/{row}/{column}") for row in range(3) for column in range(3)]
-    answers = _runtime.call(view.prefix.read_many([*reads, Read("c/9/9"), Read("zarr.json")]))
+    answers = execution.call(view.prefix.read_many([*reads, Read("c/9/9"), Read("zarr.json")]))
     assert [answer.state for answer in answers] == ["value"] * 9 + ["missing", "value"]
     assert (recording.calls["read"], len(recording.reads)) == (1, 9)
 
@@ -182,19 +182,19 @@ def test_ranges_of_chunks():
     for compressor in (None, {"id": "zlib", "level": 1}):
         driver, _ = _stored_v2({"compressor": compressor})
         recording, view = _shown(driver, 3)
-        whole = bytes(_runtime.call(view.prefix.read("c/0/0")).value)
+        whole = bytes(execution.call(view.prefix.read("c/0/0")).value)
         recording.reset()
-        assert bytes(_runtime.call(view.prefix.read("c/0/0", 4, 8)).value) == whole[4:8]
+        assert bytes(execution.call(view.prefix.read("c/0/0", 4, 8)).value) == whole[4:8]
         assert (recording.reads[0].start, recording.reads[0].stop) == ((0, None) if compressor else (4, 8))
 
 
 def test_a_damaged_chunk_is_an_error():
     """A chunk that cannot be decoded names the key it has in the store."""
     driver, _ = _stored_v2({"compressor": {"id": "zlib", "level": 1}})
-    _runtime.drive(driver.write_many([Write("0.1", b"damaged")]))
+    execution.drive(driver.write_many([Write("0.1", b"damaged")]))
     _, view = _shown(driver, 3)
     with pytest.raises(StoreError, match='Error reading "0.1"'):
-        _runtime.call(view.prefix.read("c/0/1"))
+        execution.call(view.prefix.read("c/0/1"))
 
 
 def test_a_store_that_is_gone_is_an_error():
@@ -202,11 +202,11 @@ def test_a_store_that_is_gone_is_an_error():
     driver, _ = _stored_v3([{"name": "sharding_indexed", "configuration": SHARDS}])
     gone = []
     faulty = Faulty(driver, lambda _, key: NotFoundError(f"all of it, {key} too") if gone else None)
-    view = _runtime.call(open_view(live_kv(KvPrefix(faulty)), Context(), zarr_format=2))
-    assert _runtime.call(view.prefix.read("0.0")).state == "value"
+    view = execution.call(open_view(live_kv(KvPrefix(faulty)), Context(), zarr_format=2))
+    assert execution.call(view.prefix.read("0.0")).state == "value"
     gone.append(True)
     with pytest.raises(NotFoundError, match="all of it"):
-        _runtime.call(view.prefix.read("0.0"))
+        execution.call(view.prefix.read("0.0"))
 
 
 def test_views_of_stores_that_never_wait_never_wait():
@@ -214,7 +214,7 @@ def test_views_of_stores_that_never_wait_never_wait():
     driver, _ = _stored_v2({"compressor": {"id": "zlib", "level": 1}})
     _, view = _shown(driver, 3)
     assert not view.driver.features.waits
-    assert _runtime.drive(view.prefix.read("c/0/0")).state == "value"
+    assert execution.drive(view.prefix.read("c/0/0")).state == "value"
 
 
 def test_a_compressor_of_numcodecs(tmp_path):

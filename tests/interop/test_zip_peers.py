@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from fsstore import _runtime
-from fsstore.kvstore.contract import KvPrefix, Read
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.zip_archive import ZipDriver
+from fsstore.kvstore.archive.zip_driver import ZipDriver
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.runtime import execution
 
 VALUE = bytes(range(256)) * 40
 
 
 def call(coroutine):
     """Run a coroutine that never waits."""
-    return _runtime.call(coroutine, waits=False)
+    return execution.call(coroutine, waits=False)
 
 
 def ours(path):

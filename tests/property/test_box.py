@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from fsstore.chunk.grid import RegularAxis, VariableAxis
-from fsstore.chunk.place import BoxPlacement
-from fsstore.chunk.plan import Affine, Constant, box_in_chunk, plan
-from fsstore.chunk.request import maps_within, plan_maps
+from fsstore.chunk.plan.grid import RegularAxis, VariableAxis
+from fsstore.chunk.plan.place import BoxPlacement
+from fsstore.chunk.plan.planner import Affine, Constant, box_in_chunk, plan
+from fsstore.chunk.plan.request import maps_within, plan_maps
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, compose, d
 from fsstore.index.transform import identity
 

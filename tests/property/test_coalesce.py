@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore.kvstore.coalesce import Limits, coalesce, read_merged
-from fsstore.kvstore.contract import Read, ReadResult
+from fsstore.kvstore.contract.coalesce import Limits, coalesce, read_merged
+from fsstore.kvstore.contract.driver import Read, ReadResult
 
 SIZES = st.lists(st.integers(0, 400), max_size=60)
 IN_A_ROW = SIZES.map(lambda sizes: list(zip(accumulate(sizes, initial=7), sizes, strict=False)))

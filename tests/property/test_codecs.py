@@ -7,11 +7,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsstore.codec.chain import CodecChain
-from fsstore.codec.chain_resolve import resolve, wished_order, wished_read_shape
-from fsstore.codec.chain_spec import ChainSpec, merge_specs
-from fsstore.codec.compressor_v2 import V2Pipeline
+from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain.chain_spec import ChainSpec, merge_specs
+from fsstore.codec.chain.resolve import resolve, wished_order, wished_read_shape
 from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline
 from fsstore.errors import StoreError
 
 DTYPES = [

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk import joint_write, write_order
+from fsstore.chunk.write import order as write_order
+from fsstore.chunk.write import small_writes as joint_write
 from fsstore.kvstore.memory import MemoryKind
 from tests.property.begun import Begun, possible
 from tests.unit.test_write_order import Far

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.errors import OutOfRangeError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_path import check_prefix, file_path, normalize
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.path import check_prefix, file_path, normalize
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.transaction import Transaction
-from fsstore.kvstore.transactional import TransactionalDriver
+from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.testing.kvstore_steps import keys_of, read, run, value, write
 
 KEYS = ["a", "b/c", "b/d", "b/e/f", "é"]

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.errors import OutOfRangeError, UnavailableError
-from fsstore.kvstore.contract import Read
-from fsstore.kvstore.piece import Piece, fit, range_header, range_of_header
+from fsstore.kvstore.client.range_answer import Piece, fit, range_header, range_of_header
+from fsstore.kvstore.contract.driver import Read
 
 VALUE = bytes(range(200))
 PLACES = st.integers(0, 200)

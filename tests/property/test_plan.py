@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fsstore.chunk.cell_run import CellRun, batches
-from fsstore.chunk.grid import RegularAxis, VariableAxis
-from fsstore.chunk.keys import KeyEncoding
-from fsstore.chunk.place import Placement
-from fsstore.chunk.plan import Affine, Constant, Indexed, chunk_numbers, plan
+from fsstore.chunk.plan.cell_run import CellRun, batches
+from fsstore.chunk.plan.grid import RegularAxis, VariableAxis
+from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.place import Placement
+from fsstore.chunk.plan.planner import Affine, Constant, Indexed, chunk_numbers, plan
 
 
 def random_request(rng):
@@ -204,8 +204,8 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_batches(seed, few, together, monkeypatch):
     """Batches of any size are the cells of the plan with their keys, made one by one or in columns."""
-    monkeypatch.setattr("fsstore.chunk.cell_run.FEW", few)
-    monkeypatch.setattr("fsstore.chunk.cell_run._TOGETHER", together)
+    monkeypatch.setattr("fsstore.chunk.plan.cell_run.FEW", few)
+    monkeypatch.setattr("fsstore.chunk.plan.cell_run._TOGETHER", together)
     rng = random.Random(400 + seed)
     model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
     for _ in range(40):

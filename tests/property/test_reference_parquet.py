@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore import _runtime
 from fsstore.errors import FailedPreconditionError
-from fsstore.kvstore.contract import KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import open_reference
-from fsstore.kvstore.reference.parquet_metadata import format_metadata
+from fsstore.kvstore.reference.parquet.metadata import format_metadata
+from fsstore.runtime import execution
 
 chunk = st.tuples(st.integers(0, 4), st.integers(0, 3))
 shape = st.tuples(st.integers(0, 5), st.integers(0, 4))
@@ -82,7 +82,7 @@ class Model:
 
 def put(store, changes):
     """Write values by key."""
-    _runtime.call(store.write_many([Write(name, value) for name, value in changes.items()]))
+    execution.call(store.write_many([Write(name, value) for name, value in changes.items()]))
 
 
 def apply(store, base, model, what):
@@ -119,7 +119,7 @@ def apply(store, base, model, what):
             model.attributes = b'{"a":%d}' % number
             put(store, {"x/.zattrs": model.attributes})
         case "range", low, high:
-            _runtime.call(opened(base).delete_range(KeyRange(key(low), key(high))))
+            execution.call(opened(base).delete_range(KeyRange(key(low), key(high))))
             inside = [
                 coords for coords in model.chunks if KeyRange(key(low), key(high)).contains(key(coords))
             ]
@@ -128,7 +128,7 @@ def apply(store, base, model, what):
 
 def opened(base):
     """Return the store over a set, opened now."""
-    return _runtime.call(open_reference(base, {}))
+    return execution.call(open_reference(base, {}))
 
 
 def contents(store):
@@ -138,7 +138,7 @@ def contents(store):
         names = [entry.key async for batch in store.scan(KeyRange()) for entry in batch]
         return dict(zip(names, await store.read_many([Read(name) for name in names]), strict=True))
 
-    return {name: bytes(result.value) for name, result in _runtime.call(everything()).items()}
+    return {name: bytes(result.value) for name, result in execution.call(everything()).items()}
 
 
 @given(st.lists(step, max_size=14), st.integers(1, 7))
@@ -148,14 +148,14 @@ def test_any_sequence_of_writes(steps, record_size):
     A store sees what it wrote; of what the other wrote it need not know more than it comes across.
     """
     base = KvPrefix(MemoryDriver(), "r.parq")
-    _runtime.call(base.write("/.zmetadata", format_metadata({}, record_size)))
+    execution.call(base.write("/.zmetadata", format_metadata({}, record_size)))
     stores = [opened(base) for _ in range(2)]
     model = Model()
     for who, what in steps:
         apply(stores[who], base, model, what)
         if what[0] in ("chunks", "both"):
             names = [key(coords) for coords in what[-1]]
-            found = _runtime.call(stores[who].read_many([Read(name) for name in names]))
+            found = execution.call(stores[who].read_many([Read(name) for name in names]))
             got = {
                 name: bytes(one.value) for name, one in zip(names, found, strict=True) if one.state == "value"
             }

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fsstore import _runtime
-from fsstore.compression import method_of
 from fsstore.errors import StoreError
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference import json_batch, json_scan
-from fsstore.kvstore.reference.json_refs import from_json, from_mapping
-from fsstore.kvstore.reference.keys import check_key, split
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.reference.document import json_batch, json_scan
+from fsstore.kvstore.reference.document.json_refs import from_json, from_mapping
+from fsstore.kvstore.reference.document.writer import encode
 from fsstore.kvstore.reference.load import decompress
-from fsstore.kvstore.reference.overlay import State
-from fsstore.kvstore.reference.value import Located, decode_text, decode_value, encode_text
-from fsstore.kvstore.reference.writer import encode
+from fsstore.kvstore.reference.table.keys import check_key, split
+from fsstore.kvstore.reference.table.value import Located, decode_text, decode_value, encode_text
+from fsstore.runtime import execution
+from fsstore.values.file_compression import method_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.integers(0, 12).map(str) | st.sampled_from(
@@ -100,7 +100,7 @@ def test_saving_is_the_inverse_of_opening(entries, version, compression):
             [piece async for piece in encode(State(found), version=version, compression=compression)]
         )
 
-    data = _runtime.call(saved())
+    data = execution.call(saved())
     assert method_of(data) == compression
     again = listed(from_json(decompress(data)))
     assert again == listed(found)
@@ -118,7 +118,7 @@ def test_inline_bytes_survive_as_text(data):
 @settings(max_examples=150, deadline=None)
 def test_splitting_keys_loses_none(keys):
     """Every key lands in one group or among the loose ones, and joining a group gives its keys back."""
-    from fsstore.kvstore.reference.keys import join
+    from fsstore.kvstore.reference.table.keys import join
 
     groups, loose = split([key.encode() for key in keys])
     back = {position: keys[position] for position in loose}
@@ -142,7 +142,7 @@ SIMILAR = st.tuples(
 @settings(max_examples=400, deadline=None)
 def test_keys_of_one_family_are_split_as_each_alone(parts, separator):
     """A batch, nearly all of which is of one family as a rule, is split as every key by itself would be."""
-    from fsstore.kvstore.reference.keys import split_one
+    from fsstore.kvstore.reference.table.keys import split_one
 
     keys = [separator.join([lead, *numbers]).encode() for lead, numbers in parts]
     groups, loose = split(keys)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk import joint_write, write_order
+from fsstore.chunk.write import order as write_order
+from fsstore.chunk.write import small_writes as joint_write
 from fsstore.kvstore.memory import MemoryKind
 from tests.property import resize_worker
 from tests.property.resize_worker import ALWAYS, CHUNK, COLUMNS, ROWS, Counts, Worker

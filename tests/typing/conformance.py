@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from fsstore.codec.blosc import BloscCodec
+from fsstore.codec.chain.sharding import ShardingCodec
 from fsstore.codec.contract import Codec
-from fsstore.codec.crc32c import Crc32cCodec
-from fsstore.codec.deflate import GzipCodec
-from fsstore.codec.endian import BytesCodec
-from fsstore.codec.sharding import ShardingCodec
-from fsstore.codec.transpose import TransposeCodec
-from fsstore.codec.vlen import VlenBytesCodec, VlenUtf8Codec
-from fsstore.codec.zstd import ZstdCodec
+from fsstore.codec.zarr3.blosc import BloscCodec
+from fsstore.codec.zarr3.crc32c import Crc32cCodec
+from fsstore.codec.zarr3.deflate import GzipCodec
+from fsstore.codec.zarr3.endian import BytesCodec
+from fsstore.codec.zarr3.transpose import TransposeCodec
+from fsstore.codec.zarr3.vlen import VlenBytesCodec, VlenUtf8Codec
+from fsstore.codec.zarr3.zstd import ZstdCodec
 from fsstore.driver.array import KIND as ARRAY
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.auto import KIND as AUTO
@@ -24,27 +24,27 @@ from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver, DriverKind
 from fsstore.driver.downsample import KIND as DOWNSAMPLE
 from fsstore.driver.image import AVIF, BMP, JPEG, PNG, TIFF, WEBP, ImageDriver
-from fsstore.driver.json import KIND as JSON
-from fsstore.driver.json import JsonDriver
+from fsstore.driver.json_element import KIND as JSON
+from fsstore.driver.json_element import JsonDriver
 from fsstore.driver.stack import KIND as STACK
 from fsstore.format.contract import Format
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
-from fsstore.kvstore.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
-from fsstore.kvstore.contract import KvDriver
-from fsstore.kvstore.fs import FsspecDriver
-from fsstore.kvstore.kind import KvKind
-from fsstore.kvstore.local import KIND as FILE
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.archive.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
+from fsstore.kvstore.archive.zip_driver import KIND as ZIP
+from fsstore.kvstore.archive.zip_driver import ZipDriver
+from fsstore.kvstore.contract.driver import KvDriver
+from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.engine.driver import FsspecDriver
+from fsstore.kvstore.local.driver import KIND as FILE
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import KIND as MEMORY
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.ocdbt.driver import OcdbtDriver
 from fsstore.kvstore.ocdbt.kind import KIND as OCDBT
 from fsstore.kvstore.reference.driver import ReferenceDriver
 from fsstore.kvstore.reference.kind import KIND as REFERENCE
-from fsstore.kvstore.roots import ABFS, FSSPEC, GCS, HTTP, S3
-from fsstore.kvstore.zip_archive import KIND as ZIP
-from fsstore.kvstore.zip_archive import ZipDriver
+from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, HTTP, S3
 
 kinds: tuple[KvKind, ...] = (
     FILE,

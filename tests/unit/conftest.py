@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fsstore.chunk import read as reading
+from fsstore.chunk.read import reader as reading
 
 
 @pytest.fixture

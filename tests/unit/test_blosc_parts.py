@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.codec import blosc
-from fsstore.codec.blosc import BloscCodec
 from fsstore.codec.contract import ByteSpec
+from fsstore.codec.zarr3 import blosc
+from fsstore.codec.zarr3.blosc import BloscCodec
 
 CODECS = [
     BloscCodec("lz4", 5, "shuffle", 2, 4096),

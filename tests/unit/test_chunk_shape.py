@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore.chunk_shape import choose_one_grid, choose_read_write_grids
-from fsstore.divisors import divisors, nearest_divisor
 from fsstore.errors import StoreError
-from fsstore.layout import ChunkLayout
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.chunk_shape import choose_one_grid, choose_read_write_grids
+from fsstore.schema.divisors import divisors, nearest_divisor
 
 
 @given(st.integers(1, 3000), st.integers(1, 4000))

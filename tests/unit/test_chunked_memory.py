@@ -15,13 +15,13 @@ PROGRAM = """
 import json, os, re, sys, time
 import numpy as np
 import fsstore as ts
-from fsstore import _runtime
+from fsstore.runtime import execution
 
 def memory(name):  # in MB; `ru_maxrss` would include what the parent had when it forked
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
 
 spec, operation, view = json.loads(sys.argv[1]), *sys.argv[2:4]
-_runtime.core_count = lambda: int(sys.argv[4])
+execution.core_count = lambda: int(sys.argv[4])
 spec["context"] = {**spec.get("context", {}), "file_io_sync": False}
 store = ts.open(spec, open=True, create=True).result()
 corner = store[:2, :2, :2].read().result()

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 import fsstore as ts
-from fsstore.cache_pool import CachePool
+from fsstore.runtime.cache_pool import CachePool
 
 
 def test_a_context_gives_one_resource_a_key():

@@ -7,10 +7,10 @@ import pytest
 import zstandard
 
 import fsstore
-from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain.shard_layout import blocks_of, copy_blocks
 from fsstore.codec.contract import ByteSpec, ChunkSpec
-from fsstore.codec.shard_layout import blocks_of, copy_blocks
-from fsstore.codec.zstd import BoundZstd
+from fsstore.codec.zarr3.zstd import BoundZstd
 from fsstore.errors import StoreError
 
 SIZE = 1000

@@ -6,9 +6,9 @@ import numcodecs
 import numpy as np
 import pytest
 
-from fsstore.codec.delta import BoundDelta
-from fsstore.codec.flat import FlatSpec
-from fsstore.codec.numcodecs_v2 import Numcodec
+from fsstore.codec.numcodecs.delta import BoundDelta
+from fsstore.codec.numcodecs.flat import FlatSpec
+from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.errors import FailedPreconditionError, JsonError
 
 

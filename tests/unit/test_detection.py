@@ -15,16 +15,16 @@ import pytest
 import zstandard
 
 import fsstore as ts
-from fsstore import _runtime
-from fsstore.context import Context
-from fsstore.detection import Detection, match_file, match_files, settle, sizes
+from fsstore.context.context import Context
+from fsstore.discover.probe import detections, find
 from fsstore.driver.auto import enter
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.contract import KvPrefix, Write
+from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.probe import detections, find
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty, Recording
+from fsstore.values.detection import Detection, match_file, match_files, settle, sizes
 
 VALUES = np.arange(5, dtype="int32")
 ARRAY_V2 = json.dumps(
@@ -42,7 +42,7 @@ def _write(url):
 
 def _recording(files):
     driver = MemoryDriver()
-    _runtime.drive(driver.write_many([Write(key, value) for key, value in files.items()]))
+    execution.drive(driver.write_many([Write(key, value) for key, value in files.items()]))
     return Recording(driver)
 
 
@@ -104,19 +104,19 @@ def test_a_parquet_set_is_told_from_consolidated_metadata(tmp_path):
     folder.mkdir()
     metadata = {".zgroup": {"zarr_format": 2}, "v/.zarray": json.loads(ARRAY_V2)}
     (folder / ".zmetadata").write_text(json.dumps({"record_size": 10, "metadata": metadata}))
-    opened, found = _runtime.call(_enter(f"file://{folder}"))
+    opened, found = execution.call(_enter(f"file://{folder}"))
     assert (opened.driver.id, found.name) == ("reference", None)
     group = tmp_path / "group"
     group.mkdir()
     (group / ".zgroup").write_text('{"zarr_format": 2}')
     (group / ".zmetadata").write_text('{"zarr_consolidated_format": 1, "metadata": {}}')
-    opened, found = _runtime.call(_enter(f"file://{group}"))
+    opened, found = execution.call(_enter(f"file://{group}"))
     assert (opened.driver.id, found.name) == ("file", None)
 
 
 async def _enter(url):
-    from fsstore.kvstore.opened import open_kv
-    from fsstore.kvstore.spec_parse import kv_spec
+    from fsstore.kvstore.spec.opening import open_kv
+    from fsstore.kvstore.spec.parse import kv_spec
 
     context = Context()
     return await enter(await open_kv(kv_spec(url), context), context)
@@ -177,7 +177,7 @@ def test_a_huge_sparse_file_named_json_is_not_read(tmp_path):
 def test_a_large_text_of_json_is_looked_at_once_more(monkeypatch):
     """To tell a reference set from another document, a bounded part of its beginning is read."""
     recording = _recording({"x": b'{"a": "' + b"z" * 2**20 + b'"}'})
-    assert _runtime.call(find(live_kv(KvPrefix(recording, "x")))).detection.name == "json"
+    assert execution.call(find(live_kv(KvPrefix(recording, "x")))).detection.name == "json"
     assert recording.bytes_read < 2**18
 
 
@@ -363,7 +363,7 @@ def test_databases_in_databases_end():
     """A store that looks like a database at every depth is given up after a few."""
 
     async def always(reads):
-        from fsstore.kvstore.contract import NO_VALUE, ReadResult
+        from fsstore.kvstore.contract.driver import NO_VALUE, ReadResult
 
         return [
             ReadResult("value", b"", b"1", 0.0)

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from fsstore import dtype_names
-from fsstore.dtypes import NAMES, dtype, dtype_of
 from fsstore.errors import StoreError
+from fsstore.values import dtype_names
+from fsstore.values.dtypes import NAMES, dtype, dtype_of
 
 EXTENSIONS = [
     (np.dtype("M8[ns]"), "datetime64[ns]"),
@@ -124,7 +124,7 @@ def test_extension_conversion():
 
 def test_ml_dtypes_is_lazy():
     """Importing the types does not import ml_dtypes."""
-    code = "import sys, fsstore.dtype_names; sys.exit('ml_dtypes' in sys.modules)"
+    code = "import sys, fsstore.values.dtype_names; sys.exit('ml_dtypes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

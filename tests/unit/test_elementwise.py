@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fsstore.codec.elementwise import BLOCKS_BYTES
-from fsstore.codec.flat import FlatSpec
-from fsstore.codec.numcodecs_v2 import Numcodec
+from fsstore.codec.numcodecs.flat import FlatSpec
+from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.errors import FailedPreconditionError, StoreError
 
 BLOCK = 1 << 15

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore.kvstore.contract import NO_VALUE, ReadResult
-from fsstore.kvstore.excerpt import Excerpts, values_of
+from fsstore.kvstore.contract.answer_columns import Excerpts, values_of
+from fsstore.kvstore.contract.driver import NO_VALUE, ReadResult
 
 WHOLE = bytes(range(200))
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore import _runtime
-from fsstore.chunk.flow import flow
-from fsstore.kvstore.engine import Turns, each
+from fsstore.kvstore.engine.contract import Turns, each
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
+from fsstore.runtime import execution
+from fsstore.runtime.bounded_tasks import flow
 
 
 class Crowd(MemoryDriver):
@@ -96,7 +96,7 @@ def test_what_is_under_way_fits_the_budget():
         spent -= cost
         order.append(cost)
 
-    _runtime.call(flow(work, [3, 3, 3, 20, 1, 9, 5], cost=lambda cost: cost, budget=10))
+    execution.call(flow(work, [3, 3, 3, 20, 1, 9, 5], cost=lambda cost: cost, budget=10))
     assert sorted(order) == [1, 3, 3, 3, 5, 9, 20]
     assert most == 20
 
@@ -115,7 +115,7 @@ def test_the_first_error_ends_the_flow():
             ended.append(number)
 
     with pytest.raises(ValueError, match="one"):
-        _runtime.call(flow(work, range(10), cost=lambda _: 1, budget=3))
+        execution.call(flow(work, range(10), cost=lambda _: 1, budget=3))
     assert begun == [0, 1, 2]
     assert sorted(ended) == [0, 1, 2]
 
@@ -133,16 +133,16 @@ def test_a_limit_holds_for_all_batches_of_an_engine():
         return number * 2
 
     async def batches():
-        return await _runtime.gather([each(work, range(5), turns) for _ in range(4)])
+        return await execution.gather([each(work, range(5), turns) for _ in range(4)])
 
-    assert _runtime.call(batches()) == [[0, 2, 4, 6, 8]] * 4
+    assert execution.call(batches()) == [[0, 2, 4, 6, 8]] * 4
     assert most == 3
 
 
 @pytest.mark.parametrize(("codecs", "handed"), [([], 0), ([{"name": "zstd"}], 1)])
 def test_what_is_only_copied_is_not_handed_to_workers(crowd, monkeypatch, codecs, handed):
     """Small chunks that are stored as they are seen are put in their place by the loop; others are decoded by workers."""
-    offload, kinds = _runtime.offload, []
+    offload, kinds = execution.offload, []
 
     async def counted(*args, kind="io", limit=None):
         kinds.append(kind)
@@ -152,6 +152,6 @@ def test_what_is_only_copied_is_not_handed_to_workers(crowd, monkeypatch, codecs
     array = created({"chunk_grid": grid, "codecs": [{"name": "bytes"}, *codecs]}, [64, 8])
     values = np.arange(512).reshape(64, 8).astype("int32")
     array.write(values).result()
-    monkeypatch.setattr(_runtime, "offload", counted)
+    monkeypatch.setattr(execution, "offload", counted)
     assert np.array_equal(array[::2].read().result(), values[::2])
     assert ("compute" in kinds) == bool(handed)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import fsstore
-from fsstore import _fork, _runtime
-from fsstore import future as futures
 from fsstore.errors import FailedPreconditionError
-from fsstore.kvstore.contract import Write
+from fsstore.kvstore.contract.driver import Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.promise import Promise
+from fsstore.runtime import execution, fork
+from fsstore.runtime import future as futures
+from fsstore.runtime.promise import Promise
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork"),
@@ -62,12 +62,12 @@ def test_nothing_else_listens_to_forks():
     """Every other module leaves its state to the registry, so that there is one order in which things are reset."""
     package = Path(fsstore.__file__).parent
     users = [path.name for path in package.rglob("*.py") if "register_at_fork(" in path.read_text()]
-    assert users == ["_fork.py"]
+    assert users == ["fork.py"]
 
 
 def test_a_lock_that_another_thread_holds_is_free_in_the_child():
     """A fork does not wait long for it, and the parent keeps it."""
-    lock = _fork.lock()
+    lock = fork.lock()
     over = held_elsewhere(lock)
     begun = time.monotonic()
     assert in_child(lambda: lock.acquire(timeout=5)) == "True"
@@ -80,7 +80,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child():
 
 def test_a_lock_of_the_thread_that_forks_stays_its_own():
     """A fork inside a finalizer or a signal handler does not break what it interrupted."""
-    lock = _fork.lock()
+    lock = fork.lock()
 
     def work():
         inside = lock._is_owned()
@@ -100,7 +100,7 @@ def test_a_child_sees_whole_transactions():
 
     def move(before, after):
         writes = [Write(key, None) for key in before] + [Write(key, b"1") for key in after]
-        _runtime.drive(driver.write_atomic(writes, unchanged={}, deleted=[]))
+        execution.drive(driver.write_atomic(writes, unchanged={}, deleted=[]))
 
     def write():
         while not stop.is_set():
@@ -119,7 +119,7 @@ def test_a_child_sees_whole_transactions():
 
 def test_threads_that_fork_at_once_give_back_all_locks():
     """Each gives back what it took, whoever comes first."""
-    lock = _fork.lock()
+    lock = fork.lock()
     answers = []
     threads = [
         threading.Thread(target=lambda: answers.append(in_child(lambda: lock.acquire(timeout=5))))
@@ -137,7 +137,7 @@ def test_threads_that_fork_at_once_give_back_all_locks():
 def test_what_the_parent_has_under_way_fails_in_the_child():
     """Its threads are not there; a future that waited for them would wait for ever, also through others."""
     go_on = threading.Event()
-    begun = _runtime.spread(lambda _: go_on.wait(30), [0], workers=1)
+    begun = execution.spread(lambda _: go_on.wait(30), [0], workers=1)
     following = futures.mapped(begun, 5)
     for future in (begun, following):
         answer = in_child(lambda future=future: future.result(timeout=5))

@@ -12,8 +12,9 @@ import time
 
 import pytest
 
-from fsstore import Future, Promise, _runtime, errors
-from fsstore import future as futures
+from fsstore import Future, Promise, errors
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 
 
 def test_promise_resolves_its_future_once():
@@ -115,7 +116,7 @@ def test_blocking_on_the_loop_thread_is_refused():
         return future.result()
 
     with pytest.raises(errors.FailedPreconditionError, match="wait for ever|wait forever"):
-        _runtime.start(block()).result(timeout=10)
+        execution.start(block()).result(timeout=10)
 
 
 def test_values_and_futures_convert():

@@ -34,11 +34,18 @@ FACADES = {"TensorStore", "KvStore"}
 LONG_MODULES: dict[str, tuple[int, str]] = {}
 LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
 LARGE_CLASSES: dict[str, tuple[int, str]] = {
-    "fsstore.spec:Spec": (36, "TensorStore's public class: its properties read through to schema and driver"),
-    "fsstore.schema:Schema": (25, "TensorStore's public class: a property for each constraint"),
+    "fsstore.dataset.group:Group": (
+        38,
+        "a public class: one method a verb of daily work, each a line over `members`",
+    ),
+    "fsstore.arrays.spec:Spec": (
+        36,
+        "TensorStore's public class: its properties read through to schema and driver",
+    ),
+    "fsstore.schema.schema:Schema": (25, "TensorStore's public class: a property for each constraint"),
 }
 MANY_PARAMETERS: dict[str, tuple[int, str]] = {
-    "fsstore.opening:open": (7, "TensorStore's public function: each is an argument of its own there"),
+    "fsstore.arrays.opening:open": (7, "TensorStore's public function: each is an argument of its own there"),
 }
 DEEP_FUNCTIONS: dict[str, tuple[int, str]] = {}
 
@@ -61,7 +68,7 @@ RUNTIME_ONLY = {
     "multiprocessing.Pool",
 }
 RUNTIME_EXCEPTIONS: dict[str, str] = {
-    "fsstore._pool": "what the threads of the runtime are",
+    "fsstore.runtime.pool": "what the threads of the runtime are",
     "fsstore.testing.codec_suite": "the battery calls a codec from many threads to prove that it may be",
 }
 
@@ -374,7 +381,11 @@ def test_only_the_runtime_owns_threads_and_loops():
     """No other module starts threads, processes or event loops."""
     problems = []
     for name, (_, tree) in sources().items():
-        if name == "fsstore._runtime" or name.startswith("fsstore._runtime.") or name in RUNTIME_EXCEPTIONS:
+        if (
+            name == "fsstore.runtime.execution"
+            or name.startswith("fsstore.runtime.execution.")
+            or name in RUNTIME_EXCEPTIONS
+        ):
             continue
         problems += [f"{name}:{line}: {used}" for line, used in _uses(tree) if used in RUNTIME_ONLY]
         problems += [

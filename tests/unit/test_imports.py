@@ -29,18 +29,20 @@ PACKAGE = ROOT / "fsstore"
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
-        "_fork _wake",
-        "errors _json _pretty registry units dtypes dtype_names url detection foreign_format compression",
-        "_in_order _pool _spread _runtime future promise context cache_pool",
+        "errors values",
+        "runtime",
+        "context",
         "index",
-        "constraint divisors chunk_shape domain_merge codec_spec open_mode recheck layout schema",
+        "schema",
         "kvstore codec",
         "chunk",
         "format",
-        "driver write_source virtual",
-        "spec picture opening store copying bound_spec layered wrapped",
-        "kvstore.view",  # shows arrays as keys: a store to those above it, a user of drivers below
-        "filesystem references ocdbt listing mapper",
+        "discover",
+        "driver",
+        "arrays",
+        "view",  # shows arrays as keys: a store to those above it, a user of drivers below
+        "filesystem references ocdbt",
+        "dataset",
         "",  # the package itself: the door of users
         "plugin testing interop",
     )
@@ -51,11 +53,13 @@ STRANGERS = {frozenset({"kvstore", "codec"})}
 
 # Arrows that point upwards all the same: (importer, imported) -> why.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("driver.stack", "opening"): "layers may be specs, which are opened when they are first needed",
-    ("driver.stack", "store"): "layers may be open stores, whose transactions and views they are asked for",
-    ("virtual", "store"): "the door to the driver; its parameter classes are the driver's",
+    ("driver.stack", "arrays.opening"): "layers may be specs, which are opened when they are first needed",
     (
-        "context_resources",
+        "driver.stack",
+        "arrays.store",
+    ): "layers may be open stores, whose transactions and views they are asked for",
+    (
+        "context.resource_kinds",
         "kvstore.memory",
     ): "the value of a resource is made by its store, imported on first use",
 }
@@ -65,29 +69,29 @@ EVERYONE = ("",)
 ALLOWED: dict[str, tuple[str, ...]] = {
     "numpy": EVERYONE,
     "ml_dtypes": EVERYONE,
-    "fsspec": ("kvstore.fs", "kvstore.reference", "filesystem"),
+    "fsspec": ("kvstore.client", "kvstore.root", "kvstore.reference", "filesystem"),
     "numcodecs": ("codec",),
-    "zstandard": ("codec", "compression", "kvstore.ocdbt", "kvstore.zip"),
+    "zstandard": ("codec", "values.file_compression", "kvstore.ocdbt", "kvstore.archive"),
     "imagecodecs": ("codec", "driver.image"),
-    "eccodes": ("codec.kerchunk_v2",),
-    "msgpack": ("codec.object_list",),
-    "pcodec": ("codec.numeric_v2",),
-    "zfpy": ("codec.numeric_v2",),
+    "eccodes": ("codec.numcodecs.kerchunk_v2",),
+    "msgpack": ("codec.numcodecs.object_list",),
+    "pcodec": ("codec.numcodecs.numeric_v2",),
+    "zfpy": ("codec.numcodecs.numeric_v2",),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
     "pyarrow": ("kvstore.reference",),
     "fastparquet": ("kvstore.reference",),
     "obstore": ("kvstore",),
-    "aiohttp": ("kvstore.fs_http", "kvstore.reference.web_root"),
-    "yarl": ("kvstore.fs_http",),
+    "aiohttp": ("kvstore.client.web", "kvstore.reference.target.web_root"),
+    "yarl": ("kvstore.client.web",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.live",),
+    "zarr": ("kvstore.root.live",),
     "xarray": ("interop",),
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
-    "kerchunk": ("kvstore.reference.scan",),
-    "tifffile": ("kvstore.reference.scan",),
-    "astropy": ("kvstore.reference.scan",),
+    "kerchunk": ("kvstore.reference.tools.scan",),
+    "tifffile": ("kvstore.reference.tools.scan",),
+    "astropy": ("kvstore.reference.tools.scan",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk import joint_write
+from fsstore.chunk.write import small_writes as joint_write
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import Features
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.contract.driver import Features
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 
 ZSTD = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsstore import _json, errors
+from fsstore import errors
+from fsstore.values import json_value as _json
 
 
 def test_all_problems_are_reported_with_their_place():

@@ -13,15 +13,15 @@ from fsspec.asyn import sync
 from fsspec.spec import AbstractFileSystem
 
 import fsstore as ts
-from fsstore import _runtime
 from fsstore.errors import PermissionDeniedError, StoreError
 from fsstore.filesystem import blocking, kv_place
 from fsstore.filesystem.blocking import BlockingFileSystem
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.contract import KvPrefix, Write
+from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store import KvStore
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording, Slow
 
 
@@ -39,7 +39,7 @@ class Threads(Recording):
 
 
 def _filesystem(driver):
-    _runtime.call(driver.write_many([Write("k", b"0123456789"), Write("d/l", b"l")]))
+    execution.call(driver.write_many([Write("k", b"0123456789"), Write("d/l", b"l")]))
     return KvFileSystem.of(KvStore.of(live_kv(KvPrefix(driver))), asynchronous=True)
 
 
@@ -66,9 +66,9 @@ def test_local_places_are_opened_where_they_are_awaited(tmp_path, monkeypatch):
     """A store of local files needs no other thread to be opened, unless it has to be presented."""
     ts.open(f"file://{tmp_path}/a|zarr3:", create=True, dtype="int8", shape=[4]).result()
     ts.open(f"file://{tmp_path}/db|ocdbt:|zarr3:", create=True, dtype="int8", shape=[4]).result()
-    started, begin = [], _runtime.start
+    started, begin = [], execution.start
     monkeypatch.setattr(
-        _runtime, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
+        execution, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
     )
     for protocol, name, hops in (("zarr3", "a", 0), ("auto", "a", 0), ("zarr2", "a", 1), ("auto", "db", 0)):
         fs = fsspec.filesystem(protocol, fo=f"{tmp_path}/{name}", target_protocol="file", asynchronous=True)
@@ -94,7 +94,7 @@ def archive(tmp_path):
 def test_what_is_at_hand_is_read_on_the_thread_that_asks(archive, monkeypatch, form):
     """Blocking methods of a local store, or of an archive there, go to no event loop, opening it included."""
     monkeypatch.setattr(blocking, "sync", None)
-    monkeypatch.setattr(_runtime, "start", None)
+    monkeypatch.setattr(execution, "start", None)
     fs = fsspec.filesystem("auto", fo=form.format(archive), skip_instance_cache=True)
     assert fs.find("") == sorted(f"d{number % 2}/{number}" for number in range(20))
     assert fs.find("d1", detail=True)["d1/11"]["size"] == 2
@@ -112,9 +112,9 @@ def test_a_place_that_leads_to_others_is_opened_by_one_hop_of_who_may_block(tmp_
     """Then it is at hand like any other."""
     (tmp_path / "refs.json").write_text('{"version": 1, "refs": {"a": "1"}}')
     monkeypatch.setattr(blocking, "sync", None)
-    started, begin = [], _runtime.start
+    started, begin = [], execution.start
     monkeypatch.setattr(
-        _runtime, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
+        execution, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
     )
     fs = fsspec.filesystem("auto", fo=f"{tmp_path}/refs.json", skip_instance_cache=True)
     assert fs.cat_file("a") == b"1"

@@ -11,9 +11,7 @@ from functools import partial
 
 import pytest
 
-from fsstore._json import Fields
-from fsstore._runtime import drive
-from fsstore.context import Context
+from fsstore.context.context import Context
 from fsstore.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -24,14 +22,18 @@ from fsstore.errors import (
     UnimplementedError,
     UrlError,
 )
-from fsstore.kvstore import local_read, local_stage, local_write
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, LateWrite, Read, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.local import KIND, LocalDriver
-from fsstore.kvstore.local_lock import hold
-from fsstore.kvstore.local_stage import Protocol
-from fsstore.kvstore.store import KvStore
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, LateWrite, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.local import read as local_read
+from fsstore.kvstore.local import stage as local_stage
+from fsstore.kvstore.local import write as local_write
+from fsstore.kvstore.local.driver import KIND, LocalDriver
+from fsstore.kvstore.local.lock import hold
+from fsstore.kvstore.local.stage import Protocol
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime.execution import drive
+from fsstore.values.json_value import Fields
 
 FAST = LocalDriver(Protocol(sync=False))
 INVALID = [

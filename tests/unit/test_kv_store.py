@@ -12,14 +12,14 @@ from contextlib import suppress
 
 import pytest
 
-from fsstore import _runtime
-from fsstore.context import Context
+from fsstore.context.context import Context
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
-from fsstore.kvstore.batch import Batch
-from fsstore.kvstore.contract import Read, Write
+from fsstore.kvstore.contract.driver import Read, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store import KvStore
-from fsstore.kvstore.transaction import Transaction
+from fsstore.kvstore.store.batch import Batch
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording, Slow
 
 
@@ -244,7 +244,7 @@ def test_a_batch_may_be_dropped_anywhere(store):
             cycle = [batch]
             cycle.append(cycle)
             del batch, cycle
-            _runtime.drive(store.prefix.write_many([Write(f"k{number}", b"v") for number in range(50)]))
+            execution.drive(store.prefix.write_many([Write(f"k{number}", b"v") for number in range(50)]))
         gc.set_threshold(*thresholds)
         gc.collect()
 

@@ -7,19 +7,19 @@ import itertools
 
 import pytest
 
-from fsstore import _runtime
-from fsstore import future as futures
-from fsstore._runtime import drive
 from fsstore.errors import AbortedError, NotFoundError, StoreError, TransactionCancelledError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.overlay import Overlay
-from fsstore.kvstore.store import KvStore
-from fsstore.kvstore.transaction import Transaction
-from fsstore.kvstore.transactional import TransactionalDriver
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.transaction.pending_changes import Overlay
+from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.execution import drive
 from fsstore.testing.doubles import Faulty, Recording, Slow
 from fsstore.testing.kvstore_steps import filled, keys_of, read, run, value, write
 from fsstore.testing.kvstore_suite import CHECKS
@@ -232,7 +232,7 @@ def test_no_update_is_lost_by_many_transactions(tmp_path):
             with Transaction() as transaction:
                 inside(base, transaction).driver.modify(base.path + "n", increment)
 
-    _runtime.map_blocking(work, range(4), kind="compute", limit=4)
+    execution.map_blocking(work, range(4), kind="compute", limit=4)
     assert value(base, "n") == b"40"
 
 
@@ -260,7 +260,7 @@ def test_atomic_transaction_commits_in_one_step():
             seen = {bytes(result.value) for result in drive(base.read_many(reads))}
             assert len(seen) == 1, seen
 
-    _runtime.map_blocking(work, range(3), kind="compute", limit=3)
+    execution.map_blocking(work, range(3), kind="compute", limit=3)
 
 
 def test_atomic_is_refused_where_the_store_cannot(tmp_path):

@@ -9,12 +9,12 @@ import weakref
 
 import pytest
 
-from fsstore._runtime import pool
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Features, Write
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryStorage
-from fsstore.kvstore.store import KvStore
-from fsstore.kvstore.write_queue import queued
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.store.write_queue import queued
+from fsstore.runtime.execution import pool
 
 
 class Gated(MemoryDriver):

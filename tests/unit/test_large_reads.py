@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore import _runtime
 from fsstore.errors import StoreError
+from fsstore.runtime import execution
 
 SIDE = 2048
 CHUNKS = 4
@@ -48,13 +48,13 @@ def test_the_limit_of_workers_holds(spec, decoding_threads):
 def test_workers_may_wait_for_one(spec):
     """A read that every worker waits for at once is made all the same: by other threads and themselves."""
     store = fsstore.open(spec).result()
-    together = threading.Barrier(_runtime.core_count())
+    together = threading.Barrier(execution.core_count())
 
     def wait():
         together.wait(60)
         return part(store).read().result()
 
-    jobs = [_runtime.submit(wait) for _ in range(together.parties)]
+    jobs = [execution.submit(wait) for _ in range(together.parties)]
     for job in jobs:
         assert (job.result(60) == np.arange(CHUNKS)[:, None, None]).all()
 

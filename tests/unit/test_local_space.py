@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from fsstore import _runtime
-from fsstore._runtime import drive
 from fsstore.errors import FailedPreconditionError
-from fsstore.kvstore import local_space, local_write
-from fsstore.kvstore.contract import Write
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_space import give_back, hold_space
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import Write
+from fsstore.kvstore.local import space as local_space
+from fsstore.kvstore.local import write as local_write
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.space import give_back, hold_space
+from fsstore.kvstore.local.stage import Protocol
+from fsstore.runtime import execution
+from fsstore.runtime.execution import drive
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="files are held on Linux only")
 
@@ -34,7 +35,7 @@ def later(monkeypatch):
     """Jobs that give space back, which the test does when it likes."""
     jobs = []
     pool = SimpleNamespace(submit=lambda job, kind: jobs.append(job))
-    monkeypatch.setattr(local_space, "_runtime", pool)
+    monkeypatch.setattr(local_space, "execution", pool)
     return jobs
 
 
@@ -155,7 +156,7 @@ def test_threads_that_give_back_at_once_close_each_file_once(tmp_path):
     names = [f"{number}" for number in range(16)]
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        _runtime.map_blocking(lambda name: put(tmp_path, name), names, kind="io")
+        execution.map_blocking(lambda name: put(tmp_path, name), names, kind="io")
     wait_for_nothing_held()
     links = [f"/proc/self/fd/{fd}" for fd in set(os.listdir("/proc/self/fd")) - before]
     assert not [link for link in links if os.path.exists(link) and str(tmp_path) in os.readlink(link)]

@@ -4,21 +4,21 @@ import asyncio
 
 import pytest
 
-from fsstore._runtime import call, drive
-from fsstore.cache_pool import CachePool
 from fsstore.errors import StoreError
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.commit_queue import CommitQueue
-from fsstore.kvstore.contract import KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.commit_queue import CommitQueue
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.ocdbt.kind import open_database
 from fsstore.kvstore.ocdbt.mutation import Request
-from fsstore.kvstore.ocdbt.verify import verify
-from fsstore.kvstore.store import KvStore
-from fsstore.kvstore.transaction import Transaction
+from fsstore.kvstore.ocdbt.tools.verify import verify
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.execution import call, drive
 from fsstore.testing.doubles import Recording, Slow
 
 

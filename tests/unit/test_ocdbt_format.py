@@ -15,28 +15,28 @@ from fsstore.errors import (
     ResourceExhaustedError,
     StoreError,
 )
-from fsstore.kvstore.key_range import key_text
-from fsstore.kvstore.ocdbt import envelope
-from fsstore.kvstore.ocdbt.config import Config, parse_constraints
-from fsstore.kvstore.ocdbt.data_file import DataFile, Location, decode_files, encode_files
-from fsstore.kvstore.ocdbt.generation import value_generation
-from fsstore.kvstore.ocdbt.key_column import encode_keys, key_lengths, shared_prefixes, take_keys
-from fsstore.kvstore.ocdbt.key_texts import keys_bytes, keys_texts
-from fsstore.kvstore.ocdbt.leaf import INLINE
-from fsstore.kvstore.ocdbt.leaf_merge import leaf_of
-from fsstore.kvstore.ocdbt.manifest import (
+from fsstore.kvstore.contract.key_range import key_text
+from fsstore.kvstore.ocdbt.format import envelope
+from fsstore.kvstore.ocdbt.format.config import Config, parse_constraints
+from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location, decode_files, encode_files
+from fsstore.kvstore.ocdbt.format.generation import value_generation
+from fsstore.kvstore.ocdbt.format.key_column import encode_keys, key_lengths, shared_prefixes, take_keys
+from fsstore.kvstore.ocdbt.format.key_texts import keys_bytes, keys_texts
+from fsstore.kvstore.ocdbt.format.leaf import INLINE
+from fsstore.kvstore.ocdbt.format.manifest import (
     Manifest,
     decode_manifest,
     encode_manifest,
     manifest_number,
     numbered_key,
 )
-from fsstore.kvstore.ocdbt.node import decode_node
+from fsstore.kvstore.ocdbt.format.node import decode_node
+from fsstore.kvstore.ocdbt.format.varint import U16, Cursor, encode, encode_column
+from fsstore.kvstore.ocdbt.format.version import EMPTY, Statistics, Version
+from fsstore.kvstore.ocdbt.format.version_tree import ranges_below
+from fsstore.kvstore.ocdbt.leaf_merge import leaf_of
 from fsstore.kvstore.ocdbt.options import format_time, parse_time, parse_version
 from fsstore.kvstore.ocdbt.split import Builder
-from fsstore.kvstore.ocdbt.varint import U16, Cursor, encode, encode_column
-from fsstore.kvstore.ocdbt.version import EMPTY, Statistics, Version
-from fsstore.kvstore.ocdbt.version_tree import ranges_below
 
 MANIFEST = bytes.fromhex(
     "0cdb3a2a8600000000000000000000112233445566778899aabbccddeeff0004808080040400020000220000642f6536"
@@ -221,7 +221,7 @@ def test_shared_prefixes():
 
 def test_shared_prefixes_in_blocks(monkeypatch):
     """Keys are compared in blocks; the seams do not show."""
-    monkeypatch.setattr("fsstore.kvstore.ocdbt.key_column._BLOCK", 20)
+    monkeypatch.setattr("fsstore.kvstore.ocdbt.format.key_column._BLOCK", 20)
     keys = [b"%05d" % number for number in range(0, 99999, 7)]
     wanted = [next(i for i in range(5) if a[i] != b[i]) for a, b in zip(keys, keys[1:])]
     assert shared_prefixes(keys, key_lengths(keys)).tolist() == wanted

@@ -11,7 +11,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
-from fsstore import _runtime
+from fsstore.runtime import execution
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def stored(tmp_path):
 
 def test_detection_of_a_local_array_needs_no_event_loop(stored, monkeypatch):
     """An array on local disk whose format is detected is open when `open` returns: nothing had to wait."""
-    monkeypatch.setattr(_runtime, "loop", lambda: pytest.fail("the event loop was asked for"))
+    monkeypatch.setattr(execution, "loop", lambda: pytest.fail("the event loop was asked for"))
     future = fsstore.open(f"file://{stored}/")
     assert future.done()
     assert future.result().read().result().tolist() == [1, 2, 3]
@@ -32,8 +32,8 @@ def test_detection_of_a_local_array_needs_no_event_loop(stored, monkeypatch):
 def test_detection_of_an_adapter_goes_on_on_the_event_loop(stored, tmp_path, monkeypatch):
     """A reference set on local disk may lead to a far store, so what is in it is opened on the loop; no archive does."""
     begun = []
-    loop = _runtime.loop
-    monkeypatch.setattr(_runtime, "loop", lambda: begun.append(True) or loop())
+    loop = execution.loop
+    monkeypatch.setattr(execution, "loop", lambda: begun.append(True) or loop())
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for path in stored.rglob("*"):
             if path.is_file():
@@ -55,15 +55,15 @@ def test_archives_on_this_machine_open_without_an_event_loop(url, tmp_path, monk
     fsstore.open(f"file://{tmp_path}/base/|ocdbt:|zarr3:", create=True, dtype="int8", shape=[3]).result()
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("key", b"value")
-    monkeypatch.setattr(_runtime, "loop", lambda: pytest.fail("the event loop was asked for"))
+    monkeypatch.setattr(execution, "loop", lambda: pytest.fail("the event loop was asked for"))
     assert (fsstore.open if "zarr3" in url else fsstore.KvStore.open)(place).done()
 
 
 def test_a_database_waits_where_its_manifest_may(tmp_path, monkeypatch):
     """A database whose manifest lies elsewhere is opened on the loop: that place may be far away."""
     begun = []
-    loop = _runtime.loop
-    monkeypatch.setattr(_runtime, "loop", lambda: begun.append(True) or loop())
+    loop = execution.loop
+    monkeypatch.setattr(execution, "loop", lambda: begun.append(True) or loop())
     base = f"file://{tmp_path}/base/"
     fsstore.KvStore.open({"driver": "ocdbt", "base": base, "manifest": f"file://{tmp_path}/top/"}).result()
     assert begun
@@ -81,13 +81,13 @@ def test_coroutine_that_may_wait_is_begun_again_on_the_loop():
     ran = []
 
     async def work(waits):
-        ran.append(_runtime.on_loop_thread())
-        if waits and _runtime.must_not_wait():
-            raise _runtime.MayWait
+        ran.append(execution.on_loop_thread())
+        if waits and execution.must_not_wait():
+            raise execution.MayWait
         return np.int64(7)
 
-    assert _runtime.start_here(lambda: work(waits=False)).result() == 7
-    assert _runtime.start_here(lambda: work(waits=True)).result() == 7
+    assert execution.start_here(lambda: work(waits=False)).result() == 7
+    assert execution.start_here(lambda: work(waits=True)).result() == 7
     assert ran == [False, False, True]
 
 

@@ -93,7 +93,7 @@ def test_entry_points_are_installed():
 
 def test_registered_names_exist():
     """Every built-in name of a registry leads to an object."""
-    from fsstore import registry
+    from fsstore.values import registry
 
     problems = []
     for table in (registry.kvstores, registry.drivers, registry.codecs):
@@ -107,7 +107,7 @@ def test_registered_names_exist():
 
 def test_built_ins_are_assigned_to_their_contracts():
     """Every built-in of a registry stands in `tests/typing`, where the type checker compares it with its contract."""
-    from fsstore import registry
+    from fsstore.values import registry
 
     assigned = set()
     for node in ast.walk(

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from fsstore._pool import Jobs, Pool
+from fsstore.runtime.pool import Jobs, Pool
 
 
 def _pool(threads):

@@ -15,10 +15,10 @@ import pytest
 
 import fsstore as ts
 from fsstore import references
-from fsstore.compression import method_of
 from fsstore.errors import JsonError, NotFoundError, StoreError
-from fsstore.kvstore.reference.scan import detect_format
-from fsstore.kvstore.reference.value import Located
+from fsstore.kvstore.reference.table.value import Located
+from fsstore.kvstore.reference.tools.scan import detect_format
+from fsstore.values.file_compression import method_of
 
 
 def test_a_set_is_a_mapping():

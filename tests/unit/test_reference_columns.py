@@ -9,15 +9,15 @@ import re
 import numpy as np
 import pytest
 
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.families import families, families_of, hashes_of
-from fsstore.kvstore.reference.inline import Inline, Piece, base64_sizes
-from fsstore.kvstore.reference.json_plain import Plain, meant
-from fsstore.kvstore.reference.keys import split_one
-from fsstore.kvstore.reference.table import ABSENT, Row, Rows
-from fsstore.kvstore.reference.table_builder import TableBuilder
-from fsstore.kvstore.reference.text import LONGEST, Text
-from fsstore.kvstore.reference.value import decode_text
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.document.json_plain import Plain, meant
+from fsstore.kvstore.reference.document.text import LONGEST, Text
+from fsstore.kvstore.reference.table.builder import TableBuilder
+from fsstore.kvstore.reference.table.families import families, families_of, hashes_of
+from fsstore.kvstore.reference.table.inline import Inline, Piece, base64_sizes
+from fsstore.kvstore.reference.table.keys import split_one
+from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows
+from fsstore.kvstore.reference.table.value import decode_text
 
 
 def test_numbers_are_read_backwards_from_any_place():

@@ -8,11 +8,12 @@ import pytest
 import xarray
 
 import fsstore as ts
-from fsstore import _runtime, references
+from fsstore import references
 from fsstore.errors import ResourceExhaustedError
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.json_refs import from_mapping
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.document.json_refs import from_mapping
+from fsstore.runtime import execution
 
 NAMES = (".zarray", ".zattrs", ".zgroup", "zarr.json")
 
@@ -73,10 +74,10 @@ def test_documents_that_generators_make_are_found():
     async def found(keys):
         return {key async for page, _ in base.documents(keys) for key in page}
 
-    documents = _runtime.call(found(KeyRange()))
+    documents = execution.call(found(KeyRange()))
     assert {key for key in everything if key.endswith(NAMES)} <= documents <= everything
     assert not any(key.startswith(("d/", "e/")) for key in documents)
-    assert _runtime.call(found(KeyRange.prefix("a/"))) == {f"a/{name}" for name in names}
+    assert execution.call(found(KeyRange.prefix("a/"))) == {f"a/{name}" for name in names}
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
@@ -97,7 +98,7 @@ def test_every_document_of_a_stored_set_is_found(tmp_path, form, prefix):
     async def keys(pages):
         return {entry.key async for page in pages for entry in page}
 
-    everything, documents = (_runtime.call(keys(pages)) for pages in (place.scan(), place.documents()))
+    everything, documents = (execution.call(keys(pages)) for pages in (place.scan(), place.documents()))
     wanted = {key for key in everything if key.endswith(NAMES)}
     assert wanted == {key for key in documents if key.endswith(NAMES)}
     assert ("u/.zarray" if prefix else "g/u/.zarray") in wanted

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 import fsstore
-from fsstore import _runtime, references
+from fsstore import references
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -23,15 +23,16 @@ from fsstore.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from fsstore.kvstore.coalesce import Limits
-from fsstore.kvstore.contract import KvPrefix, Read, Write, begin_creating
-from fsstore.kvstore.excerpt import Excerpts
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.contract.answer_columns import Excerpts
+from fsstore.kvstore.contract.coalesce import Limits
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write, begin_creating
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.json_refs import from_mapping
+from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.reference.document.json_refs import from_mapping
 from fsstore.kvstore.reference.kind import KIND, open_reference
-from fsstore.kvstore.reference.overlay import State
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty, Recording
 
 DATA = os.urandom(100_000)
@@ -39,7 +40,7 @@ DATA = os.urandom(100_000)
 
 def run(coroutine):
     """Return the result of a coroutine that never waits."""
-    return _runtime.call(coroutine, waits=False)
+    return execution.call(coroutine, waits=False)
 
 
 def stored(refs, contents, *, double=Recording, limits=None, **members):
@@ -336,7 +337,7 @@ def test_drivers_of_the_same_stored_set_are_equal():
 
 def test_spec_members_round_trip_and_are_checked():
     """Members are kept canonical; wrong ones are refused with their name."""
-    from fsstore._json import Fields
+    from fsstore.values.json_value import Fields
 
     members = {
         "target": "s3://b/k",
@@ -361,7 +362,7 @@ def test_credentials_are_not_shown():
     """Options with credentials work, and are absent from JSON, repr, pickles and errors."""
     import pickle
 
-    from fsstore._json import Fields
+    from fsstore.values.json_value import Fields
 
     members = KIND.members(Fields({"targets": {"s3://b/": {"secret": "hush", "anon": False}}}))
     assert "hush" not in repr(members) + json.dumps(members)

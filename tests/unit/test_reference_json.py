@@ -16,15 +16,15 @@ import pytest
 import ujson
 import zstandard
 
-from fsstore import _runtime
 from fsstore.errors import AbortedError, DataLossError, JsonError, ResourceExhaustedError
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.reference.json_refs import from_json, from_mapping
-from fsstore.kvstore.reference.json_scan import Scanner
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.reference.document.json_refs import from_json, from_mapping
+from fsstore.kvstore.reference.document.json_scan import Scanner
 from fsstore.kvstore.reference.load import Reading, decompress, load
-from fsstore.kvstore.reference.value import Located
+from fsstore.kvstore.reference.table.value import Located
+from fsstore.runtime import execution
 
 
 def listed(found):
@@ -246,7 +246,7 @@ def test_a_million_references_fit_their_budget():
 import sys, time, resource, ujson
 sys.path.insert(0, %r)
 from test_reference_json import big_document
-from fsstore.kvstore.reference.json_refs import from_json
+from fsstore.kvstore.reference.document.json_refs import from_json
 data, refs = big_document(1_000_000); del refs
 import gc; gc.collect(); open("/proc/self/clear_refs", "w").write("5")
 status = lambda name: int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) / 1000
@@ -386,12 +386,12 @@ def test_a_large_local_document_is_read_piece_by_piece(tmp_path):
             sizes.append(sum(len(answer.value) for answer in answers))
             return answers
 
-    state = _runtime.drive(load(KvPrefix(Watched(), f"{tmp_path}/large.json"), Reading()))
+    state = execution.drive(load(KvPrefix(Watched(), f"{tmp_path}/large.json"), Reading()))
     assert sum(sizes) == len(data)
     assert max(sizes) <= 4 * 2**20
     assert len(state.base.table) == len(refs)
     sizes.clear()
-    _runtime.drive(load(KvPrefix(Watched(), f"{tmp_path}/small.json"), Reading()))
+    execution.drive(load(KvPrefix(Watched(), f"{tmp_path}/small.json"), Reading()))
     assert sizes == [20]
 
 
@@ -410,7 +410,7 @@ def test_a_document_that_changes_while_it_is_read_is_an_error(tmp_path):
             return answers
 
     with pytest.raises(AbortedError, match="changed while it was being read"):
-        _runtime.drive(load(KvPrefix(Changing(), str(path)), Reading()))
+        execution.drive(load(KvPrefix(Changing(), str(path)), Reading()))
 
 
 def test_awkward_shapes_of_sets_stay_linear():

@@ -13,12 +13,12 @@ import zarr
 
 import fsstore as ts
 from fsstore import references
-from fsstore._runtime import drive
+from fsstore.dataset.listing import list_arrays
 from fsstore.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError
-from fsstore.kvstore.contract import KvPrefix
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import open_reference
-from fsstore.listing import list_arrays
+from fsstore.runtime.execution import drive
 from fsstore.testing.doubles import Faulty
 
 _NEW = ("refs.json", "refs.json.zst", "refs.parq", "refs.parquet/")

@@ -12,14 +12,15 @@ import pytest
 from fsspec.implementations.reference import LazyReferenceMapper
 
 import fsstore as ts
-from fsstore import _runtime, references
+from fsstore import references
 from fsstore.errors import FailedPreconditionError, StoreError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Features, KvPrefix, Read, Write
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.local import LocalDriver
-from fsstore.kvstore.local_stage import Protocol
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import open_reference
+from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")
@@ -37,17 +38,17 @@ def array(*shape, chunks=None, **more):
 
 def opened(path, driver=LOCAL):
     """Return the reference store over a path."""
-    return _runtime.call(open_reference(KvPrefix(driver, str(path)), {}))
+    return execution.call(open_reference(KvPrefix(driver, str(path)), {}))
 
 
 def put(store, changes):
     """Write values by key, None deletes."""
-    return _runtime.call(store.write_many([Write(key, value) for key, value in changes.items()]))
+    return execution.call(store.write_many([Write(key, value) for key, value in changes.items()]))
 
 
 def get(store, *keys):
     """Return the values of keys, None for missing ones."""
-    results = _runtime.call(store.read_many([Read(key) for key in keys]))
+    results = execution.call(store.read_many([Read(key) for key in keys]))
     return [None if result.state == "missing" else bytes(result.value) for result in results]
 
 
@@ -57,7 +58,7 @@ def listed(store):
     async def names():
         return sorted([entry.key async for batch in store.scan(KeyRange()) for entry in batch])
 
-    return _runtime.call(names())
+    return execution.call(names())
 
 
 def theirs(path, key):
@@ -143,7 +144,7 @@ def test_metadata_keeps_its_bytes(stored):
     stamps = put(store, {"x/.zattrs": texts[0], "g/zarr.json": b" " + texts[1] + b"\n"})
     for one in (store, opened(stored)):
         assert get(one, "x/.zattrs", "g/zarr.json", "x/.zarray") == [*texts, array(10).encode()]
-        found = _runtime.call(one.read_many([Read("x/.zattrs"), Read("g/zarr.json")]))
+        found = execution.call(one.read_many([Read("x/.zattrs"), Read("g/zarr.json")]))
         assert [result.generation for result in found] == [stamp.generation for stamp in stamps]
 
 
@@ -251,9 +252,9 @@ def test_an_array_takes_its_references_along(stored):
 def test_deleting_a_range_deletes_arrays(stored):
     """A prefix, as array drivers delete it, leaves the arrays beside it."""
     store = opened(stored)
-    _runtime.call(store.delete_range(KeyRange.prefix("x/")))
+    execution.call(store.delete_range(KeyRange.prefix("x/")))
     assert listed(opened(stored)) == ["y/.zarray", "y/0.0", "y/1.1"]
-    _runtime.call(store.delete_range(KeyRange()))
+    execution.call(store.delete_range(KeyRange()))
     assert listed(opened(stored)) == []
 
 
@@ -300,16 +301,16 @@ def test_conditions(stored):
     """A condition holds or not by what is stored, inline, referenced, missing or metadata."""
     store = opened(stored)
     keys = ["x/0", "y/0.0", "x/4", "x/.zarray"]
-    found = _runtime.call(store.read_many([Read(key) for key in keys]))
-    stale = _runtime.call(store.write_many([Write(key, b"{}", b"other") for key in keys]))
+    found = execution.call(store.read_many([Read(key) for key in keys]))
+    stale = execution.call(store.write_many([Write(key, b"{}", b"other") for key in keys]))
     assert [stamp.generation for stamp in stale] == [UNKNOWN] * 4
     good = [
         Write(key, array(10, fill_value=7).encode() if "z" in key else b"v", result.generation)
         for key, result in zip(keys, found, strict=True)
     ]
-    assert UNKNOWN not in [stamp.generation for stamp in _runtime.call(store.write_many(good))]
+    assert UNKNOWN not in [stamp.generation for stamp in execution.call(store.write_many(good))]
     assert get(opened(stored), *keys) == [write.value for write in good]
-    again = _runtime.call(store.write_many([Write("x/5", b"v", NO_VALUE), Write("x/6", None, b"other")]))
+    again = execution.call(store.write_many([Write("x/5", b"v", NO_VALUE), Write("x/6", None, b"other")]))
     assert [stamp.generation for stamp in again] == [UNKNOWN, UNKNOWN]
 
 
@@ -326,9 +327,9 @@ def test_two_writers_lose_nothing(stored):
         get(opened(stored), *(f"x/{n}" for n in range(6)), "z/0", "z/1", "z/2", "z/.zattrs", ".zgroup")
         == expected
     )
-    assert _runtime.call(two.write_many([Write("z/2", b"no", NO_VALUE)]))[0].generation == UNKNOWN
+    assert execution.call(two.write_many([Write("z/2", b"no", NO_VALUE)]))[0].generation == UNKNOWN
     put(one, {"x/3": None})
-    assert _runtime.call(two.write_many([Write("x/3", b"yes", NO_VALUE)]))[0].generation != UNKNOWN
+    assert execution.call(two.write_many([Write("x/3", b"yes", NO_VALUE)]))[0].generation != UNKNOWN
 
 
 def test_a_writer_learns_of_another_grid(stored):
@@ -351,9 +352,9 @@ def test_many_threads_increment(tmp_path):
     def work(store, key):
         for _ in range(10):
             while True:
-                found = _runtime.call(store.read_many([Read(key)]))[0]
+                found = execution.call(store.read_many([Read(key)]))[0]
                 new = Write(key, b"%d" % (int(bytes(found.value)) + 1), found.generation)
-                if _runtime.call(store.write_many([new]))[0].generation != UNKNOWN:
+                if execution.call(store.write_many([new]))[0].generation != UNKNOWN:
                     break
 
     stores = [opened(path), opened(path)]
@@ -374,9 +375,9 @@ def test_writes_begun_together_are_saved_together(tmp_path):
 
     async def all_at_once():
         writes = [store.write_many([Write(f"x/{n}", b"%d" % n)]) for n in range(100)]
-        return await _runtime.gather(writes)
+        return await execution.gather(writes)
 
-    stamps = _runtime.call(all_at_once())
+    stamps = execution.call(all_at_once())
     assert len(stamps) == 100
     assert len(watched.writes) < 10
     assert get(store, "x/0", "x/99") == [b"0", b"99"]
@@ -387,7 +388,7 @@ def test_writes_begun_together_are_saved_together(tmp_path):
         writes = [store.write_many([Write(key, b"v")]) for key in ("x/1", "x/100", "x/2", "x/2", "x/3")]
         return await asyncio.gather(*writes, return_exceptions=True)
 
-    found = _runtime.call(one_is_wrong())
+    found = execution.call(one_is_wrong())
     assert [isinstance(answer, StoreError) for answer in found] == [False, True, False, False, False]
     assert get(store, "x/1", "x/2", "x/3") == [b"v"] * 3
 
@@ -409,7 +410,7 @@ def test_stores_that_cannot_guard_deletions(tmp_path):
     store = opened("r.parq", driver)
     put(store, {"x/.zarray": array(4).encode(), "x/1": b"v", "x/3": b"w"})
     put(store, {"x/1": None, "x/3": None})
-    assert _runtime.call(driver.read_many([Read("r.parq/x/refs.0.parq")]))[0].state == "value"
+    assert execution.call(driver.read_many([Read("r.parq/x/refs.0.parq")]))[0].state == "value"
     put(store, {"x/3": b"z"})
     put(store, {"x/.zarray": None})
     put(store, {"x/.zarray": array(4).encode(), "x/0": b"a"})

@@ -6,18 +6,18 @@ import os
 
 import pytest
 
-from fsstore import _runtime
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError, UrlError
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.engine.secret import guard
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.kind import policy_of
-from fsstore.kvstore.reference.policy import Policy, has_prefix, is_internal, join_relative, normalize
-from fsstore.kvstore.reference.targets import Targets, check_prefixes
-from fsstore.kvstore.reference.web_root import guarded_root
-from fsstore.kvstore.retry import Retry
-from fsstore.kvstore.root_http import own_engine
-from fsstore.kvstore.secret import guard
+from fsstore.kvstore.reference.target.policy import Policy, has_prefix, is_internal, join_relative, normalize
+from fsstore.kvstore.reference.target.targets import Targets, check_prefixes
+from fsstore.kvstore.reference.target.web_root import guarded_root
+from fsstore.kvstore.root.web import own_engine
+from fsstore.runtime import execution
 
 REMOTE = Policy("remote")
 LOCAL = Policy("local")
@@ -262,7 +262,7 @@ def test_the_longest_prefix_decides_and_credentials_stay_with_it():
         "gs://m/k": ("memory://mirror/", None),
     }
     for url, call in expected.items():
-        _runtime.call(targets.root(targets.locate(url).root), waits=False)
+        execution.call(targets.root(targets.locate(url).root), waits=False)
         assert call in calls, url
     assert len(calls) == 5
     assert targets.locate("gs://m/dir/k").key == "dir/k"

@@ -9,11 +9,11 @@ import time
 import pytest
 
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.gen import parse_gen
-from fsstore.kvstore.reference.json_refs import from_json
-from fsstore.kvstore.reference.template import TemplateError, Templates, render
-from fsstore.kvstore.reference.value import Located
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.document.json_refs import from_json
+from fsstore.kvstore.reference.generate.generator import parse_gen
+from fsstore.kvstore.reference.generate.template import TemplateError, Templates, render
+from fsstore.kvstore.reference.table.value import Located
 
 SPECIFICATION = """{
 "version": 1,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk import rewritten
-from fsstore.codec.bound_chain import BoundChain
+from fsstore.chunk.write import recent_chunks as rewritten
+from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.errors import StoreError
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

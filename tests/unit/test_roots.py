@@ -10,17 +10,18 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from fsstore import _runtime
-from fsstore._json import Fields
 from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
-from fsstore.kvstore import fs_open, root_option
-from fsstore.kvstore.contract import KvPrefix, Read
-from fsstore.kvstore.kind import KvOpening
-from fsstore.kvstore.live import from_live
-from fsstore.kvstore.roots import ABFS, FSSPEC, GCS, HTTP, S3, fsspec_scheme
-from fsstore.kvstore.secret import conceal, guard, redact, reveal
-from fsstore.kvstore.store import KvStore
-from fsstore.kvstore.zip_archive import KIND as ZIP
+from fsstore.kvstore.archive.zip_driver import KIND as ZIP
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.engine.secret import conceal, guard, redact, reveal
+from fsstore.kvstore.root import open_engine as fs_open
+from fsstore.kvstore.root import option as root_option
+from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, HTTP, S3, fsspec_scheme
+from fsstore.kvstore.root.live import from_live
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
+from fsstore.values.json_value import Fields
 
 
 def parsed(kind, members):
@@ -210,7 +211,7 @@ def login(monkeypatch):
 @pytest.mark.parametrize("url", ["login://server", "login://server/", "login://server/data"])
 def test_a_host_is_asked_once_and_by_its_name(login, url):
     """A filesystem that logs in is made once, with what the URL says."""
-    _runtime.call(FSSPEC.open(KvOpening({"url": url})))
+    execution.call(FSSPEC.open(KvOpening({"url": url})))
     assert Login.hosts == ["server"]
 
 
@@ -219,7 +220,7 @@ def test_a_login_that_fails_is_an_error_of_ours(login):
     with pytest.raises(
         StoreError, match=r'Cannot open the filesystem "login": EOFError: no password=<omitted>'
     ):
-        _runtime.call(FSSPEC.open(KvOpening({"url": "login://closed/"})))
+        execution.call(FSSPEC.open(KvOpening({"url": "login://closed/"})))
 
 
 @pytest.mark.parametrize("engine", ["obstore", "fsspec"])
@@ -233,7 +234,7 @@ def test_a_profile_that_is_none_is_an_error_of_ours(engine, monkeypatch, tmp_pat
         await store.write("k", b"v")
 
     with pytest.raises(StoreError, match="The config profile .none. could not be found"):
-        _runtime.call(write())
+        execution.call(write())
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -257,10 +258,10 @@ def test_live_objects():
     for source in (fs.get_mapper("/live/a"), UPath("memory:///live/a/"), UPath("memory:///live/a")):
         prefix = from_live(source)
         key = "k" if not prefix.path or prefix.path.endswith("/") else "/k"
-        assert bytes(_runtime.call(prefix.read(key)).value) == b"v"
-    assert bytes(_runtime.call(from_live(fs).join("live/a/").read("k")).value) == b"v"
+        assert bytes(execution.call(prefix.read(key)).value) == b"v"
+    assert bytes(execution.call(from_live(fs).join("live/a/").read("k")).value) == b"v"
     assert (
-        bytes(_runtime.call(from_live({"k": bytearray(b"abc")}).read("k", 1, 3), waits=False).value) == b"bc"
+        bytes(execution.call(from_live({"k": bytearray(b"abc")}).read("k", 1, 3), waits=False).value) == b"bc"
     )
     with pytest.raises(StoreError, match="received: int"):
         from_live(5)
@@ -272,7 +273,7 @@ def test_a_live_web_filesystem_reads_at_its_url(object_server):
 
     object_server.put("d/x", b"0123")
     prefix = from_live(UPath(object_server.url + "/d/"))
-    assert bytes(_runtime.call(prefix.read_many([Read("x", 1, 3)]))[0].value) == b"12"
+    assert bytes(execution.call(prefix.read_many([Read("x", 1, 3)]))[0].value) == b"12"
     with pytest.raises(StoreError, match="with a URL"):
         from_live(fsspec.filesystem("http"))
 
@@ -281,8 +282,8 @@ def test_http_as_fsspec_takes_its_options(object_server):
     """`fsspec` over a web URL is served strictly, with the options of the HTTP filesystem."""
     object_server.put("d/x", b"0123")
     members = {"url": object_server.url + "/d/?q=1", "storage_options": {"headers": {"X-Mine": "yes"}}}
-    driver = _runtime.call(FSSPEC.open(KvOpening(members, {})))
-    assert bytes(_runtime.call(KvPrefix(driver).read("x", 1, 3)).value) == b"12"
+    driver = execution.call(FSSPEC.open(KvOpening(members, {})))
+    assert bytes(execution.call(KvPrefix(driver).read("x", 1, 3)).value) == b"12"
     assert object_server.headers_seen[-1]["X-Mine"] == "yes"
     assert driver.id == "fsspec"
 

@@ -11,9 +11,10 @@ import time
 
 import pytest
 
-from fsstore import _runtime, errors
-from fsstore import future as futures
-from fsstore._spread import End
+from fsstore import errors
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.fan_out import End
 
 
 async def _double(value):
@@ -25,20 +26,20 @@ async def _suspend():
 
 
 async def _blocking():
-    return await _runtime.offload(threading.get_ident)
+    return await execution.offload(threading.get_ident)
 
 
 def test_driving_runs_here():
     """A coroutine that never waits runs on the calling thread, offloaded calls included."""
-    assert _runtime.drive(_double(4)) == 8
-    assert _runtime.drive(_blocking()) == threading.get_ident()
+    assert execution.drive(_double(4)) == 8
+    assert execution.drive(_blocking()) == threading.get_ident()
 
 
 def test_driving_does_not_see_the_callers_loop():
     """Inside somebody's event loop a driven coroutine still runs inline."""
 
     async def main():
-        return _runtime.drive(_blocking())
+        return execution.drive(_blocking())
 
     assert asyncio.run(main()) == threading.get_ident()
 
@@ -46,37 +47,37 @@ def test_driving_does_not_see_the_callers_loop():
 def test_a_suspending_coroutine_is_a_bug_that_raises():
     """A coroutine that waits although its store says it does not raises instead of hanging."""
     with pytest.raises(errors.FailedPreconditionError, match="never waits"):
-        _runtime.drive(_suspend())
+        execution.drive(_suspend())
 
 
 def test_waiting_coroutines_run_on_the_loop_and_offload_to_a_pool():
     """On the loop, blocking work goes to another thread."""
 
     async def both():
-        return _runtime.on_loop_thread(), await _blocking()
+        return execution.on_loop_thread(), await _blocking()
 
-    on_loop, worker = _runtime.start(both()).result()
+    on_loop, worker = execution.start(both()).result()
     assert on_loop
     assert worker != threading.get_ident()
 
 
 def test_map_blocking_keeps_order_and_raises_the_first_error():
     """Results are in order; an error stops the rest and is raised."""
-    assert _runtime.map_blocking(lambda n: n * n, range(50)) == [n * n for n in range(50)]
+    assert execution.map_blocking(lambda n: n * n, range(50)) == [n * n for n in range(50)]
     with pytest.raises(ZeroDivisionError):
-        _runtime.map_blocking(lambda n: 1 // (n - 3), range(50))
+        execution.map_blocking(lambda n: 1 // (n - 3), range(50))
 
 
 def test_map_in_order_goes_on_beside_its_caller():
     """Results come in order, one by one; who stops drawing waits for what has begun and for nothing else."""
-    assert list(_runtime.map_in_order(lambda n: n * n, range(50))) == [n * n for n in range(50)]
+    assert list(execution.map_in_order(lambda n: n * n, range(50))) == [n * n for n in range(50)]
     begun = []
-    results = _runtime.map_in_order(lambda n: begun.append(n) or n, range(10_000), kind="io", limit=2)
+    results = execution.map_in_order(lambda n: begun.append(n) or n, range(10_000), kind="io", limit=2)
     assert next(results) == 0
     results.close()
     count = len(begun)
     assert sorted(begun) == list(range(count))
-    assert list(_runtime.map_blocking(lambda n: n, range(4), kind="io", limit=2)) == [0, 1, 2, 3]
+    assert list(execution.map_blocking(lambda n: n, range(4), kind="io", limit=2)) == [0, 1, 2, 3]
     assert len(begun) == count
 
 
@@ -84,7 +85,7 @@ def test_map_in_order_goes_on_beside_its_caller():
 def test_map_in_order_waits_for_who_draws(ahead):
     """Threads go on until as many are begun as may be ahead of who draws; beyond these each has one in hand at most."""
     begun = []
-    results = _runtime.map_in_order(
+    results = execution.map_in_order(
         lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=ahead
     )
     for number in range(40):
@@ -98,9 +99,9 @@ def test_map_in_order_waits_for_who_draws(ahead):
 
 def test_map_in_order_without_threads(monkeypatch):
     """Who draws does everything himself if no thread can be had, not further ahead than others would."""
-    monkeypatch.setattr(_runtime, "submit", lambda work, **_: work() or futures.ready(None))
+    monkeypatch.setattr(execution, "submit", lambda work, **_: work() or futures.ready(None))
     begun = []
-    results = _runtime.map_in_order(lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=3)
+    results = execution.map_in_order(lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=3)
     for number in range(40):
         assert next(results) == number
         assert len(begun) <= number + 3
@@ -108,18 +109,18 @@ def test_map_in_order_without_threads(monkeypatch):
 
 def test_map_in_order_raises_an_error_in_its_place():
     """What comes before an error is yielded; the error ends it."""
-    results = _runtime.map_in_order(lambda n: 1 // (n - 40), range(50), limit=1)
+    results = execution.map_in_order(lambda n: 1 // (n - 40), range(50), limit=1)
     assert [next(results) for _ in range(40)] == [1 // (n - 40) for n in range(40)]
     with pytest.raises(ZeroDivisionError):
         next(results)
     with pytest.raises(ZeroDivisionError):
-        list(_runtime.map_in_order(lambda n: 1 // (n - 40), range(50), kind="io", limit=4))
+        list(execution.map_in_order(lambda n: 1 // (n - 40), range(50), kind="io", limit=4))
 
 
 @pytest.mark.parametrize("begun", [0, 1, 3])
 def test_an_interrupted_spread_leaves_nobody_at_work(begun, monkeypatch):
     """Who is interrupted while he asks for workers waits for those that began; the others never do."""
-    submit, asked, running, ended = _runtime.submit, [], [], []
+    submit, asked, running, ended = execution.submit, [], [], []
 
     def interrupted(work, **how):
         if len(asked) == 3:
@@ -131,9 +132,9 @@ def test_an_interrupted_spread_leaves_nobody_at_work(begun, monkeypatch):
         time.sleep(0.01)
         running.remove(item)
 
-    monkeypatch.setattr(_runtime, "submit", interrupted)
+    monkeypatch.setattr(execution, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _runtime.spread(
+        execution.spread(
             function, itertools.count(), workers=5, kind="io", ended=End(lambda: ended.append(list(running)))
         )
     assert (running, ended) == ([], [[]])
@@ -144,7 +145,7 @@ def test_an_interrupted_spread_leaves_nobody_at_work(begun, monkeypatch):
 
 def test_map_blocking_nests_without_deadlock():
     """A pool thread may spread work again."""
-    nested = _runtime.map_blocking(lambda _: sum(_runtime.map_blocking(lambda n: n, range(10))), range(10))
+    nested = execution.map_blocking(lambda _: sum(execution.map_blocking(lambda n: n, range(10))), range(10))
     assert nested == [45] * 10
 
 
@@ -162,7 +163,7 @@ def test_spread_draws_lazily_and_stops_at_an_error():
             raise ValueError("five")
 
     with pytest.raises(ValueError, match="five"):
-        _runtime.spread(work, items(), workers=2).result()
+        execution.spread(work, items(), workers=2).result()
     assert len(drawn) < 1000
 
 
@@ -181,10 +182,10 @@ def test_gather_cancels_the_others():
         raise KeyError("first")
 
     async def both():
-        await _runtime.gather([slow(), fails()])
+        await execution.gather([slow(), fails()])
 
     with pytest.raises(KeyError):
-        _runtime.start(both()).result(timeout=10)
+        execution.start(both()).result(timeout=10)
     assert cancelled.is_set()
 
 
@@ -196,20 +197,20 @@ def test_gather_without_a_loop_drops_the_others():
 
     calls = [fails(), _double(1), _double(2)]
     with pytest.raises(KeyError):
-        _runtime.drive(_runtime.gather(calls))
+        execution.drive(execution.gather(calls))
     assert {inspect.getcoroutinestate(call) for call in calls} == {inspect.CORO_CLOSED}
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_afresh():
     """After a fork the child has a loop and pools of its own."""
-    assert _runtime.start(_double(1)).result() == 2
+    assert execution.start(_double(1)).result() == 2
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            good = _runtime.start(_double(21)).result(timeout=20) == 42
-            good = good and _runtime.map_blocking(lambda n: n, range(4)) == [0, 1, 2, 3]
+            good = execution.start(_double(21)).result(timeout=20) == 42
+            good = good and execution.map_blocking(lambda n: n, range(4)) == [0, 1, 2, 3]
             status = 0 if good else 1
         finally:
             os._exit(status)
@@ -227,10 +228,10 @@ def test_one_alone_is_awaited_at_once():
 
     async def run():
         asyncio.get_running_loop().call_soon(order.append, "other")
-        (task,) = await _runtime.gather([work()])
+        (task,) = await execution.gather([work()])
         return task is asyncio.current_task()
 
-    assert _runtime.call(run())
+    assert execution.call(run())
     assert order == ["work", "other"]
 
 
@@ -249,13 +250,13 @@ def test_a_job_for_which_there_is_no_thread_is_done_here(monkeypatch):
     """Who waits for it has its result or its error, whether he asked for one or for many."""
     refuse_threads(monkeypatch)
     done = []
-    assert _runtime.submit(lambda: done.append(1) or 7, kind="io", limit=29).result(10) == 7
+    assert execution.submit(lambda: done.append(1) or 7, kind="io", limit=29).result(10) == 7
     with pytest.raises(ZeroDivisionError):
-        _runtime.submit(lambda: 1 // 0, kind="io", limit=29).result(10)
-    assert _runtime.map_blocking(lambda n: n * n, range(50), kind="io", limit=29) == [
+        execution.submit(lambda: 1 // 0, kind="io", limit=29).result(10)
+    assert execution.map_blocking(lambda n: n * n, range(50), kind="io", limit=29) == [
         n * n for n in range(50)
     ]
-    _runtime.spread(done.append, [2, 3], workers=4, kind="request").result(10)
+    execution.spread(done.append, [2, 3], workers=4, kind="request").result(10)
     assert sorted(done) == [1, 2, 3]
 
 
@@ -264,11 +265,11 @@ def test_a_job_for_which_there_is_no_thread_is_not_done_again_later(monkeypatch)
     done = []
     with monkeypatch.context() as patch:
         refuse_threads(patch)
-        _runtime.submit(done.append, 1, kind="io", limit=28)
-        _runtime.submit(done.append, 1, kind="io", limit=28)
+        execution.submit(done.append, 1, kind="io", limit=28)
+        execution.submit(done.append, 1, kind="io", limit=28)
     go_on = threading.Event()
-    waiting = [_runtime.submit(go_on.wait, 20, kind="io", limit=28) for _ in range(3)]
-    _runtime.submit(done.append, 2, kind="io", limit=28).result(10)  # by a thread of its own
+    waiting = [execution.submit(go_on.wait, 20, kind="io", limit=28) for _ in range(3)]
+    execution.submit(done.append, 2, kind="io", limit=28).result(10)  # by a thread of its own
     assert done == [1, 1, 2]
     go_on.set()
     assert all(each.result(10) for each in waiting)
@@ -277,9 +278,9 @@ def test_a_job_for_which_there_is_no_thread_is_not_done_again_later(monkeypatch)
 def test_a_job_for_which_no_thread_can_be_added_is_done_by_those_there_are(monkeypatch):
     """It waits for its turn."""
     go_on, done = threading.Event(), []
-    first = _runtime.submit(go_on.wait, 20, kind="io", limit=27)
+    first = execution.submit(go_on.wait, 20, kind="io", limit=27)
     refuse_threads(monkeypatch)
-    second = _runtime.submit(lambda: done.append(threading.current_thread()), kind="io", limit=27)
+    second = execution.submit(lambda: done.append(threading.current_thread()), kind="io", limit=27)
     assert not second.done()
     go_on.set()
     assert first.result(10)
@@ -289,8 +290,8 @@ def test_a_job_for_which_no_thread_can_be_added_is_done_by_those_there_are(monke
 
 def test_no_thread_for_the_loop_is_an_error(monkeypatch):
     """The future fails; nothing is left open, and the next call tries again."""
-    monkeypatch.setattr(_runtime, "_state", _runtime._State())
+    monkeypatch.setattr(execution, "_state", execution._State())
     with monkeypatch.context() as patch:
         refuse_threads(patch)
         with pytest.raises(errors.ResourceExhaustedError, match="no thread can be had for the event loop"):
-            _runtime.start(_double(1)).result(10)
+            execution.start(_double(1)).result(10)

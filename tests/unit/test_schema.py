@@ -6,11 +6,11 @@ import pickle
 import numpy as np
 import pytest
 
-from fsstore.codec_spec import CodecSpec, merge_codecs
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, d
-from fsstore.layout import ChunkLayout
-from fsstore.schema import Schema
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.codec_spec import CodecSpec, merge_codecs
+from fsstore.schema.schema import Schema
 
 
 def full():

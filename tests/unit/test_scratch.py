@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fsstore.chunk.allocation import new_array
+from fsstore.chunk.plan.allocation import new_array
 from fsstore.codec import scratch as module
 from fsstore.codec.scratch import BLOCK_BYTES, block, scratch
 from fsstore.errors import ResourceExhaustedError

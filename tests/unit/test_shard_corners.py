@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk import read as chunk_read
-from fsstore.codec.chain import CodecChain
+from fsstore.chunk.read import reader as chunk_read
+from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore._runtime import drive
-from fsstore.chunk.source import ByteRange, EntriesInParts, EntryRun, ShardSource
-from fsstore.codec.chain import CodecChain
+from fsstore.chunk.plan.source import ByteRange, EntriesInParts, EntryRun, ShardSource
+from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
-from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.contract import ReadResult
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.runtime.execution import drive
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 INDEX = [LITTLE, {"name": "crc32c"}]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk import read as chunk_read
-from fsstore.chunk import shard_entries
-from fsstore.chunk import window as chunk_window
+from fsstore.chunk.plan import shard_entries
+from fsstore.chunk.read import reader as chunk_read
+from fsstore.chunk.read import window as chunk_window
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import Features
+from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore import _runtime
-from fsstore.chunk import read as reading
-from fsstore.codec.chain import CodecChain
+from fsstore.chunk.read import reader as reading
+from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
+from fsstore.runtime import execution
 
 SIDE = 256
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -56,7 +56,7 @@ def values(shape=(16, SIDE, SIDE)):
 @pytest.fixture
 def threads(decoding_threads, monkeypatch):
     """Return the threads that decode, of two that this machine has."""
-    monkeypatch.setattr(_runtime, "core_count", lambda: 2)
+    monkeypatch.setattr(execution, "core_count", lambda: 2)
     return decoding_threads
 
 
@@ -121,7 +121,7 @@ def test_who_asks_decodes_alone(tmp_path, threads, codecs, part, context):
 
 def test_as_many_threads_decode_as_were_asked_for(tmp_path, decoding_threads, monkeypatch):
     """A limit on threads that is lower than the number of cores is kept."""
-    monkeypatch.setattr(_runtime, "core_count", lambda: 8)
+    monkeypatch.setattr(execution, "core_count", lambda: 8)
     array = stored(tmp_path, [LITTLE, ZSTD], data_copy_concurrency={"limit": 3})
     meet(3, decoding_threads, monkeypatch)
     np.testing.assert_array_equal(array.read().result(), values())
@@ -132,7 +132,7 @@ def test_busy_workers_are_not_waited_for(tmp_path, threads):
     """Where every worker is busy, the thread that asks does all of it."""
     array = stored(tmp_path, [LITTLE, ZSTD])
     free = threading.Event()
-    busy = [_runtime.submit(free.wait, 60) for _ in range(2)]
+    busy = [execution.submit(free.wait, 60) for _ in range(2)]
     try:
         np.testing.assert_array_equal(array.read().result(), values())
         assert set(threads) == {threading.current_thread()}
@@ -145,7 +145,7 @@ def test_busy_workers_are_not_waited_for(tmp_path, threads):
 def test_workers_may_ask(tmp_path, threads):
     """Reads that all workers make at once are made, each by the worker that asks."""
     array = stored(tmp_path, [LITTLE, ZSTD])
-    for job in [_runtime.submit(lambda: array.read().result()) for _ in range(6)]:
+    for job in [execution.submit(lambda: array.read().result()) for _ in range(6)]:
         np.testing.assert_array_equal(job.result(60), values())
     assert threading.current_thread() not in threads
 

@@ -6,10 +6,10 @@ import numcodecs
 import numpy as np
 import pytest
 
-from fsstore.codec.compressor_v2 import V2Pipeline
 from fsstore.codec.contract import ChunkSpec
-from fsstore.codec.flat import FlatSpec
-from fsstore.codec.numcodecs_v2 import Numcodec
+from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline
+from fsstore.codec.numcodecs.flat import FlatSpec
+from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.errors import FailedPreconditionError, StoreError
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.stored_shard import StoredShard
-from fsstore.codec import shard_layout
-from fsstore.codec.chain import CodecChain
+from fsstore.chunk.write.stored_shard import StoredShard
+from fsstore.codec.chain import shard_layout
+from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import AbortedError, DataLossError
-from fsstore.kvstore.contract import ReadResult
+from fsstore.kvstore.contract.driver import ReadResult
 
 SHAPE, SHARD, PART = (256, 256, 96), (128, 128, 96), (32, 32, 32)  # shards of 3 MB
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}

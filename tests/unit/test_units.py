@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.units import Unit, merge_units, units_from_json, units_of
+from fsstore.values.units import Unit, merge_units, units_from_json, units_of
 
 finite = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False)
 

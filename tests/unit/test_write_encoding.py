@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore import _runtime
-from fsstore.codec import shard_layout
-from fsstore.codec.bound_chain import BoundChain
-from fsstore.codec.endian import BoundBytes
+from fsstore.codec.chain import shard_layout
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.shard_layout import ShardLayout
 from fsstore.codec.fill import equals_fill, rows_equal_fill
-from fsstore.codec.shard_layout import ShardLayout
-from fsstore.codec.zstd import BoundZstd
+from fsstore.codec.zarr3.endian import BoundBytes
+from fsstore.codec.zarr3.zstd import BoundZstd
 from fsstore.errors import StoreError
-from fsstore.kvstore.local import LocalDriver
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.runtime import execution
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 ZSTD = {"name": "zstd", "configuration": {"level": 1}}
@@ -106,7 +106,7 @@ def test_a_cancelled_write_encodes_no_further_chunk(tmp_path, monkeypatch):
     writing.cancel()
     go.set()
     stored = array[:, 0, 0].read().result()
-    assert 1 <= len(encoded) <= _runtime.core_count()
+    assert 1 <= len(encoded) <= execution.core_count()
     assert int(stored.sum()) <= len(encoded)
 
 
@@ -134,7 +134,7 @@ def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch
 
 def test_a_shard_is_written_while_it_is_encoded(tmp_path, monkeypatch):
     """The first sub-chunks are in the file before the last are encoded, and partial writes do the same."""
-    monkeypatch.setattr(_runtime, "core_count", lambda: 1)
+    monkeypatch.setattr(execution, "core_count", lambda: 1)
     monkeypatch.setattr(shard_layout, "_PORTION_BYTES", 1)
     events = []
     encode, writev = BoundChain.encode, os.writev
@@ -252,7 +252,7 @@ def test_equal_to_the_fill_value(chunk, fill, same):
 
 def test_a_request_of_some_chunks_is_encoded_by_several_threads(tmp_path, monkeypatch):
     """Two threads meet while they encode chunks of which a part is written."""
-    monkeypatch.setattr(_runtime, "core_count", lambda: 2)
+    monkeypatch.setattr(execution, "core_count", lambda: 2)
     together = threading.Barrier(2, timeout=30)
     encode, first = BoundZstd.encode, iter(())
 

@@ -15,13 +15,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import fsstore
-from fsstore import KvStore, _runtime
-from fsstore._spread import End
-from fsstore.chunk import write_order
+from fsstore import KvStore
+from fsstore.chunk.write import order as write_order
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract import Features, Write
+from fsstore.kvstore.client.object_store import ObstoreEngine
+from fsstore.kvstore.contract.driver import Features, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
-from fsstore.kvstore.object_store import ObstoreEngine
+from fsstore.runtime import execution
+from fsstore.runtime.fan_out import End
 
 SHAPE, CHUNK = (
     (512, 512),
@@ -344,7 +345,7 @@ def test_threads_beside_one_that_failed_are_waited_for(monkeypatch):
     monkeypatch.setattr(ObstoreEngine, "_write", write)
     engine = ObstoreEngine(lambda *_: None, shown="near://", features=Features(waits=True))
     writes = [Write("good", b""), Write("bad", b"")]
-    future = _runtime.start(engine.write_many(writes), ended=End(ended.set))
+    future = execution.start(engine.write_many(writes), ended=End(ended.set))
     assert not ended.wait(0.2)
     go_on.set()
     with pytest.raises(StoreError, match="refused"):

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.contract import NO_VALUE, Buffer, Entry, Read, ReadResult
-from fsstore.kvstore.ocdbt.data_file import Location
-from fsstore.kvstore.ocdbt.generation import value_generation
-from fsstore.kvstore.ocdbt.key_texts import keys_texts
-from fsstore.kvstore.ocdbt.leaf import INLINE
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Entry, Read, ReadResult
+from fsstore.kvstore.ocdbt.format.data_file import Location
+from fsstore.kvstore.ocdbt.format.generation import value_generation
+from fsstore.kvstore.ocdbt.format.key_texts import keys_texts
+from fsstore.kvstore.ocdbt.format.leaf import INLINE
 from fsstore.kvstore.ocdbt.tree import Hits, Slice
 
 __all__ = ["Plan", "entries_of", "keys_of"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Protocol
 
-from fsstore.cache_pool import CachePool
+from fsstore.runtime.cache_pool import CachePool
 
 __all__ = ["NodeCache", "Pool"]
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from fsstore import _runtime
 from fsstore.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -22,19 +21,20 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Stamp, Write
-from fsstore.kvstore.ocdbt.config import Config, Constraints, ManifestKind
-from fsstore.kvstore.ocdbt.generation import value_generation
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write
+from fsstore.kvstore.ocdbt.format.config import Config, Constraints, ManifestKind
+from fsstore.kvstore.ocdbt.format.generation import value_generation
+from fsstore.kvstore.ocdbt.format.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key
+from fsstore.kvstore.ocdbt.format.version import EMPTY, Version, VersionNodeRef
+from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, advance, encode_version_node, needed
 from fsstore.kvstore.ocdbt.history import Choice, find_version
-from fsstore.kvstore.ocdbt.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key
 from fsstore.kvstore.ocdbt.mutation import Changes, Request
 from fsstore.kvstore.ocdbt.rebuild import rebuild
 from fsstore.kvstore.ocdbt.sink import Layout, Sink
 from fsstore.kvstore.ocdbt.source import Snapshot, Source
 from fsstore.kvstore.ocdbt.split import Builder, Root
 from fsstore.kvstore.ocdbt.tree import find
-from fsstore.kvstore.ocdbt.version import EMPTY, Version, VersionNodeRef
-from fsstore.kvstore.ocdbt.version_tree import VersionNode, advance, encode_version_node, needed
+from fsstore.runtime import execution
 
 __all__ = ["Committer", "Options", "current_generations"]
 
@@ -121,7 +121,7 @@ class Committer:
         for attempt in range(_ATTEMPTS):
             if attempt:
                 # whoever lost waits a little, at random: an attempt in vain leaves a data file behind
-                await _runtime.pause(random.uniform(0, self._pause_s * 2 ** min(attempt, 7)))
+                await execution.pause(random.uniform(0, self._pause_s * 2 ** min(attempt, 7)))
             snapshot = await self.source.snapshot()
             if snapshot.manifest is None or not snapshot.manifest.versions:
                 snapshot = await self._begin(snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsstore.detection import Detection
+from fsstore.values.detection import Detection
 
 __all__ = ["DETECT"]
 

@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, ClassVar
 
-from fsstore._json import Json, quote
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
-from fsstore.kvstore.commit_queue import CommitQueue
-from fsstore.kvstore.contract import (
+from fsstore.kvstore.contract.commit_queue import CommitQueue
+from fsstore.kvstore.contract.driver import (
     Buffer,
     Entry,
     Features,
@@ -25,18 +24,19 @@ from fsstore.kvstore.contract import (
     Write,
     begin_creating,
 )
-from fsstore.kvstore.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.ocdbt.answer import Plan, entries_of, keys_of
 from fsstore.kvstore.ocdbt.commit import Committer, Options
-from fsstore.kvstore.ocdbt.data_file import DataFile, Location
+from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
+from fsstore.kvstore.ocdbt.format.key_column import KEY_LIMIT
+from fsstore.kvstore.ocdbt.format.key_texts import keys_bytes
+from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.history import Choice, find_version
-from fsstore.kvstore.ocdbt.key_column import KEY_LIMIT
-from fsstore.kvstore.ocdbt.key_texts import keys_bytes
 from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.options import format_time, format_version
 from fsstore.kvstore.ocdbt.source import Source, read_spans
 from fsstore.kvstore.ocdbt.tree import find, walk
-from fsstore.kvstore.ocdbt.version import Version
+from fsstore.values.json_value import Json, quote
 
 __all__ = ["OcdbtDriver"]
 

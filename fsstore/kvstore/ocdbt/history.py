@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
-from fsstore.kvstore.ocdbt.manifest import Manifest
+from fsstore.kvstore.ocdbt.format.manifest import Manifest
+from fsstore.kvstore.ocdbt.format.version import Version, VersionNodeRef
+from fsstore.kvstore.ocdbt.format.version_tree import node_start
 from fsstore.kvstore.ocdbt.source import Source
-from fsstore.kvstore.ocdbt.version import Version, VersionNodeRef
-from fsstore.kvstore.ocdbt.version_tree import node_start
 
 __all__ = ["Choice", "all_versions", "find_version"]
 

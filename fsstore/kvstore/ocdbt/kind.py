@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from fsstore._json import Fields, Json
-from fsstore.context import Context
+from fsstore.context.context import Context
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract import KvDriver, KvPrefix
-from fsstore.kvstore.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
+from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.ocdbt.cache import NodeCache, Pool
 from fsstore.kvstore.ocdbt.options import (
     choice_of,
@@ -23,8 +22,9 @@ from fsstore.kvstore.ocdbt.options import (
     take_members,
 )
 from fsstore.kvstore.ocdbt.source import Source
-from fsstore.kvstore.opened import as_directory
-from fsstore.url import decode_path, encode_path, reject_query
+from fsstore.kvstore.spec.opening import as_directory
+from fsstore.values.json_value import Fields, Json
+from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "OcdbtKind", "open_database"]
 
@@ -101,8 +101,8 @@ class OcdbtKind(AdapterKind):
 
 async def _open_manifests(spec: Json, context: Context | None) -> KvPrefix:
     """Open the store of the manifests, where the base was opened."""
-    from fsstore.kvstore.opened import open_kv
-    from fsstore.kvstore.spec_parse import kv_spec
+    from fsstore.kvstore.spec.opening import open_kv
+    from fsstore.kvstore.spec.parse import kv_spec
 
     return (await open_kv(kv_spec(spec), context or Context())).prefix
 

@@ -8,9 +8,9 @@ from itertools import compress
 
 import numpy as np
 
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.ocdbt.data_file import DataFile
-from fsstore.kvstore.ocdbt.leaf import INLINE, Leaf
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.ocdbt.format.data_file import DataFile
+from fsstore.kvstore.ocdbt.format.leaf import INLINE, Leaf
 from fsstore.kvstore.ocdbt.mutation import Stored, rows_between
 
 __all__ = ["leaf_of", "merge"]

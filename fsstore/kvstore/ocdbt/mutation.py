@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TypeAlias
 
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.ocdbt.data_file import Location
-from fsstore.kvstore.ocdbt.generation import value_generation
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.ocdbt.format.data_file import Location
+from fsstore.kvstore.ocdbt.format.generation import value_generation
 
 __all__ = ["Changes", "Request", "Stored", "rows_between"]
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fsstore._json import Fields, Json, boolean, expected, integer, number, obj, quote, string
-from fsstore.context_resources import duration_text
+from fsstore.context.resource_kinds import duration_text
 from fsstore.errors import JsonError, StoreError
-from fsstore.kvstore.key_range import key_bytes
+from fsstore.kvstore.contract.key_range import key_bytes
 from fsstore.kvstore.ocdbt.commit import Options
-from fsstore.kvstore.ocdbt.config import Constraints, parse_constraints
+from fsstore.kvstore.ocdbt.format.config import Constraints, parse_constraints
+from fsstore.kvstore.ocdbt.format.varint import U64
 from fsstore.kvstore.ocdbt.history import Choice
 from fsstore.kvstore.ocdbt.sink import Layout
-from fsstore.kvstore.ocdbt.varint import U64
-from fsstore.kvstore.opened import as_directory
+from fsstore.kvstore.spec.opening import as_directory
+from fsstore.values.json_value import Fields, Json, boolean, expected, integer, number, obj, quote, string
 
 __all__ = [
     "choice_of",
@@ -140,7 +140,7 @@ def take_members(fields: Fields) -> dict[str, Json]:
 
 def _store(value: Any) -> Json:
     """Return the spec of the store of the manifests: a directory, like the base."""
-    from fsstore.kvstore.spec_parse import kv_spec
+    from fsstore.kvstore.spec.parse import kv_spec
 
     try:
         spec = kv_spec(value if isinstance(value, str) else obj(value))

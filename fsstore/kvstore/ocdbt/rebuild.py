@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.ocdbt.interior import Child, Interior
-from fsstore.kvstore.ocdbt.leaf import Leaf
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.ocdbt.format.interior import Child, Interior
+from fsstore.kvstore.ocdbt.format.leaf import Leaf
+from fsstore.kvstore.ocdbt.format.node import Node
+from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.leaf_merge import leaf_of, merge
 from fsstore.kvstore.ocdbt.mutation import Changes, Stored
-from fsstore.kvstore.ocdbt.node import Node
 from fsstore.kvstore.ocdbt.source import Source
 from fsstore.kvstore.ocdbt.split import Builder, Root
 from fsstore.kvstore.ocdbt.tree import Step, check_child
-from fsstore.kvstore.ocdbt.version import Version
 
 __all__ = ["rebuild"]
 

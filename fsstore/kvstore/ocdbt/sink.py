@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import Literal, NamedTuple, TypeAlias
 
-from fsstore.kvstore.contract import Buffer, KvPrefix, Write
-from fsstore.kvstore.key_range import key_text
-from fsstore.kvstore.ocdbt.data_file import DataFile, Location
+from fsstore.kvstore.contract.driver import Buffer, KvPrefix, Write
+from fsstore.kvstore.contract.key_range import key_text
+from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
 
 __all__ = ["Layout", "Sink"]
 

@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from fsstore.errors import DataLossError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult
-from fsstore.kvstore.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult
+from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.ocdbt.cache import NodeCache
-from fsstore.kvstore.ocdbt.data_file import Location
-from fsstore.kvstore.ocdbt.manifest import (
+from fsstore.kvstore.ocdbt.format.data_file import Location
+from fsstore.kvstore.ocdbt.format.manifest import (
     MANIFEST_KEY,
     Manifest,
     decode_manifest,
     manifest_number,
     numbered_key,
 )
-from fsstore.kvstore.ocdbt.node import Node, decode_node
-from fsstore.kvstore.ocdbt.version import VersionNodeRef
-from fsstore.kvstore.ocdbt.version_tree import VersionNode, decode_version_node
+from fsstore.kvstore.ocdbt.format.node import Node, decode_node
+from fsstore.kvstore.ocdbt.format.version import VersionNodeRef
+from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, decode_version_node
 
 __all__ = ["ABSENT", "Snapshot", "Source", "read_spans"]
 

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.ocdbt.config import Config
-from fsstore.kvstore.ocdbt.data_file import Location
-from fsstore.kvstore.ocdbt.envelope import BTREE_NODE, seal
-from fsstore.kvstore.ocdbt.interior import Child, encode_interior
-from fsstore.kvstore.ocdbt.key_column import key_lengths, shared_prefixes
-from fsstore.kvstore.ocdbt.leaf import INLINE, Leaf, cut_leaf, encode_leaf
-from fsstore.kvstore.ocdbt.node import MAX_ENTRIES
-from fsstore.kvstore.ocdbt.varint import U64, Ints
-from fsstore.kvstore.ocdbt.version import EMPTY, Statistics
+from fsstore.kvstore.ocdbt.format.config import Config
+from fsstore.kvstore.ocdbt.format.data_file import Location
+from fsstore.kvstore.ocdbt.format.envelope import BTREE_NODE, seal
+from fsstore.kvstore.ocdbt.format.interior import Child, encode_interior
+from fsstore.kvstore.ocdbt.format.key_column import key_lengths, shared_prefixes
+from fsstore.kvstore.ocdbt.format.leaf import INLINE, Leaf, cut_leaf, encode_leaf
+from fsstore.kvstore.ocdbt.format.node import MAX_ENTRIES
+from fsstore.kvstore.ocdbt.format.varint import U64, Ints
+from fsstore.kvstore.ocdbt.format.version import EMPTY, Statistics
 
 __all__ = ["Builder", "Place", "Root", "pieces"]
 

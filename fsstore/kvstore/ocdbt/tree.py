@@ -13,13 +13,13 @@ from itertools import chain
 from typing import NamedTuple
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.ocdbt.data_file import Location
-from fsstore.kvstore.ocdbt.interior import Interior
-from fsstore.kvstore.ocdbt.leaf import Leaf
-from fsstore.kvstore.ocdbt.node import Node
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.ocdbt.format.data_file import Location
+from fsstore.kvstore.ocdbt.format.interior import Interior
+from fsstore.kvstore.ocdbt.format.leaf import Leaf
+from fsstore.kvstore.ocdbt.format.node import Node
+from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.source import Source
-from fsstore.kvstore.ocdbt.version import Version
 
 __all__ = ["Hits", "Slice", "Step", "check_child", "find", "walk"]
 

@@ -1,18 +1,18 @@
 """Reference sets: keys that point into bytes stored elsewhere.
 
-`table` is the one internal form: columns, filled from documents by `table_builder` and answered in batches through
-`refset`.
+A set is one table of columns, whatever document it comes from, and answers keys in batches.  What it may fetch is
+decided by a policy, because a set is untrusted input.
 
-* JSON: `json_refs` reads a document, `json_scan` its members, most of them in bulk: `json_run` as columns, found by
-  `json_form` in text that `json_plain` has freed of escapes, `json_batch` through a parser where they do not look
-  alike; `text`, `families` and `keys` take many strings apart at once, `inline` keeps values that are in the
-  document;
-* computed: `template`, and `gen` with `gen_columns` and `gen_index`;
-* parquet: `parquet_refs`, of `parquet_files`, read by `parquet_read`, with `parquet_metadata`;
-* opening: `kind`, `load`, `detect`, `location`, `live_set`;
-* reading: `driver` answers, `fetch` reads what references point to; `value` is one of them, `target_url` its URL,
-  `targets` where that leads, `policy` whether it may, `web_root` the same for redirects, `bound` how much may come;
-* writing: `overlay` in place, `writer` and `parquet_write` as a document, `parquet_document` file by file,
-  `relocation` for another place;
-* for users: `collection`; `report`, `verify` with `grid`; `scan` with `fits_repair`.
+* `collection`: reference sets as wholes: resolving keys in batches, changing them, and References for users
+* `detect`: telling a reference document by its first bytes, for automatic detection
+* `document`: reference documents in JSON, read in bulk into columns and written piece by piece
+* `driver`: the reference key-value store: an adapter that shows the keys of a reference set
+* `generate`: templates and generators: references described by a pattern and computed when they are asked for
+* `kind`: the reference kind: its JSON members, its URL (<base>|reference:<path>), and how it is opened
+* `load`: opening a stored set: which form it has, decompressing it, parsing it
+* `location`: where a set lies: the directory beside it, and the directory it is
+* `parquet`: reference sets in parquet: their files are read when a key of theirs is asked for
+* `table`: the columnar table of a reference set, and how it is built: about twenty bytes a reference
+* `target`: the targets of references: which may be read, how they are opened, and how bytes are fetched from them
+* `tools`: tools for whole sets: make one from files, verify it, report on it, move it
 """

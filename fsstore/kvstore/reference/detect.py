@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from fsstore.compression import MAGIC, beginning, method_of
-from fsstore.detection import Detection, is_text_of_json
+from fsstore.values.detection import Detection, is_text_of_json
+from fsstore.values.file_compression import MAGIC, beginning, method_of
 
 __all__ = ["DETECT", "is_parquet_index", "looks_like_references"]
 

@@ -15,21 +15,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore import _runtime
-from fsstore._json import Json, quote
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.byte_range import resolve_range
-from fsstore.kvstore.coalesce import Ints
-from fsstore.kvstore.contract import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
-from fsstore.kvstore.excerpt import Excerpts
-from fsstore.kvstore.key_range import KeyRange
-from fsstore.kvstore.reference.bound import FREE, check_length, limits_of, refuse_larger
-from fsstore.kvstore.reference.fetch import REST, Asks, Fetcher
+from fsstore.kvstore.contract.answer_columns import Excerpts
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.coalesce import Ints
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    UNKNOWN,
+    Entry,
+    Features,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.value_limit import values_up_to
+from fsstore.kvstore.reference.collection.refset import Resolved
+from fsstore.kvstore.reference.collection.set_state import Overlay, inline_generation
 from fsstore.kvstore.reference.kind import driver_in_memory
-from fsstore.kvstore.reference.overlay import Overlay, inline_generation
-from fsstore.kvstore.reference.refset import Resolved
-from fsstore.kvstore.reference.table import INLINE, WHOLE
-from fsstore.kvstore.value_limit import values_up_to
+from fsstore.kvstore.reference.table.size_limit import FREE, check_length, limits_of, refuse_larger
+from fsstore.kvstore.reference.table.table import INLINE, WHOLE
+from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
+from fsstore.runtime import execution
+from fsstore.values.json_value import Json, quote
 
 __all__ = ["ReferenceDriver"]
 
@@ -147,7 +157,7 @@ class ReferenceDriver:
                 whole.append(limit)
                 if limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
                     probes.append(self._probe(asks.keys[number], resolved.urls[int(asks.url[number])], limit))
-        await _runtime.gather(probes)
+        await execution.gather(probes)
         known = [limit for limit in whole if limit is not None]
         return max(known) if known and len(known) == len(whole) else None
 

@@ -13,23 +13,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore._json import Fields, Json, array_of, expected, obj, optional, string
 from fsstore.errors import JsonError, StoreError
-from fsstore.kvstore.coalesce import Limits, limits_from
-from fsstore.kvstore.contract import KvDriver, KvPrefix
-from fsstore.kvstore.kind import AdapterKind, KvOpening
-from fsstore.kvstore.reference.fetch import Fetcher
+from fsstore.kvstore.contract.coalesce import Limits, limits_from
+from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
+from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.engine.secret import guard
+from fsstore.kvstore.reference.collection.refset import TableSet
+from fsstore.kvstore.reference.collection.set_state import Overlay, State
+from fsstore.kvstore.reference.document.writer import JsonDocument
 from fsstore.kvstore.reference.load import Reading, load
 from fsstore.kvstore.reference.location import beside
-from fsstore.kvstore.reference.overlay import Overlay, State
-from fsstore.kvstore.reference.parquet_document import ParquetDocument
-from fsstore.kvstore.reference.parquet_refs import ParquetSet
-from fsstore.kvstore.reference.policy import Policy, normalize, normalize_prefix
-from fsstore.kvstore.reference.refset import TableSet
-from fsstore.kvstore.reference.targets import OpenTarget, Targets, check_prefixes, open_in, open_with_spec
-from fsstore.kvstore.reference.writer import JsonDocument
-from fsstore.kvstore.secret import guard
-from fsstore.url import encode_path
+from fsstore.kvstore.reference.parquet.document import ParquetDocument
+from fsstore.kvstore.reference.parquet.refs import ParquetSet
+from fsstore.kvstore.reference.target.fetch import Fetcher
+from fsstore.kvstore.reference.target.policy import Policy, normalize, normalize_prefix
+from fsstore.kvstore.reference.target.targets import (
+    OpenTarget,
+    Targets,
+    check_prefixes,
+    open_in,
+    open_with_spec,
+)
+from fsstore.values.json_value import Fields, Json, array_of, expected, obj, optional, string
+from fsstore.values.url import encode_path
 
 __all__ = [
     "KIND",

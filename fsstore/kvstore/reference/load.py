@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fsstore import _runtime
-from fsstore.compression import method_of, pieces, usual_limit
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract import Buffer, KvPrefix, ReadResult
-from fsstore.kvstore.reference.json_refs import Pieces, from_json
+from fsstore.kvstore.contract.driver import Buffer, KvPrefix, ReadResult
+from fsstore.kvstore.reference.collection.refset import TableSet
+from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.reference.document.json_refs import Pieces, from_json
 from fsstore.kvstore.reference.location import directory, name_of
-from fsstore.kvstore.reference.overlay import State
-from fsstore.kvstore.reference.parquet_files import PartitionFiles
-from fsstore.kvstore.reference.parquet_metadata import format_metadata
-from fsstore.kvstore.reference.parquet_refs import ParquetSet
-from fsstore.kvstore.reference.refset import TableSet
-from fsstore.kvstore.reference.table import Table
+from fsstore.kvstore.reference.parquet.files import PartitionFiles
+from fsstore.kvstore.reference.parquet.metadata import format_metadata
+from fsstore.kvstore.reference.parquet.refs import ParquetSet
+from fsstore.kvstore.reference.table.table import Table
+from fsstore.runtime import execution
+from fsstore.values.file_compression import method_of, pieces, usual_limit
 
 __all__ = ["PARQUET_NAMES", "Reading", "decompress", "load"]
 
@@ -76,7 +76,7 @@ async def load(base: KvPrefix, reading: Reading) -> State:
     try:
         data = _rest(base, document) if _is_large(base, document) else decompress(document.value)
         parse = partial(from_json, data, target=reading.target, overrides=reading.templates)
-        parsed = await _runtime.offload(parse, kind="compute")
+        parsed = await execution.offload(parse, kind="compute")
     except StoreError as error:
         raise error.within(f"Error opening reference set {base.describe()}") from error
     return State(parsed, {}, document.generation)
@@ -133,9 +133,9 @@ def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
             yield found.value
             at += len(found.value)
             try:
-                found = _runtime.drive(base.read("", at, at + _PIECE))
+                found = execution.drive(base.read("", at, at + _PIECE))
             except OutOfRangeError:
-                found = _runtime.drive(base.read("", at))
+                found = execution.drive(base.read("", at))
 
     return read
 

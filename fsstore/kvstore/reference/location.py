@@ -7,10 +7,10 @@ same members.
 
 from __future__ import annotations
 
-from fsstore import registry
-from fsstore.kvstore.contract import KvPrefix
-from fsstore.kvstore.kind import KvKind, KvOpening
-from fsstore.kvstore.secret import guard, reveal
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.kind import KvKind, KvOpening
+from fsstore.kvstore.engine.secret import guard, reveal
+from fsstore.values import registry
 
 __all__ = ["beside", "directory", "name_of"]
 

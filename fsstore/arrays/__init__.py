@@ -1,0 +1,20 @@
+"""What users hold: `Spec`, open, `TensorStore`, and the arrays that are made of other arrays.
+
+A spec says where an array is and how it is opened; opening it asks the driver it names; the store is a thin face over
+the driver's array and an index transform.
+
+* `bound_spec`: what an open array says of itself: the spec that opens it again, with its resources bound
+* `copying`: copying between open stores: which dimension of the source goes where, and which data types convert
+  unasked
+* `html`: A picture of a store for notebooks: its facts in a table, and its domain with the chunk grid drawn to
+  scale
+* `layers`: stack, concat, overlay and downsample: arrays made of others, without copying
+* `opening`: from a spec and keyword arguments to an open array
+* `spec`: where an array is and how it is opened: Spec
+* `spec_options`: the keyword arguments of open and Spec.update: what they change in a spec
+* `spec_parse`: parsing array specs: JSON objects, URL pipelines, and key-value stores whose format is to be
+  detected
+* `store`: an open array, or a view of one
+* `virtual`: a store whose chunks functions read and write
+* `wrapping`: array and cast: stores over what is open already
+"""

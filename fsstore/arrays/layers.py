@@ -1,0 +1,196 @@
+"""`stack`, `concat`, `overlay` and `downsample`: arrays made of others, without copying.
+
+The first three make the driver `stack`; they differ in where they put the layers.  Drivers are imported on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
+from typing import Any
+
+from fsstore.arrays.spec import Spec
+from fsstore.arrays.store import TensorStore
+from fsstore.context.context import Context, context_of
+from fsstore.driver.contract import OpenArray, Opening
+from fsstore.errors import StoreError
+from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap, d
+from fsstore.index.transform import identity
+from fsstore.kvstore.transaction.transaction import check_transaction
+from fsstore.runtime import execution
+from fsstore.schema.constraint import braced
+from fsstore.schema.open_mode import OpenMode, as_flag
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype_of
+
+__all__ = ["concat", "downsample", "overlay", "stack"]
+
+_Layer = TensorStore | Spec
+_CONSTRAINTS = frozenset(("rank", "dtype", "domain", "shape", "dimension_units", "schema"))
+
+
+def overlay(
+    layers: Iterable[_Layer],
+    *,
+    read: bool | None = None,
+    write: bool | None = None,
+    context: Context | None = None,
+    transaction: Any = None,
+    **constraints: Any,
+) -> TensorStore:
+    """Return a store over layers in one index space; where layers overlap the later one counts.
+
+    Layers that are specs need a known domain and are opened when they are needed.  Constraints are those of a schema:
+    `rank`, `dtype`, `domain`, `shape`, `dimension_units`, `schema`.
+
+    >>> import fsstore as ts
+    >>> overlay([ts.array([1, 2, 3]), ts.array([7, 8]).translate_to[2]]).read().result()
+    array([1, 2, 7, 8])
+    """
+    from fsstore.driver.stack import KIND
+
+    unknown = sorted(set(constraints) - _CONSTRAINTS)
+    if unknown:
+        raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
+    check_transaction(transaction)
+    read, write, context = as_flag("read", read), as_flag("write", write), context_of(context)
+    checked = [_checked(each) for each in layers]
+    bound = tuple(each.bound(context) if isinstance(each, Spec) else each for each in checked)
+    opening = Opening(
+        members={},
+        schema=Schema(**constraints),
+        mode=OpenMode(),
+        context=context,
+        resources={"data_copy_concurrency": context["data_copy_concurrency"]},
+        layers=bound,
+        transaction=transaction,
+    )
+    opened = execution.call(KIND.open(opening), waits=False)
+    readable, writable = read or not write, write or not read
+    opened.driver.readable, opened.driver.writable = readable, writable
+    return TensorStore._of(opened, readable=readable, writable=writable)
+
+
+def _checked(layer: Any) -> _Layer:
+    if not isinstance(layer, TensorStore | Spec):
+        raise TypeError(f"A layer is a TensorStore or a Spec, not {type(layer).__name__}")
+    return layer
+
+
+def _placed(layer: _Layer, number: int, place: Callable[[_Layer, IndexDomain], _Layer]) -> _Layer:
+    domain = layer.domain
+    if domain is None:
+        raise StoreError(f"Layer {number}: Domain must be specified")
+    return place(layer, domain)
+
+
+def stack(layers: Iterable[_Layer], axis: int = 0, **options: Any) -> TensorStore:
+    """Return a store over layers side by side along a new dimension; options as for `overlay`.
+
+    >>> import fsstore as ts
+    >>> stack([ts.array([1, 2]), ts.array([3, 4])]).read().result()
+    array([[1, 2],
+           [3, 4]])
+    """
+    listed, axis = list(map(_checked, layers)), index(axis)
+    if not listed:
+        raise StoreError("At least one layer must be specified for stack")
+
+    def inserted(number: int) -> Callable[[_Layer, IndexDomain], _Layer]:
+        def place(layer: _Layer, domain: IndexDomain) -> _Layer:
+            at = _normal(axis, domain.rank + 1)
+            dims = list(domain)
+            dims.insert(at, Dim(inclusive_min=number, exclusive_max=number + 1))
+            kept = [dimension for dimension in range(domain.rank + 1) if dimension != at]
+            output = [OutputIndexMap(input_dimension=dimension) for dimension in kept]
+            return layer[IndexTransform(domain=IndexDomain(dims), output=output)]
+
+        return place
+
+    placed = [_placed(layer, number, inserted(number)) for number, layer in enumerate(listed)]
+    return overlay(placed, **options)
+
+
+def _normal(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise StoreError(f"Dimension index {axis} is outside valid range [-{rank}, {rank})")
+    return axis % rank
+
+
+def concat(layers: Iterable[_Layer], axis: int | str, **options: Any) -> TensorStore:
+    """Return a store over layers one after the other along a dimension, by number or label; options as for `overlay`.
+
+    >>> import fsstore as ts
+    >>> concat([ts.array([1, 2]), ts.array([3])], axis=0).read().result()
+    array([1, 2, 3])
+    """
+    listed = list(map(_checked, layers))
+    if not listed:
+        raise StoreError("At least one layer must be specified for concat")
+    at = _axis_of(listed, axis)
+    placed: list[_Layer] = []
+    end: int | None = None
+    for number, layer in enumerate(listed):
+        start = end
+
+        def moved(layer: _Layer, domain: IndexDomain, start: int | None = start) -> _Layer:
+            dimension = _normal(at, domain.rank)
+            return layer if start is None else layer[d[dimension].translate_to[start]]
+
+        placed.append(_placed(layer, number, moved))
+        domain = placed[-1].domain
+        assert domain is not None
+        end = domain.exclusive_max[_normal(at, domain.rank)]
+    return overlay(placed, **options)
+
+
+def _axis_of(layers: list[_Layer], axis: int | str) -> int:
+    if not isinstance(axis, str):
+        axis, rank = index(axis), layers[0].rank
+        return axis if rank is None else _normal(axis, rank)
+    seen: tuple[str, ...] = ()
+    for layer in layers:
+        labels = layer.domain.labels if layer.domain is not None else ()
+        if axis in labels:
+            return labels.index(axis)
+        seen = seen or labels
+    shown = ", ".join(f'"{label}"' for label in seen)
+    raise StoreError(f'Label "{axis}" does not match one of {{{shown}}}')
+
+
+def downsample(base: Any, downsample_factors: Iterable[int], method: str) -> Any:
+    """Return a store or spec at a lower resolution.
+
+    Each element stands for a block of the base, reduced by the method: `stride` (the first), `mean`, `min`, `max`,
+    `median` or `mode`.
+
+    >>> import fsstore as ts
+    >>> downsample(ts.array([1, 2, 3, 5]), [2], "mean").read().result()
+    array([2, 4])
+    """
+    return _downsampled(base, list(downsample_factors), method)
+
+
+def _downsampled(base: Any, downsample_factors: Sequence[int], method: str) -> Any:
+    """Return a store or spec at a lower resolution."""
+    from fsstore.driver.downsample import KIND, DownsampleDriver
+    from fsstore.driver.reduce_blocks import METHODS
+
+    factors = [index(factor) for factor in downsample_factors]
+    if not isinstance(method, str):
+        raise TypeError(f"method must be str, not {type(method).__name__}")
+    if method not in METHODS:
+        choices = ", ".join(f'"{name}"' for name in METHODS)
+        raise StoreError(f'Expected one of {choices}, but received: "{method}"')
+    if any(factor < 1 for factor in factors):
+        raise StoreError(f"Downsample factors {braced(factors)} are not all positive")
+    if isinstance(base, TensorStore):
+        driver = DownsampleDriver(OpenArray(base._driver, base._transform), factors, method)
+        return type(base)._of(OpenArray(driver, identity(driver.domain())), readable=base._readable)
+    if not isinstance(base, Spec):
+        raise TypeError(f"downsample() takes a TensorStore or a Spec, not {type(base).__name__}")
+    members = {"downsample_factors": factors, "downsample_method": method}
+    kind = None if base.dtype is None else dtype_of(base.dtype)
+    spec = Spec.of(KIND, base_spec=base, members=members, base_schema=Schema(dtype=kind))
+    spec._below()  # says whether factors and base fit
+    return spec

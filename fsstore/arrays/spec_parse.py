@@ -1,0 +1,253 @@
+"""Parsing array specs: JSON objects, URL pipelines, and key-value stores whose format is to be detected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fsstore.arrays.spec import Spec
+from fsstore.arrays.spec_options import handed_down
+from fsstore.context.context import ContextSpec, parse_resource
+from fsstore.driver.contract import DriverKind
+from fsstore.errors import JsonError, StoreError
+from fsstore.index import IndexTransform
+from fsstore.kvstore.spec.kv_spec import KvSpec, join_path
+from fsstore.kvstore.spec.parse import (
+    cannot_be_first,
+    holds_values,
+    kv_from_components,
+    kv_kind,
+    kv_spec,
+    unsupported,
+)
+from fsstore.schema.open_mode import OpenMode
+from fsstore.schema.schema import Schema
+from fsstore.values import registry
+from fsstore.values.dtypes import dtype_of
+from fsstore.values.json_value import MISSING, Fields, array_of, expected, integer, quote, string
+from fsstore.values.url import Component, split_pipeline
+
+__all__ = ["array_spec", "driver_kind"]
+
+_MAX_ADAPTERS = 64  # each is a level of nesting
+
+
+def driver_kind(name: str) -> DriverKind | None:
+    """Return the kind of array driver with a JSON name (`zarr2` is read as `zarr`), or None."""
+    kind: DriverKind | None = registry.drivers.get(name)
+    return kind
+
+
+def _scheme_kind(scheme: str) -> DriverKind | None:
+    kind: DriverKind | None = registry.drivers.get(scheme)
+    return kind if kind is not None and scheme in kind.schemes else None
+
+
+def _auto(kvstore: KvSpec) -> Spec:
+    kind = driver_kind("auto")
+    if kind is None:
+        raise StoreError("format detection is not available")
+    return Spec.of(kind, _kvstore=kvstore)
+
+
+def array_spec(json: Any) -> Spec:
+    """Return the spec that `json` means."""
+    if isinstance(json, Spec):
+        return json.copy()
+    if isinstance(json, KvSpec):
+        return _auto(json.copy())
+    if isinstance(json, str):
+        return _from_url(json)
+    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
+        return _from_json(json)
+    if json is None or isinstance(json, bool | int | float | list | tuple):
+        raise expected("object", json)
+    return _auto(kv_spec(json))
+
+
+# --- URLs
+
+
+def _from_url(url: str) -> Spec:
+    try:
+        return _from_components(split_pipeline(url))
+    except StoreError as error:
+        raise (error.within(f"Parsing spec from url: {quote(url)}") if url else error) from None
+
+
+def _from_components(components: list[Component]) -> Spec:
+    first = components[0]
+    kind = _scheme_kind(first.scheme)
+    if kind is not None and not first.is_root:
+        raise cannot_be_first(first, _what(kind))
+    try:
+        kvstore, rest = kv_from_components(components)
+    except StoreError as error:
+        if error.message.startswith("unsupported URL scheme"):
+            raise unsupported(first) from None
+        raise
+    if len(rest) > _MAX_ADAPTERS:
+        raise rest[_MAX_ADAPTERS].error(f"more than {_MAX_ADAPTERS} array components in one URL")
+    spec: Spec | None = None
+    for component in rest:
+        spec = _with_component(component, kvstore, spec)
+    return _auto(kvstore) if spec is None else spec
+
+
+def _what(kind: DriverKind) -> str:
+    return "TensorStore adapter" if kind.role == "adapter" else "kvstore-based TensorStore"
+
+
+def _with_component(component: Component, kvstore: KvSpec, spec: Spec | None) -> Spec:
+    kind = _scheme_kind(component.scheme)
+    if kind is None:
+        kv = kv_kind(component.scheme)
+        if kv is not None and spec is not None:
+            role = "kvstore adapter" if kv.role == "adapter" else "root kvstore"
+            raise component.error(
+                f"{role} URL scheme in {quote(component.text)} is not valid following a TensorStore URL"
+                " pipeline component"
+            )
+        raise unsupported(component)
+    if kind.role != "adapter" and spec is not None:
+        raise component.error(
+            f"{_what(kind)} URL scheme in {quote(component.text)} is not valid following a TensorStore URL"
+            " pipeline component"
+        )
+    try:
+        path, members = kind.from_url(component.rest)
+    except StoreError as error:
+        text = component.text if ":" in component.text else component.text + ":"
+        raise component.error(f"Invalid TensorStore URL component {quote(text)}: {error.message}") from None
+    if kind.role == "adapter":
+        return Spec.of(kind, members=members, base_spec=spec or _auto(kvstore))
+    return Spec.of(kind, members=members, _kvstore=_placed(kind, kvstore, path))
+
+
+def _placed(kind: DriverKind, kvstore: KvSpec, path: str) -> KvSpec:
+    """Return the key-value store at the driver's path, in the form the driver keeps."""
+    joined = join_url_path(kvstore.path, path) if path else kvstore.path
+    return kvstore.replace(_path=kind.kvstore_path(joined))
+
+
+def join_url_path(path: str, component: str) -> str:
+    """Return `path` and `component` with a slash between, unless the path is empty or ends in one."""
+    return path + component if not path or path.endswith("/") else f"{path}/{component}"
+
+
+# --- JSON
+
+
+def _driver_name(value: Any) -> str:
+    name = string(value)
+    if driver_kind(name) is None and kv_kind(name) is None:
+        raise JsonError(f"{quote(name)} is not a registered TensorStore driver")
+    return name
+
+
+def _dtype(value: Any) -> Any:
+    try:
+        return dtype_of(string(value))
+    except (StoreError, TypeError) as error:
+        raise JsonError(getattr(error, "message", str(error))) from None
+
+
+def _nested(parse: Any, value: Any) -> Any:
+    """Read a member whose parser raises plain store errors."""
+    try:
+        return parse(value)
+    except JsonError:
+        raise
+    except StoreError as error:
+        raise JsonError(error.message) from None
+
+
+def _object_spec(parse: Any, value: Any) -> Any:
+    if value is None or value is MISSING or isinstance(value, bool | int | float | list):
+        raise expected("object", value)
+    return _nested(parse, value)
+
+
+def _resource(name: str, value: Any) -> Any:
+    if value is None:
+        raise JsonError("Expected non-null value, but received: null")
+    return parse_resource(name, value)
+
+
+def _from_json(json: Mapping[str, Any]) -> Spec:
+    head = Fields({name: value for name, value in json.items() if name == "driver"})
+    name = head.require("driver", _driver_name)
+    head.finish()
+    kind = driver_kind(name)
+    if kind is None:
+        return _auto(kv_spec(json))
+    fields = Fields({name: value for name, value in json.items() if name != "driver"})
+    parts: dict[str, Any] = {"context": fields.take("context", ContextSpec)}
+    if kind.role == "store":
+        parts["_kvstore"] = _kvstore_member(kind, fields)
+    if kind.role in ("adapter", "view"):
+        parts["base_spec"] = fields.require("base", partial(_object_spec, array_spec))
+    if kind.role == "layered":
+        parts["layers"] = tuple(fields.require("layers", array_of(partial(_object_spec, array_spec))) or ())
+    if kind.has_mode:
+        parts["mode"] = OpenMode.take(fields)
+    resources = {
+        name: fields.take(name, partial(_resource, name)) for name in kind.resources if name in fields
+    }
+    parts["resources"] = {name: value for name, value in resources.items() if value != name}
+    transform = fields.take("transform", partial(_nested, lambda value: IndexTransform(json=value)))
+    schema = _schema_members(fields, transform)
+    parts["members"] = kind.members(fields)
+    fields.finish()
+    return completed(kind, parts, schema, transform)
+
+
+def _kvstore_member(kind: DriverKind, fields: Fields) -> KvSpec | None:
+    kvstore: KvSpec | None = fields.take("kvstore", partial(_object_spec, kv_spec))
+    path = fields.take("path", string, default="")
+    if kvstore is None:
+        return None
+    return kvstore.replace(_path=kind.kvstore_path(join_path(kvstore.path, path)))
+
+
+def _schema_members(fields: Fields, transform: IndexTransform | None) -> Schema:
+    schema: Schema = (
+        fields.take("schema", partial(_nested, lambda value: Schema(json=value)), default=None) or Schema()
+    )
+    kind = fields.take("dtype", _dtype)
+    rank = fields.take("rank", integer(0, 32))
+    try:
+        if kind is not None:
+            schema.update(dtype=kind)
+        if rank is not None and transform is None:
+            schema.update(rank=rank)
+        elif transform is not None and rank not in (None, transform.input_rank):
+            fields.problem(
+                f"Rank of transform ({transform.input_rank}) does not match specified rank ({rank})"
+            )
+    except StoreError as error:
+        fields.problem(error.message)
+    return schema
+
+
+def completed(
+    kind: DriverKind, parts: Mapping[str, Any], schema: Schema, transform: IndexTransform | None
+) -> Spec:
+    """Return the spec of parsed members, after checking that they agree."""
+    constrained = kind.constrain(parts["members"], schema)
+    if transform is not None and constrained.rank is not None and transform.output_rank != constrained.rank:
+        raise StoreError(
+            f"Rank specified by transform ({transform.output_rank}) does not match rank specified by schema"
+            f" ({constrained.rank})"
+        )
+    if transform is not None and schema.rank is None:
+        schema = schema.copy()
+        schema.update(rank=transform.output_rank)
+    spec = Spec.of(kind, **parts, base_schema=schema, transform_=transform)
+    if kind.role == "view":
+        own = Schema(dtype=schema.dtype, rank=constrained.rank)
+        spec = handed_down(spec.replace(base_schema=own), schema.retyped(None))
+    if spec.layers or kind.role == "view":
+        spec._below()  # says whether the arrays below fit together
+    return spec

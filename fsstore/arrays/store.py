@@ -1,0 +1,392 @@
+"""`TensorStore`: an open array, or a view of one.
+
+Indexing gives views and never reads; `read` and `write` give futures.  What a store does is done by its driver; the
+class holds the driver and a transform, and speaks TensorStore's Python API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import index
+from typing import Any, ClassVar, TypeVar
+
+from fsstore.arrays.bound_spec import bound_spec
+from fsstore.arrays.spec import Spec
+from fsstore.arrays.spec_options import apply_options, with_mode, written_down
+from fsstore.driver.contract import ArrayDriver, Bounds, OpenArray, ResizeOptions, Statistics
+from fsstore.driver.write_source import source_array
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.index import Indexable, IndexDomain, IndexTransform
+from fsstore.runtime import execution
+from fsstore.runtime.future import Future, WriteFutures
+from fsstore.schema.open_mode import OpenMode, as_flag
+from fsstore.schema.schema import Schema
+from fsstore.values.printing import pretty
+
+__all__ = ["Stored", "TensorStore"]
+
+T = TypeVar("T")
+
+
+class Stored:
+    """How much of a store is stored; None where it was not asked."""
+
+    __slots__ = ("fully_stored", "not_stored")
+
+    def __init__(self, *, not_stored: bool | None = None, fully_stored: bool | None = None) -> None:
+        self.not_stored, self.fully_stored = not_stored, fully_stored
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both say the same."""
+        return isinstance(other, Stored) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        """Return the form TensorStore prints."""
+        return (
+            f"TensorStore.StorageStatistics(not_stored={self.not_stored}, fully_stored={self.fully_stored})"
+        )
+
+
+class TensorStore(Indexable):
+    """An open array or a view of one.  Made by `open`; immutable, and usable from any thread."""
+
+    __slots__ = ("__weakref__", "_driver", "_readable", "_transform", "_writable")
+
+    _driver: ArrayDriver
+    _transform: IndexTransform
+    _readable: bool
+    _writable: bool
+    StorageStatistics: ClassVar[type[Stored]] = Stored
+
+    def __init__(self) -> None:
+        raise TypeError("TensorStore has no constructor; open() returns one")
+
+    @classmethod
+    def _of(cls, opened: OpenArray, *, readable: bool = True, writable: bool = True) -> TensorStore:
+        self = object.__new__(cls)
+        self._driver, self._transform = opened
+        self._readable, self._writable = readable, writable
+        return self
+
+    def _with(self, transform: IndexTransform, driver: ArrayDriver | None = None) -> TensorStore:
+        view = object.__new__(TensorStore)
+        view._driver, view._transform = driver or self._driver, transform
+        view._readable, view._writable = self._readable, self._writable
+        return view
+
+    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> TensorStore:
+        return self._with(change(self._transform))
+
+    def _assign(self, change: Callable[[IndexTransform], IndexTransform], value: Any) -> None:
+        futures_of_write = self._with(change(self._transform)).write(value)
+        (futures_of_write.copy if self.transaction is not None else futures_of_write).result()
+
+    # --- reading and writing
+
+    @property
+    def readable(self) -> bool:
+        """Whether the store may be read."""
+        return self._readable and self._driver.readable
+
+    @property
+    def writable(self) -> bool:
+        """Whether the store may be written."""
+        return self._writable and self._driver.writable
+
+    @property
+    def mode(self) -> str:
+        """`r`, `w` or `rw`."""
+        return ("r" if self.readable else "") + ("w" if self.writable else "")
+
+    def read(self, *, order: str = "C", batch: Any = None) -> Future[Any]:
+        """Begin to read the domain; the result is a NumPy array in the memory order `C` or `F`."""
+        if not self.readable:
+            raise StoreError("Source does not support reading.")
+        if order not in ("C", "F"):
+            raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
+        return self._track(lambda: self._driver.read(self._transform, order), batch)
+
+    def write(
+        self, source: Any, *, batch: Any = None, can_reference_source_data_indefinitely: bool = False
+    ) -> WriteFutures:
+        """Begin to write an array, a store or a scalar that broadcasts to the domain.
+
+        The `copy` future is done when `source` may be changed again, `commit` when the data is durable.
+        """
+        if not self.writable:
+            raise StoreError("Destination does not support writing.")
+        if batch is not None and not isinstance(source, TensorStore):
+            raise StoreError(
+                "Invalid batch: batch can only be specified when copying from a TensorStore source"
+            )
+        if isinstance(source, TensorStore):
+            return WriteFutures(self._track(lambda: self._copy_from(source), batch))
+        values = source_array(source, self._driver.dtype)
+        del can_reference_source_data_indefinitely  # the source is never referenced after the commit
+        return WriteFutures(self._track(lambda: self._driver.write(self._transform, values)))
+
+    def _copy_from(self, source: TensorStore) -> Future[None]:
+        from fsstore.arrays.copying import copy_between
+
+        return copy_between(source, self)
+
+    def _track(self, start: Callable[[], Future[T]], batch: Any = None) -> Future[T]:
+        """Start an operation, with a batch if there is one; the transaction waits for it before it commits."""
+        if batch is not None:
+            return self._track(partial(_batched, batch, start))
+        transaction = self._driver.transaction
+        return start() if transaction is None else transaction.ledger.track(start)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None, context: Any = None) -> Any:
+        """Read the whole domain: `numpy.array(store)`."""
+        array = self.read().result()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    # --- what it is
+
+    @property
+    def domain(self) -> IndexDomain:
+        """The domain."""
+        return self._transform.domain
+
+    @property
+    def dtype(self) -> Any:
+        """The data type."""
+        return self._driver.dtype
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return self._transform.input_rank
+
+    ndim = rank
+
+    @property
+    def origin(self) -> tuple[int | None, ...]:
+        """The first index of each dimension."""
+        return self._transform.input_origin
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension."""
+        return self._transform.input_shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._transform.size
+
+    @property
+    def schema(self) -> Schema:
+        """What is known of the array, through the view."""
+        return self._driver.schema().through(self._transform)
+
+    @property
+    def chunk_layout(self) -> Any:
+        """The chunk layout, through the view."""
+        return self.schema.chunk_layout
+
+    @property
+    def codec(self) -> Any:
+        """The codec, or None."""
+        return self._driver.schema().codec
+
+    @property
+    def fill_value(self) -> Any:
+        """The fill value as a NumPy array, or None."""
+        return self.schema.fill_value
+
+    @property
+    def dimension_units(self) -> Any:
+        """The unit of each dimension, or None where there is none."""
+        units = self.schema.dimension_units
+        return (None,) * self.rank if units is None else units
+
+    @property
+    def kvstore(self) -> Any:
+        """The key-value store below, at the array's path, or None."""
+        from fsstore.kvstore.store.kv_store import KvStore
+
+        driver = self._driver
+        while driver.kvstore is None and driver.base is not None:
+            driver = driver.base.driver
+        opened = driver.kvstore
+        return None if opened is None else KvStore.of(opened.within(None), self.transaction)
+
+    @property
+    def attrs(self) -> Any:
+        """The attributes stored with the array, as a mapping that writes what is assigned."""
+        from fsstore.driver.attributes import attributes_of
+
+        return attributes_of(self._driver, writable=self.writable)
+
+    @property
+    def base(self) -> Any:
+        """The store below an adapter, through the view, or None."""
+        base = self._driver.base
+        if base is None:
+            return None
+        return TensorStore._of(base, readable=self._readable, writable=self._writable)[
+            self._driver.base_view(self._transform)
+        ]
+
+    @property
+    def transaction(self) -> Any:
+        """The transaction the store is bound to, or None."""
+        return self._driver.transaction
+
+    def with_transaction(self, transaction: Any) -> TensorStore:
+        """Return the store bound to a transaction, or to none."""
+        from fsstore.kvstore.transaction.transaction import check_rebinding
+
+        check_rebinding(self.transaction, transaction)
+        if transaction is self.transaction:
+            return self.copy()
+        return self._with(self._transform, self._driver.with_transaction(transaction))
+
+    def astype(self, dtype: Any) -> TensorStore:
+        """Return the store with its elements converted as they are read and written."""
+        from fsstore.arrays.wrapping import cast
+
+        converted: TensorStore = cast(self, dtype)
+        return converted
+
+    def copy(self) -> TensorStore:
+        """Return a handle to the same array."""
+        return self._with(self._transform)
+
+    __copy__ = copy
+
+    # --- changing the array
+
+    def resize(
+        self,
+        inclusive_min: Iterable[int | None] | None = None,
+        exclusive_max: Iterable[int | None] | None = None,
+        resize_metadata_only: bool = False,
+        resize_tied_bounds: bool = False,
+        expand_only: bool = False,
+        shrink_only: bool = False,
+    ) -> Future[TensorStore]:
+        """Change the bounds of the array; the result is the store with its new domain.
+
+        `resize_metadata_only` leaves what is stored outside, `resize_tied_bounds` lets the resize change what a view
+        hides; `expand_only` and `shrink_only` refuse the other direction.
+        """
+        if not self.writable:
+            raise StoreError("Destination does not support writing.")
+        low, high = _entries(inclusive_min, self.rank), _entries(exclusive_max, self.rank)
+        flags = resize_metadata_only, resize_tied_bounds, expand_only, shrink_only
+        chosen = ResizeOptions(*(as_flag("each flag of a resize", flag) for flag in flags))
+
+        async def run() -> TensorStore:
+            return self._with(await self._driver.resize(self._transform, Bounds(low, high), chosen))
+
+        return self._track(lambda: execution.start(run(), waits=self._waits()))
+
+    def resolve(self, fix_resizable_bounds: bool = False, batch: Any = None) -> Future[TensorStore]:
+        """Return the store with implicit bounds brought up to date, and made explicit if asked."""
+
+        async def run() -> TensorStore:
+            return self._with(await self._driver.resolve(self._transform, fix=fix_resizable_bounds))
+
+        return self._track(lambda: execution.start(run(), waits=self._waits()), batch)
+
+    def storage_statistics(
+        self, *, query_not_stored: bool = False, query_fully_stored: bool = False
+    ) -> Future[Stored]:
+        """Return whether no chunk of the domain is stored, and whether all are."""
+
+        async def run() -> Stored:
+            found: Statistics = await self._driver.statistics(
+                self._transform, not_stored=query_not_stored, fully_stored=query_fully_stored
+            )
+            return Stored(not_stored=found.not_stored, fully_stored=found.fully_stored)
+
+        return self._track(lambda: execution.start(run(), waits=self._waits()))
+
+    def _waits(self) -> bool:
+        driver: ArrayDriver = self._driver
+        while driver.base is not None:
+            driver = driver.base.driver
+        if driver.layers:
+            return True
+        return driver.kvstore is not None and driver.kvstore.driver.features.waits
+
+    # --- writing it down
+
+    def _bound_spec(self) -> Spec:
+        return bound_spec(self._driver, self._transform)
+
+    def spec(self, *, retain_context: bool = False, unbind_context: bool = False, **options: Any) -> Spec:
+        """Return a spec that opens the store again.
+
+        Takes the keyword arguments of `Spec.update`; context resources are left out unless `retain_context`
+        keeps them bound or `unbind_context` writes them down.
+        """
+        spec = self._bound_spec()
+        if unbind_context:
+            spec = written_down(spec)
+        elif not retain_context:
+            spec = spec.unbound()
+        return apply_options(spec, options)
+
+    @property
+    def url(self) -> str:
+        """The URL pipeline of store, driver and adapters; the view is left out."""
+        return self._bound_spec().url
+
+    def __repr__(self) -> str:
+        """Return `TensorStore({...})`."""
+        try:
+            return pretty("TensorStore", self._bound_spec().to_json())
+        except UnimplementedError:
+            return "TensorStore(...)"
+
+    def _repr_html_(self) -> str:
+        """Return a picture of the domain and the chunk grid, for notebooks."""
+        from fsstore.arrays.html import html
+
+        return html(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same view of the same array with the same resources."""
+        if isinstance(other, TensorStore) and self._driver is other._driver:
+            return self._transform == other._transform
+        return isinstance(other, TensorStore) and self._bound_spec() == other._bound_spec()
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash((self.dtype.name, self.origin, self.shape))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the spec with its resources; unpickling assumes the metadata and reads nothing."""
+        if self.transaction is not None:
+            raise StoreError("Cannot serialize TensorStore with bound transaction")
+        spec = with_mode(self._bound_spec(), OpenMode(assume_cached_metadata=True))
+        return _unpickle, (spec, self._readable, self._writable)
+
+
+def _unpickle(spec: Spec, readable: bool, writable: bool) -> TensorStore:
+    from fsstore.arrays.opening import open as open_store
+
+    return open_store(
+        spec, read=True if not writable else None, write=True if not readable else None
+    ).result()
+
+
+def _batched(batch: Any, start: Callable[[], Future[T]]) -> Future[T]:
+    """Return the future of an operation that begins with a batch."""
+    from fsstore.kvstore.store.batch import checked
+
+    return checked(batch).later(start)
+
+
+def _entries(bound: Iterable[int | None] | None, rank: int) -> list[int | None]:
+    """Return one bound a dimension; None keeps all."""
+    return [None] * rank if bound is None else [None if each is None else index(each) for each in bound]

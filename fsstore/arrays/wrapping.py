@@ -1,0 +1,83 @@
+"""`array` and `cast`: stores over what is open already.  The drivers behind them are imported on first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fsstore.arrays.spec import Spec
+from fsstore.arrays.store import TensorStore
+from fsstore.context.context import Context, context_of
+from fsstore.driver.contract import OpenArray
+from fsstore.errors import StoreError
+from fsstore.index.transform import identity
+from fsstore.schema.open_mode import as_flag
+from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype, dtype_of
+
+__all__ = ["array", "cast"]
+
+
+def array(
+    array: Any,
+    dtype: Any = None,
+    context: Context | None = None,
+    *,
+    copy: bool | None = None,
+    write: bool | None = None,
+) -> TensorStore:
+    """Return a store over an array: a view of a NumPy array, or a copy if `copy` is true.
+
+    An array that is read-only gives a store that is, or is copied if `write` is true; `copy=False` refuses to copy.
+    Objects are JSON unless `dtype` says what they are.
+
+    >>> array([1, 2, 3], dtype="uint32").read().result()
+    array([1, 2, 3], dtype=uint32)
+    """
+    from fsstore.driver.array import InMemoryDriver
+
+    native = None if dtype is None else dtype_of(dtype).numpy_dtype
+    if copy is not None or not isinstance(array, np.ndarray):
+        copy = copy is None or as_flag("copy", copy)
+    values = np.array(array, dtype=native, copy=copy)
+    if dtype is None:
+        dtype = "json" if values.dtype == np.dtype(object) else values.dtype
+    if as_flag("write", write) and not values.flags.writeable and copy is not False:
+        values = values.copy()
+    resources = {"data_copy_concurrency": context_of(context)["data_copy_concurrency"]}
+    driver = InMemoryDriver(values, dtype_of(dtype), resources)
+    if write and not driver.writable:
+        raise StoreError("the array is read-only")
+    return TensorStore._of(
+        OpenArray(driver, identity(driver.domain())), writable=write is not False and driver.writable
+    )
+
+
+def cast(base: Any, dtype: Any) -> Any:
+    """Return a store or spec shown with another data type."""
+    kind = dtype_of(dtype)
+    if isinstance(base, TensorStore):
+        return _cast_store(base, kind)
+    if isinstance(base, Spec):
+        return _cast_spec(base, kind)
+    raise TypeError(f"cast() takes a TensorStore or a Spec, not {type(base).__name__}")
+
+
+def _cast_store(base: TensorStore, kind: dtype) -> TensorStore:
+    from fsstore.driver.cast import CastDriver
+
+    opened = OpenArray(CastDriver(base._driver, kind), base._transform)
+    return type(base)._of(opened, readable=base._readable, writable=base._writable)
+
+
+def _cast_spec(base: Spec, kind: dtype) -> Spec:
+    from fsstore.driver.cast import KIND
+
+    return type(base).of(
+        KIND,
+        base_spec=base.replace(transform_=None, shows_transform=False),
+        members={"dtype": kind.name},
+        base_schema=Schema(dtype=kind),
+        transform_=base.transform_,
+    )

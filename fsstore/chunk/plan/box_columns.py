@@ -1,0 +1,209 @@
+"""Planning many small boxes of one array at once, by columns of integers.
+
+Reads that were begun together are boxes nearly always, none longer than a chunk.  Where each begins and which parts of
+which chunks it touches are a few array operations for all of them; the cells, a few objects each, are made when their
+chunk is there, by the worker that puts them in their place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fsstore.chunk.plan.allocation import new_array
+from fsstore.chunk.plan.grid import IntArray
+from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.place import BoxPlacement
+from fsstore.chunk.plan.planner import Box
+from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.read.window import ReadPart
+from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.index import IndexTransform
+
+__all__ = ["BoxRun", "BoxView", "Boxes", "is_box", "plan_boxes"]
+
+_DENSE = (0, 1)  # strides of what is constant, or without gaps
+
+
+class BoxView(NamedTuple):
+    """A read of a box that is not planned yet."""
+
+    chunks: Chunks
+    transform: IndexTransform
+    order: str
+
+
+def is_box(transform: IndexTransform, reach: int) -> bool:
+    """Return whether a view is a box of the array, wherever that may be, with no side longer than `reach`."""
+    for _, _, stride, _, index_array, _ in transform.maps:
+        if stride not in _DENSE or index_array is not None:
+            return False
+    return max(transform.domain.shape, default=1) <= reach
+
+
+class _Pieces(NamedTuple):
+    """Parts of boxes, each within one chunk, as columns.
+
+    A row says which box, which chunk, where the part lies in the chunk (`low` to `high`) and in the box (`begin` to
+    `end`), and whether it is the whole chunk (`covers`).
+    """
+
+    box: IntArray
+    chunk: IntArray
+    low: IntArray
+    high: IntArray
+    begin: IntArray
+    end: IntArray
+    covers: Any
+
+
+class BoxRun:
+    """The parts of boxes in one chunk; cells are made when they are asked for.
+
+    `rows` are the rows of the chunk in `pieces`.  `numbers` says which read each box belongs to, `targets` which array
+    it goes to.
+    """
+
+    __slots__ = ("_numbers", "_part", "_pieces", "_rows", "_targets")
+
+    def __init__(
+        self, part: ReadPart, numbers: Sequence[int], targets: Sequence[Array], pieces: _Pieces, rows: slice
+    ) -> None:
+        self._part, self._pieces, self._rows = part, pieces, rows
+        self._numbers, self._targets = numbers, targets
+
+    def __iter__(self) -> Iterator[tuple[int, ReadPart, Box]]:
+        """Yield the number of the read, how it is read, and its cell."""
+        part, numbers, targets = self._part, self._numbers, self._targets
+        rows: list[list[Any]] = [column[self._rows].tolist() for column in self._pieces]
+        for box, chunk, low, high, begin, end, covers in zip(*rows, strict=True):
+            piece = targets[box][tuple(map(slice, begin, end))]
+            yield numbers[box], part, Box(chunk, tuple(map(slice, low, high)), covers, piece)
+
+
+class Boxes(NamedTuple):
+    """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its key.
+
+    `touched_bytes` are decoded for them if each decodes for itself.
+    """
+
+    part: ReadPart
+    outs: dict[int, Array]
+    runs: dict[str, BoxRun]
+    touched_bytes: int
+
+
+def plan_boxes(views: Mapping[int, BoxView]) -> list[Boxes]:
+    """Return the plans of views, which are boxes, known by the numbers of their reads.
+
+    A view that is in none of them has to be planned by itself: it reaches beyond the array, or its bounds are implicit.
+    """
+    groups: dict[Any, _Alike] = {}
+    for number, (chunks, transform, order) in views.items():
+        domain = transform.domain
+        if True in domain.implicit_lower_bounds or True in domain.implicit_upper_bounds:
+            continue
+        _, offsets, _, sources, _, _ = zip(*transform.maps, strict=True)
+        group = groups.get(key := (id(chunks), sources, order))
+        if group is None:
+            group = groups[key] = _Alike(chunks, sources, order, [], [])
+        group.numbers.append(number)
+        group.corners.append((offsets, domain.inclusive_min, domain.exclusive_max))
+    return [_planned(group) for group in groups.values() if group.in_order]
+
+
+class _Alike(NamedTuple):
+    """Boxes of one array: for each of its dimensions the one of the box, or -1; read in one memory order.
+
+    `corners`: of each box the offsets by dimension of the array, and its bounds.
+    """
+
+    chunks: Chunks
+    sources: tuple[int, ...]
+    order: str
+    numbers: list[int]
+    corners: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the dimensions are those of the array, in their order, but for some that are left out."""
+        kept = [source for source in self.sources if source >= 0]
+        return kept == list(range(len(kept)))
+
+    def bounds(self) -> tuple[IntArray, IntArray]:
+        """Return where in the array the boxes begin, and their sizes, one where a dimension is left out."""
+        kept = [axis for axis, source in enumerate(self.sources) if source >= 0]
+        rank, count = len(self.sources), len(self.corners)
+        flat = chain.from_iterable(chain.from_iterable(self.corners))
+        columns = np.fromiter(flat, np.int64).reshape(count, rank + 2 * len(kept))
+        first, low, high = np.split(columns, [rank, rank + len(kept)], axis=1)
+        sizes = np.ones_like(first)
+        sizes[:, kept] = high - low
+        first[:, kept] += low
+        return first, sizes
+
+
+def _planned(alike: _Alike) -> Boxes:
+    chunks, sources, order, numbers, _ = alike
+    first, sizes = alike.bounds()
+    extent = np.array(chunks.bounds.domain.exclusive_max)
+    within = ((first >= 0) & (sizes > 0) & (first + sizes <= extent)).all(1)
+    if not within.all():
+        first, sizes, numbers = first[within], sizes[within], np.array(numbers)[within].tolist()
+    dtype, kept = chunks.model.dtype, [source >= 0 for source in sources]
+    outs = [new_array(tuple(shape), dtype, order) for shape in sizes[:, kept].tolist()]
+    spread = tuple([slice(None) if each else None for each in kept])
+    targets = outs if all(kept) else [out[spread] for out in outs]
+    part = ReadPart(chunks, BoxPlacement(), KvSource(chunks.store))
+    pieces = _cut(first, sizes, np.array([axis.size(0) for axis in chunks.model.axes]))
+    runs = {
+        chunks.model.key(pieces.chunk[rows.start].tolist()): BoxRun(part, numbers, targets, pieces, rows)
+        for rows in (_by_chunk(pieces) if numbers else ())
+    }
+    return Boxes(
+        part, dict(zip(numbers, outs, strict=True)), runs, _bytes_decoded(chunks.model.chain, pieces)
+    )
+
+
+def _cut(first: IntArray, sizes: IntArray, steps: IntArray) -> _Pieces:
+    """Return the parts of boxes in each chunk, sorted by chunk."""
+    low = first // steps
+    counts = (first + sizes - 1) // steps - low + 1
+    each = counts.prod(1)
+    box = np.repeat(np.arange(len(first)), each)
+    rest = np.arange(len(box)) - np.repeat(np.cumsum(each) - each, each)
+    chunk = low[box]
+    for axis in range(len(steps)):
+        rest, place = np.divmod(rest, counts[box, axis])
+        chunk[:, axis] += place
+    order = np.lexsort(chunk.T)
+    box, chunk = box[order], chunk[order]
+    start, origin = chunk * steps, first[box]
+    begin = np.maximum(origin, start)
+    end = np.minimum(origin + sizes[box], start + steps)
+    covers = (end - begin == steps).all(1)
+    return _Pieces(box, chunk, begin - start, end - start, begin - origin, end - origin, covers)
+
+
+def _by_chunk(pieces: _Pieces) -> Iterator[slice]:
+    """Yield the rows of each chunk."""
+    chunk = pieces.chunk
+    edges = [0, *(np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1).tolist(), len(chunk)]
+    return map(slice, edges[:-1], edges[1:])
+
+
+def _bytes_decoded(codecs: BoundChain, pieces: _Pieces) -> int:
+    """Return how many bytes are decoded for parts of chunks if each decodes for itself."""
+    elements = np.full(len(pieces.box), math.prod(codecs.chunk.shape))
+    if codecs.decodes_spans and codecs.order is not None:
+        weights = np.ones(len(codecs.order), np.int64)
+        for outer, inner in zip(codecs.order[-2::-1], codecs.order[:0:-1], strict=True):
+            weights[outer] = weights[inner] * codecs.chunk.shape[inner]
+        first = 0 if codecs.spans_from_start else pieces.low
+        spans = (pieces.high - 1 - first) @ weights + 1
+        elements = np.where(2 * spans > elements, elements, spans)
+    return int(elements.sum()) * codecs.chunk.dtype.itemsize

@@ -1,0 +1,143 @@
+"""Cells that follow each other in a plan, made when they are asked for.
+
+A request may touch millions of small chunks.  What decodes and places many of them at once wants their keys, the first
+and the last; to make them all, with their segments, would take longer than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, overload
+
+import numpy as np
+
+from fsstore.chunk.plan.grid import Segment, SliceSegments
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.planner import Cell, Plan, Points, chunk_numbers, even
+
+__all__ = ["FEW", "CellRun", "batches"]
+
+FEW = 32  # columns for fewer cells cost more than the cells
+_TOGETHER = 128  # made together for batches of few: made between large chunks, which fill the caches, they take longer
+
+
+def batches(
+    plan: Plan, model: ChunkModel, size: int, lanes: int = 1
+) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+    """Yield the cells of a plan, `size` at a time, with the keys of their chunks: of each of as many `lanes` in turn.
+
+    Lanes are parts of the plan far from each other.  Where two threads write to neighbouring parts of new memory at
+    once, both clear the same large page, and one of them in vain.
+    """
+    count = plan.cell_count
+    share = size * math.ceil(count / (size * lanes))
+    spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
+    if count <= FEW:
+        cells = list(plan.cells())
+        keys = [model.key(chunk_numbers(plan, cell)) for cell in cells]
+        parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
+    else:
+        parts = [_made(plan, model, span, size) for span in spans]
+    for turn in zip_longest(*parts):
+        yield from filter(None, turn)
+
+
+def _made(
+    plan: Plan, model: ChunkModel, numbers: range, size: int
+) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+    step = size if size > FEW else size * (_TOGETHER // size)
+    for begin in numbers[::step]:
+        run = CellRun(plan, range(begin, min(begin + step, numbers.stop)))
+        if size > FEW:
+            yield run, run.keys(model)
+        else:
+            yield from _cut(list(run), run.keys(model), size)
+
+
+def _cut(cells: Sequence[Cell], keys: list[str], size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+    for begin in range(0, len(cells), size):
+        yield cells[begin : begin + size], keys[begin : begin + size]
+
+
+class CellRun(Sequence[Cell]):
+    """The cells of a plan whose numbers, in the order of their chunks, are `numbers`.
+
+    With `segments`, some of the plan's by component, the cells are those of these segments.
+    """
+
+    __slots__ = ("_numbers", "_plan", "_segments")
+
+    def __init__(
+        self, plan: Plan, numbers: range, segments: Sequence[Sequence[Segment | Points]] | None = None
+    ) -> None:
+        self._plan, self._numbers = plan, numbers
+        self._segments = segments or [component.segments for component in plan.components]
+
+    def __len__(self) -> int:
+        """Return the number of cells."""
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Cell: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> CellRun: ...
+
+    def __getitem__(self, place: int | slice) -> Cell | CellRun:
+        """Return one cell, or a run of some."""
+        if isinstance(place, slice):
+            return CellRun(self._plan, self._numbers[place], self._segments)
+        number = self._numbers[place]
+        if len(self._segments) == 1:
+            return Cell.of((self._segments[0][number],))
+        chosen = []
+        for segments in reversed(self._segments):
+            number, at = divmod(number, len(segments))
+            chosen.append(segments[at])
+        return Cell.of(tuple(reversed(chosen)))
+
+    def __iter__(self) -> Iterator[Cell]:
+        """Yield the cells."""
+        chosen = []
+        for segments, places in zip(self._segments, self._places(), strict=True):
+            made = {
+                place: segments[place] for place in set(places)
+            }  # of 64 cells in a cube, 12 instead of 192
+            chosen.append(list(map(made.__getitem__, places)))
+        return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
+
+    def _places(self) -> list[Sequence[int]]:
+        """Return by component which segment each cell has."""
+        if len(self._segments) == 1:
+            return [self._numbers]
+        if not self._segments:
+            return []
+        shape = [len(segments) for segments in self._segments]
+        return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
+
+    def even(self, size: int) -> int:
+        """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
+        return even(list(map(len, self._segments)), size)
+
+    def keys(self, model: ChunkModel) -> list[str]:
+        """Return the keys of the chunks."""
+        if not self._plan.separable:
+            return [model.key(chunk_numbers(self._plan, cell)) for cell in self]
+        texts: list[list[str]] = []
+        for segments, places in zip(self._segments[: model.key_rank], self._places(), strict=False):
+            low = min(places)
+            chunks = _chunks(segments)[low : max(places) + 1]
+            parts = model.keys.parts(chunks, first=not texts)
+            texts.append([parts[place - low] for place in places])
+        if len(texts) == 1:
+            return texts[0]
+        return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
+
+
+def _chunks(segments: Sequence[Any]) -> Sequence[int]:
+    """Return the numbers of the chunks of segments along one dimension."""
+    if isinstance(segments, SliceSegments):
+        return segments.chunks
+    return [segment.chunk for segment in segments]

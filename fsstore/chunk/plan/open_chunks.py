@@ -1,0 +1,58 @@
+"""The chunks of one open array: what is constant from one read or write to the next."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.read.cache import ChunkCache
+from fsstore.index import IndexTransform
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.runtime import execution
+
+__all__ = ["JOINT_BYTES", "WINDOW_BYTES", "Chunks"]
+
+# what a request may have in memory beside its result: 64 MB, a third of which is freed and not given back
+WINDOW_BYTES = 40 * 1024 * 1024
+JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Where the chunks of an array are, what they hold, and how they are read and written.
+
+    `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
+    `reach`: a box with no longer side may wait, unplanned, for others to be read with; 0 where none may.
+    """
+
+    bounds: IndexTransform
+    model: ChunkModel
+    store: KvPrefix
+    fill_missing: bool = True
+    threads: int | None = None
+    cache: ChunkCache | None = None
+    reach: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Find the reach: such a box touches at most two chunks a dimension, and these are not too large."""
+        model = self.model
+        chunk = model.chain.chunk
+        steps = [axis.step for axis in model.axes if isinstance(axis, RegularAxis)]
+        plain = len(steps) == len(chunk.shape) == len(model.axes) and not model.is_partial
+        alone = self.store.driver.features.waits or self.cache is not None or model.chain.shard is not None
+        touched = chunk.dtype.itemsize * math.prod([2 * step for step in steps])
+        reach = min(steps, default=0) if plain and not alone and touched <= JOINT_BYTES else 0
+        object.__setattr__(self, "reach", reach)
+
+    def workers(self, each: int, fewest: int = 1) -> int:
+        """Return how many threads may work at a request, each on chunks that take `each` bytes.
+
+        As many as were asked for; else one a core, or the `fewest` that are of use, as far as the window has room.
+        """
+        return self.threads or max(1, min(max(execution.core_count(), fewest), WINDOW_BYTES // each))
+
+    def window(self, each: int) -> int:
+        """Return how many bytes a request may have under way, if a chunk takes `each`."""
+        return max(WINDOW_BYTES, (self.threads or 1) * each)

@@ -1,0 +1,286 @@
+"""Moving elements between a chunk and the array of a request, cell by cell.
+
+Three ways, chosen once a request.  Slices only: one strided copy of views.  Slices and one list of positions: the
+same with one index array, which NumPy keeps in its place.  Anything else: an open mesh, an index array a dimension
+on both sides, all broadcast to the same shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.plan.planner import Box, Cell, Outline, Plan, Points, chunk_numbers
+from fsstore.codec.chain.shard_layout import blocks_of
+
+__all__ = ["BoxPlacement", "Placement", "Placing", "placement_of"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Index: TypeAlias = tuple[Any, ...]
+
+
+class Placing(Protocol):
+    """What reading and writing need of a placement; a cell is one of those that it places."""
+
+    def target(self, cell: Any) -> Array | None:
+        """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
+        ...
+
+    def blocks(self, cells: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
+        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part."""
+        ...
+
+    def numbers(self, cell: Any) -> Sequence[int]:
+        """Return the numbers of a cell's chunk."""
+        ...
+
+    def span(self, cell: Any, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+
+        None where positions are listed.
+        """
+        ...
+
+    def copy_out(self, cell: Any, chunk: Array) -> None:
+        """Copy the selected elements of the chunk to the array."""
+        ...
+
+    def copy_in(self, cell: Any, chunk: Array) -> None:
+        """Copy the elements of the array to their places in the chunk."""
+        ...
+
+    def source(self, cell: Any) -> Array | None:
+        """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
+        ...
+
+    def fill(self, cell: Any, value: Any) -> None:
+        """Set the elements of the array to one value."""
+        ...
+
+
+class Placement:
+    """The array of a request, seen from its chunks.  Workers may use it at once: cells are disjoint."""
+
+    __slots__ = ("_array", "_lead", "_pointwise", "_view", "plan")
+
+    def __init__(self, plan: Plan, array: Array) -> None:
+        self.plan = plan
+        self._array = array
+        self._view = array.transpose(plan.axes) if plan.separable else array
+        self._lead = (slice(None),) * plan.unused
+        # One list of points for all dimensions: its index arrays are the index on both sides.
+        self._pointwise = len(plan.components) == 1 and not plan.separable and not plan.unused
+
+    def target(self, cell: Cell) -> Array | None:
+        """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
+        if not cell.covers or self._lead:
+            return None
+        outside = [segment.outside for segment in cell.segments]
+        if None in outside:
+            return None
+        target: Array = self._view[(*outside, ...)]
+        return target
+
+    def blocks(self, cells: Sequence[Cell], shape: tuple[int, ...]) -> Array | None:
+        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part.
+
+        The cells follow each other in the plan: if the outer ones cover their chunks and the box has the size of all,
+        those between cover theirs.
+        """
+        low, high = cells[0], cells[-1]
+        if self._lead or len(shape) != len(low.segments) or not (low.covers and high.covers):
+            return None
+        spans = []
+        for first, last in zip(low.segments, high.segments, strict=True):
+            if first.outside is None:
+                return None
+            spans.append(slice(first.outside.start, last.outside.stop))
+        part = self._view[tuple(spans)]
+        if part.size != len(cells) * math.prod(shape):  # the box around the cells has others in it
+            return None
+        return blocks_of(part, shape)
+
+    def numbers(self, cell: Cell) -> Sequence[int]:
+        """Return the numbers of a cell's chunk."""
+        return chunk_numbers(self.plan, cell)
+
+    def span(self, cell: Cell, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+
+        None where positions are listed.
+        """
+        if not self.plan.separable:
+            return None
+        return _span([segment.inside for segment in cell.segments], shape, order)
+
+    def copy_out(self, cell: Cell, chunk: Array) -> None:
+        """Copy the selected elements of the chunk to the array."""
+        chunk, inside, view, outside = self._sides(cell, chunk)
+        view[outside] = chunk[inside]
+
+    def copy_in(self, cell: Cell, chunk: Array) -> None:
+        """Copy the elements of the array to their places in the chunk."""
+        chunk, inside, view, outside = self._sides(cell, chunk)
+        values = view[outside]
+        if self._lead:
+            values = values[(0,) * len(self._lead)]
+        chunk[inside] = values
+
+    def source(self, cell: Cell) -> Array | None:
+        """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
+        if not self.plan.basic:
+            return None
+        values: Array = self._view[(*self._outside(cell), ...)]  # an array, also where it is one element
+        first: Index = (*[0] * len(self._lead), ...)
+        return values[first] if self._lead else values
+
+    def fill(self, cell: Cell, value: Any) -> None:
+        """Set the elements of the array to one value."""
+        view, outside = self._target_index(cell)
+        view[outside] = value
+
+    def _target_index(self, cell: Cell) -> tuple[Array, Index]:
+        if self.plan.basic:
+            return self._view, self._outside(cell)
+        if self.plan.separable and _listed(cell) == 1:
+            return self._view, self._outside(cell)
+        return self._array, self._mesh(cell)[1]
+
+    def _outside(self, cell: Cell) -> Index:
+        chosen = [segment.outside for segment in cell.segments if segment.outside is not None]
+        return (*self._lead, *chosen)
+
+    def _sides(self, cell: Cell, chunk: Array) -> tuple[Array, Index, Array, Index]:
+        """Return views and indexes such that `view[outside]` and `chunk[inside]` are the same elements."""
+        if self.plan.basic:
+            return (
+                chunk,
+                tuple([segment.inside for segment in cell.segments]),
+                self._view,
+                self._outside(cell),
+            )
+        if self.plan.separable and _listed(cell) == 1:
+            # Slices first, so that the one index array stands alone and NumPy keeps its dimension in place.
+            sliced = tuple([_unless_listed(segment.inside) for segment in cell.segments])
+            kept = [segment for segment in cell.segments if segment.outside is not None]
+            inside = tuple([_if_listed(segment.inside) for segment in kept])
+            return chunk[sliced], inside, self._view, self._outside(cell)
+        inside, outside = self._mesh(cell)
+        return chunk, inside, self._array, outside
+
+    def _mesh(self, cell: Cell) -> tuple[Index, Index]:
+        plan = self.plan
+        if self._pointwise:
+            points = cell.segments[0]
+            return points.inside, points.outside
+        unused = [
+            axis for axis in range(len(plan.shape)) if not any(axis in c.inputs for c in plan.components)
+        ]
+        ndim = len(unused) + len(plan.components)
+        inside: list[Any] = [0] * sum(len(component.outputs) for component in plan.components)
+        outside: list[Any] = [0] * len(plan.shape)
+
+        def along(axis: int, values: Any) -> Array:
+            return np.asarray(values).reshape([-1 if other == axis else 1 for other in range(ndim)])
+
+        for axis, dimension in enumerate(unused):
+            outside[dimension] = along(axis, np.arange(plan.shape[dimension]))
+        for axis, (component, segment) in enumerate(
+            zip(plan.components, cell.segments, strict=True), len(unused)
+        ):
+            if isinstance(segment, Points):
+                for output, values in zip(component.outputs, segment.inside, strict=True):
+                    inside[output] = along(axis, values)
+                for dimension, values in zip(component.inputs, segment.outside, strict=True):
+                    outside[dimension] = along(axis, values)
+                continue
+            inside[component.outputs[0]] = along(axis, _as_array(segment.inside))
+            if component.inputs:
+                outside[component.inputs[0]] = along(axis, _as_array(segment.outside))
+        return tuple(inside), tuple(outside)
+
+
+class BoxPlacement:
+    """What `Placement` does, for boxes, which know where they go or come from."""
+
+    __slots__ = ()
+
+    def target(self, box: Box) -> Array | None:
+        """Return where the box goes if it is its chunk."""
+        return box.target if box.covers else None
+
+    def blocks(self, boxes: Sequence[Box], shape: tuple[int, ...]) -> None:
+        """Return None: boxes go to arrays of their own."""
+
+    def numbers(self, box: Box) -> Sequence[int]:
+        """Return the numbers of the chunk."""
+        return box.numbers
+
+    def span(self, box: Box, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie."""
+        return _span(box.inside, shape, order)
+
+    def copy_out(self, box: Box, chunk: Array) -> None:
+        """Copy the selected elements of the chunk to where they go."""
+        box.target[...] = chunk[box.inside]
+
+    def copy_in(self, box: Box, chunk: Array) -> None:
+        """Copy what the box holds to its place in the chunk."""
+        chunk[box.inside] = box.target
+
+    def source(self, box: Box) -> Array:
+        """Return what the box holds."""
+        return box.target
+
+    def fill(self, box: Box, value: Any) -> None:
+        """Set the elements to one value."""
+        box.target[...] = value
+
+
+_BOXES = BoxPlacement()
+
+
+def placement_of(outline: Outline, array: Array) -> Placing:
+    """Return what places the cells of a request in its array, or takes them from there."""
+    return _BOXES if isinstance(outline, Box) else Placement(outline, array)
+
+
+def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
+    """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie."""
+    first = last = 0
+    for axis in order:
+        chosen = inside[axis]
+        if isinstance(chosen, int):
+            low = high = chosen
+        elif not isinstance(chosen, slice):
+            return None
+        elif chosen.step is None or chosen.step > 0:
+            low, high = chosen.start, chosen.stop - 1
+        else:
+            low, high = 0 if chosen.stop is None else chosen.stop + 1, chosen.start
+        first, last = first * shape[axis] + low, last * shape[axis] + high
+    return first, last + 1
+
+
+def _listed(cell: Cell) -> int:
+    return sum(
+        isinstance(segment, Points) or isinstance(segment.inside, np.ndarray) for segment in cell.segments
+    )
+
+
+def _if_listed(selection: Any) -> Any:
+    return selection if isinstance(selection, np.ndarray) else slice(None)
+
+
+def _unless_listed(selection: Any) -> Any:
+    return slice(None) if isinstance(selection, np.ndarray) else selection
+
+
+def _as_array(selection: Any) -> Any:
+    if isinstance(selection, slice):
+        stop = selection.stop if selection.stop is not None else -1
+        return np.arange(selection.start, stop, selection.step or 1)
+    return selection

@@ -1,0 +1,88 @@
+"""From index transforms to the requests of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import sub
+
+from fsstore.chunk.plan.grid import IntArray
+from fsstore.chunk.plan.planner import Affine, Constant, Indexed, OutputMap
+from fsstore.errors import OutOfRangeError
+from fsstore.index import IndexTransform
+from fsstore.index.compose import compose
+from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE
+
+__all__ = ["located", "maps_within", "plan_maps"]
+
+
+def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
+    """Return the shape of a view, and where in the array its positions lie.
+
+    `bounds` is the identity over the array, with explicit bounds.
+    """
+    extent = bounds.domain.exclusive_max  # arrays begin at zero
+    found = maps_within(transform, extent)
+    if found is not None:
+        return found
+    bounded = compose(transform, bounds)
+    return bounded.domain.shape, plan_maps(bounded, extent)
+
+
+def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap]:
+    """Return the output maps of a transform with finite bounds, as positions from the start of its domain.
+
+    Listed positions are checked against the shape of the array; affine ones were when the bounds were resolved.
+    """
+    origin = transform.domain.inclusive_min
+    empty = 0 in transform.domain.shape
+    maps: list[OutputMap] = []
+    for dimension, output in enumerate(transform.maps):
+        if output.method == SINGLE:
+            source = output.input_dimension
+            maps.append(Affine(output.offset + output.stride * origin[source], output.stride, source))
+        elif output.method == CONSTANT or output.index_array is None:
+            maps.append(Constant(output.offset))
+        else:
+            positions = output.offset + output.stride * output.index_array
+            if not empty:
+                _check(positions, dimension, shape[dimension])
+            maps.append(Indexed(positions))
+    return maps
+
+
+def maps_within(
+    transform: IndexTransform, shape: Sequence[int]
+) -> tuple[tuple[int, ...], list[OutputMap]] | None:
+    """Return what `located` does of a transform whose positions are affine and lie within the array, else None.
+
+    Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  A bound
+    that is implicit is where the array ends.
+    """
+    domain = transform.domain
+    if True in domain.implicit_lower_bounds:
+        return None
+    low, high, open_ended = domain.inclusive_min, [*domain.exclusive_max], [*domain.implicit_upper_bounds]
+    maps: list[OutputMap] = []
+    for (method, offset, stride, source, _, _), extent in zip(transform.maps, shape, strict=True):
+        first = last = offset
+        if method == SINGLE:
+            if open_ended[source] and stride > 0:
+                high[source], open_ended[source] = (extent - 1 - offset) // stride + 1, False
+            if low[source] >= high[source]:
+                return None
+            first += stride * low[source]
+            last += stride * (high[source] - 1)
+            maps.append(Affine(first, stride, source))
+        else:
+            maps.append(Constant(offset))
+        if method == ARRAY or not (0 <= first < extent and 0 <= last < extent):
+            return None
+    return None if True in open_ended else (tuple(map(sub, high, low)), maps)
+
+
+def _check(positions: IntArray, dimension: int, extent: int) -> None:
+    for index in (int(positions.min()), int(positions.max())) if positions.size else ():
+        if not 0 <= index < extent:
+            raise OutOfRangeError(
+                f"Index {index} is outside valid range [0, {extent}) of dimension {dimension}"
+            )

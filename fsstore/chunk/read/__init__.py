@@ -1,0 +1,9 @@
+"""Reading: windows of cells are fetched, decoded and put in their places.
+
+* `cache`: decoded chunks kept under the byte budget of a cache pool, and when they are good enough
+* `read_queue`: small reads of one array made together: each chunk is fetched and decoded once, whoever wants a part
+  of it
+* `reader`: reading a request: it is cut into windows of cells, and these are handed to whom they suit
+* `shard_window`: the windows of a read of shards: whole shards where these are small, parts of large ones
+* `window`: cells of a read that are fetched together, decoded, and put in their places
+"""

@@ -1,0 +1,261 @@
+"""Small reads of one array made together: each chunk is fetched and decoded once, whoever wants a part of it.
+
+Many small reads are often begun before the first result is asked for, and often touch the same chunks.  A `ReadQueue`
+holds those that were begun until somebody waits for one of them, then makes them all at once.  Boxes are not even
+planned before that: to begin one is to remember it.  An error in a chunk fails the reads that touch it and no others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from fsstore.chunk.plan.allocation import new_array
+from fsstore.chunk.plan.box_columns import Boxes, BoxView, plan_boxes
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.planner import AnyCell
+from fsstore.chunk.plan.request import located
+from fsstore.chunk.plan.source import Source
+from fsstore.chunk.read.reader import INLINE_BYTES, ReadRequest, plan_alone, read_here, read_spread
+from fsstore.chunk.read.window import Planned, ReadPart, locate_error
+from fsstore.codec.chain.bound_chain import Array
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.runtime import execution, fork
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+
+__all__ = ["ReadQueue"]
+
+_FETCH_BYTES = 32 * 1024 * 1024  # decoded, of chunks that are fetched together
+_QUEUE_LIMIT = 4096  # reads; when so many wait they are made, whoever asks
+_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
+_LARGE_CHUNK = 256 * 1024  # worth a worker each
+_SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
+
+User: TypeAlias = tuple[int, ReadPart, AnyCell]
+"""The number of a read that wants a part of a chunk, how it reads, and the part."""
+
+
+class ReadQueue:
+    """Reads of one array that have begun and not started."""
+
+    __slots__ = ("_lock", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = fork.lock()
+        self._waiting: list[tuple[Future[Any], Planned | BoxView]] = []
+
+    def add(self, wanted: Planned | BoxView) -> Future[Any]:
+        """Return the future of a read that is made when this or another future of the queue is waited for."""
+        future: Future[Any] = futures.pending(start=self.flush)
+        with self._lock:
+            self._waiting.append((future, wanted))
+            full = len(self._waiting) >= _QUEUE_LIMIT
+        if full:
+            self.flush()
+        return future
+
+    def flush(self) -> None:
+        """Make the reads that wait: here if that is quick, otherwise on pool threads."""
+        waiting: list[tuple[Future[Any], Planned | BoxView]] = []
+        try:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            waiting = [each for each in waiting if not each[0].cancelled()]
+            if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
+                _Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+        except BaseException as error:  # Ctrl-C: nobody waits for ever
+            for future, _ in waiting:
+                futures.fail(future, error)
+            raise
+
+
+def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
+    """Make a single read, on this thread if that is quick; return False if its chunks have to be handed out first.
+
+    Who waits for a pool thread to wake others up waits a fortieth longer for four large chunks.
+    """
+    try:
+        windows, out, touched_bytes = _alone(wanted) if isinstance(wanted, BoxView) else wanted
+        if touched_bytes <= INLINE_BYTES:
+            execution.drive(read_here(windows))
+            futures.resolve(future, out)
+        elif len(windows) > 1 and windows[0].part.entries is None and not execution.on_worker("compute"):
+            chunks = windows[0].part.chunks
+            threads = chunks.workers(chunks.model.chain.working_size)
+            futures.follow(future, read_spread(windows, threads), lambda _: out)
+        else:
+            return False
+    except BaseException as error:  # noqa: BLE001  # the future carries it
+        futures.fail(future, error)
+    return True
+
+
+class _Batch:
+    """Reads that are made together, known by their numbers."""
+
+    __slots__ = ("_boxes", "_errors", "_futures", "_outs", "_planned")
+
+    def __init__(self, waiting: Sequence[Future[Any]]) -> None:
+        self._futures = waiting
+        self._outs: dict[int, Array] = {}
+        self._errors: list[BaseException | None] = [None] * len(waiting)
+        self._planned: dict[int, Planned] = {}
+        self._boxes: list[Boxes] = []
+
+    def begin(self, wanted: Sequence[Planned | BoxView]) -> None:
+        """Plan the reads and make them: here if that is quick, otherwise on a pool thread."""
+        try:
+            self._plan(wanted)
+        except BaseException as failure:  # noqa: BLE001  # the futures carry it
+            self._errors = [failure] * len(self._futures)
+        if self._touched_bytes <= INLINE_BYTES:
+            self._make()
+        else:
+            execution.submit(self._make, kind="io")
+
+    @property
+    def _touched_bytes(self) -> int:
+        """How many bytes are decoded if each read decodes for itself."""
+        plans: Sequence[Boxes | Planned] = [*self._boxes, *self._planned.values()]
+        return sum([each.touched_bytes for each in plans])
+
+    def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
+        """Plan the reads that are not planned yet."""
+        views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
+        if len(views) >= _COLUMNS_FROM:
+            self._boxes = plan_boxes(views)
+        for boxes in self._boxes:
+            self._outs |= boxes.outs
+        for number in set(range(len(wanted))).difference(self._outs):
+            each = wanted[number]
+            try:
+                planned = _alone(each) if isinstance(each, BoxView) else each
+            except StoreError as error:
+                self._errors[number] = error
+            else:
+                self._planned[number], self._outs[number] = planned, planned.out
+
+    def _make(self) -> None:
+        """Make the reads; whatever happens, nobody waits for ever."""
+        try:
+            execution.drive(self._make_together())
+        except BaseException as failure:  # noqa: BLE001  # the futures carry it
+            self._errors = [failure] * len(self._futures)
+        for number, (future, error) in enumerate(zip(self._futures, self._errors, strict=True)):
+            if error is None:
+                futures.resolve(future, self._outs[number])
+            else:
+                futures.fail(future, error)
+
+    async def _make_together(self) -> None:
+        """Make the reads; each chunk is fetched once."""
+        listed: dict[Any, list[User]] = {}
+        parts: dict[Any, ReadPart] = {}
+        for number, planned in self._planned.items():
+            for window in planned.windows:
+                for cell, identity in zip(window.cells, window.identities, strict=True):
+                    listed.setdefault(identity, []).append((number, window.part, cell))
+                    parts.setdefault(type(identity), window.part)
+        users: dict[Any, Iterable[User]] = {**listed}
+        for boxes in self._boxes:
+            for key, run in boxes.runs.items():
+                users[key] = [*users[key], *run] if key in users else run
+                parts.setdefault(str, boxes.part)
+        for kind, part in parts.items():
+            wanted = [identity for identity in users if type(identity) is kind]
+            size = _batch_size(part.chunks.model)
+            job = _Job(part.source, users, self._errors)
+            batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
+            if size == 1:  # large chunks: each worker reads and decodes its own
+                workers = part.chunks.workers(part.chunks.model.chain.working_size)
+                await execution.offload(partial(execution.map_blocking, job.run, batches, limit=workers))
+                continue
+            for batch in batches:
+                await job.fetch_and_place(batch)
+
+
+def _alone(view: BoxView) -> Planned:
+    chunks, transform, order = view
+    shape, maps = located(transform, chunks.bounds)
+    return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))
+
+
+def _batch_size(model: ChunkModel) -> int:
+    """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
+    shard = model.shard
+    size = (model.chain if shard is None else shard.inner).decoded_size
+    return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // size)
+
+
+class _Job(NamedTuple):
+    """Chunks of one source: who wants which part of each, and the errors of the reads."""
+
+    source: Source
+    users: dict[Any, Iterable[User]]
+    errors: list[BaseException | None]
+
+    def run(self, batch: list[Any]) -> None:
+        """Do on this thread what `fetch_and_place` does."""
+        execution.drive(self.fetch_and_place(batch))
+
+    async def fetch_and_place(self, batch: list[Any]) -> None:
+        """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
+        answers: list[ReadResult | None]
+        try:
+            answers = list(await self.source.read_whole(batch))
+        except Exception:  # noqa: BLE001  # who is to be told comes out one by one
+            answers = await self._one_by_one(batch)
+        pairs = list(zip(batch, answers, strict=True))
+        if len(pairs) > _SHARED_FROM:
+            await execution.offload(execution.map_blocking, self._place, pairs)
+        else:
+            for pair in pairs:
+                self._place(pair)
+
+    async def _one_by_one(self, batch: list[Any]) -> list[ReadResult | None]:
+        """Read a batch that failed as a whole key by key, so that only what is damaged fails."""
+        answers: list[ReadResult | None] = []
+        for identity in batch:
+            try:
+                answers += await self.source.read_whole([identity])
+            except Exception as error:  # noqa: BLE001  # the futures carry it
+                answers.append(None)
+                for number, _, _ in self.users[identity]:
+                    self.errors[number] = error
+        return answers
+
+    def _place(self, pair: tuple[Any, ReadResult | None]) -> None:
+        identity, answer = pair
+        if answer is None:
+            return
+        users = list(self.users[identity])
+        try:
+            if len(users) == 1 or answer.state != "value" or _want_little(users):
+                for _, part, cell in users:
+                    part.decode(cell, identity, answer)
+                return
+            _, first, cell = users[0]
+            chunk = first.borrow_all(cell, answer)
+            for _, part, cell in users:
+                part.placement.copy_out(cell, chunk)
+        except Exception as error:  # noqa: BLE001  # the futures carry it
+            told = locate_error(self.source, identity, error)
+            for number, _, _ in users:
+                self.errors[number] = told
+
+
+def _want_little(users: Sequence[User]) -> bool:
+    """Return whether it is less work to decode what each read wants of a chunk than to decode all of it once."""
+    wanted = 0
+    for _, part, cell in users:
+        span = part.span(cell)
+        if span is None:
+            return False
+        wanted += span[1] - span[0]
+        if 2 * wanted > math.prod(part.chain(cell).chunk.shape):
+            return False
+    return True

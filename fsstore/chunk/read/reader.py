@@ -1,0 +1,318 @@
+"""Reading a request: it is cut into windows of cells, and these are handed to whom they suit.
+
+A window has a bounded number of bytes, so that memory is bounded by the windows in flight and not by the request.
+Over a store that never waits, worker threads take windows one after another and do all of it.  Over a store that
+waits, the event loop keeps a few windows in flight and hands each to a worker thread for decoding.  Workers write
+disjoint parts of the result, so no lock guards it.
+
+A cell of a shard that is wanted whole is an ordinary chunk; of a partly wanted shard, the sub-chunks are the cells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fsstore.chunk.plan.cell_run import batches
+from fsstore.chunk.plan.open_chunks import JOINT_BYTES, WINDOW_BYTES, Chunks
+from fsstore.chunk.plan.place import BoxPlacement, Placement
+from fsstore.chunk.plan.planner import OutputMap, Plan, box_in_chunk, plan
+from fsstore.chunk.plan.shard_entries import ShardEntries
+from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.read.shard_window import shard_windows
+from fsstore.chunk.read.window import Answers, Planned, ReadPart, Window, decode, fetch
+from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.errors import UnimplementedError
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.bounded_tasks import flow
+from fsstore.runtime.future import Future
+
+if TYPE_CHECKING:
+    from fsstore.chunk.read.read_queue import ReadQueue
+
+__all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here", "read_spread"]
+
+_SHARD_BYTES = 32 * 1024 * 1024  # of a shard that is read at once
+# the same over a store that never waits, where parts cost little, and of the shards of all threads
+_NEAR_SHARD_BYTES, _NEAR_SHARDS_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
+_WINDOW_CELLS = 512
+# of a window of a store that never waits: still in the processor's cache when it is decoded
+_NEAR_BYTES = 1024 * 1024
+# windows a worker where decoding takes long, and their bytes at most: their Python costs more than cold caches do
+_NEAR_SHARE, _NEAR_MOST = 16, 8 * 1024 * 1024
+_TOGETHER_BYTES = 128 * 1024  # larger chunks, decoded as fast as zstd or faster, are windows of their own
+_TURN_S = 0.005  # that a worker waits for its turn to fetch
+_FEW = 16  # of so many cells, which are large, fetching is reading
+INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
+_WORTH_A_THREAD = 448 * 1024  # bytes of zstd: 0.4 ms, of which waking a worker takes 0.1
+_IN_FLIGHT_BYTES = 32 * 1024 * 1024  # of what is only copied
+_WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
+_COPIED_BYTES = 2 * 1024 * 1024  # of a window that the event loop may copy itself
+_WINDOW_COST = 256 * 1024  # bytes that weigh as much as the tasks and requests of a window
+_NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
+
+
+class ReadRequest(NamedTuple):
+    """A read: which elements of which chunks are wanted, and where they go.
+
+    `maps` and the shape of `out` are those of `plan.plan`.
+    """
+
+    chunks: Chunks
+    maps: Sequence[OutputMap]
+    out: Array
+
+
+def _bytes_touched(window: Window) -> int:
+    """Return how many bytes the chunks (sub-chunks of shards) of a window have, decoded."""
+    return len(window.cells) * _chain_of(window).decoded_size
+
+
+def _chain_of(window: Window) -> BoundChain:
+    part = window.part
+    return part.chunks.model.chain if part.entries is None else part.entries.layout.inner
+
+
+def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
+    """Return how many bytes of the chunks that windows touch are decoded; of a small read, at most."""
+    if touched <= INLINE_BYTES or not windows or not windows[0].part.chunks.model.chain.decodes_spans:
+        return touched
+    total = 0
+    for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
+        chain, span = part.chain(cell), part.span(cell)
+        total += chain.decoded_size if span is None else (span[1] - span[0]) * chain.chunk.dtype.itemsize
+    return total
+
+
+def plan_alone(request: ReadRequest) -> Planned:
+    """Return the plan of a read that touches few chunks, none of them a shard."""
+    chunks, maps, out = request
+    model = chunks.model
+    window = _window_of_box(request)
+    if window is not None:
+        windows, count = [window], 1
+    else:
+        outline = plan(maps, out.shape, model.axes)
+        count = outline.cell_count
+        windows = list(_windows(request, outline, count)) if count else []
+    return Planned(windows, out, _bytes_decoded(windows, count * model.chain.decoded_size))
+
+
+def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
+    """Begin to read; the future's result is `request.out`, filled.
+
+    Small reads over stores that never wait go to `queue`, to be made with others.
+    """
+    chunks, maps, out = request
+    model = chunks.model
+    window = _window_of_box(request)
+    if window is not None:
+        return _read_window(window, out, queue)
+    if not chunks.fill_missing and model.shard is not model.chain.shard:
+        return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
+    outline = plan(maps, out.shape, model.axes)
+    cells = outline.cell_count
+    if not cells:
+        return futures.ready(out)
+    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
+    waits = chunks.store.driver.features.waits
+    touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
+    small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
+    joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_BYTES)
+    chain = model.chain if entries is None else entries.layout.inner
+    threads = chunks.workers(chain.working_size)
+    copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
+    share = cells if small or copied else math.ceil(cells / (4 * threads))
+    size = outline.even(max(1, min(share, _WINDOW_CELLS, _most_cells(chunks, touched // threads))))
+    windows = _windows(request, outline, size, threads)
+    if entries is not None:
+        most = _SHARD_BYTES if waits or joint else min(_NEAR_SHARD_BYTES, _NEAR_SHARDS_BYTES // threads)
+        few = cells < threads and (small or waits) and _worth_dividing(request, entries, small=small)
+        windows = shard_windows(request, outline, entries, most=most, few=few)
+    if waits:
+        done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
+    elif joint and queue is not None:
+        return queue.add(Planned(made := list(windows), out, _bytes_decoded(made, touched)))
+    elif small:
+        done = execution.start(read_here(windows), waits=False)
+    else:
+        done = read_spread(windows, threads)
+    return futures.mapped(done, out)
+
+
+def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
+    """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
+    if not small:
+        return entries.worth_sharing
+    model, store = request.chunks.model, request.chunks.store
+    return model.chain.effort >= 2 * _WORTH_A_THREAD and not store.driver.features.waits
+
+
+def _most_cells(chunks: Chunks, touched: int) -> int:
+    """Return how many chunks a window may have, if a worker decodes `touched` bytes.
+
+    Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at
+    once make the heap so large that the system gets it back.  256 MB of zstd in chunks of 1 MB then take 172 ms instead
+    of 239 with eight at once, and 49,000 page faults.  But a megabyte of HDF5, by itself, costs 0.2 ms of Python beside
+    3 ms of decoding.
+    """
+    size = chunks.model.chain.decoded_size
+    if chunks.store.driver.features.waits:
+        return _WAITING_BYTES // size
+    if chunks.model.chain.effort > size:
+        return max(_NEAR_BYTES, min(touched // _NEAR_SHARE, _NEAR_MOST)) // size
+    return 1 if size > _TOGETHER_BYTES else _NEAR_BYTES // size
+
+
+def _window_of_box(request: ReadRequest) -> Window | None:
+    """Return what reads a box within one chunk; within a shard, if it is small and not all of the shard.
+
+    Other requests are planned; if the shard is planned too, corners of shards take a tenth longer.
+    """
+    chunks, maps, out = request
+    model, source = chunks.model, KvSource(chunks.store)
+    box = None if model.chain.shard is not model.shard else box_in_chunk(maps, out, model.axes)
+    if box is None:
+        return None
+    key = model.key(box.numbers)
+    if model.shard is None:
+        return Window(ReadPart(chunks, BoxPlacement(), source), [box], [key])
+    entries = None if box.covers else ShardEntries(maps, out.shape, model)
+    if entries is None or entries.touched_bytes > INLINE_BYTES:
+        return None
+    cells, numbers = entries.of(box)
+    part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    return Window(part, cells, entries.identities(key, numbers))
+
+
+def _read_window(window: Window, out: Array, queue: ReadQueue | None) -> Future[Any]:
+    """Begin a read of one small window."""
+    chunks = window.part.chunks
+    if chunks.store.driver.features.waits:
+        chain = _chain_of(window)
+        waiting = _read_waiting(iter([window]), chunks.workers(chain.working_size), chain)
+        done = execution.start(waiting)
+    elif queue is not None:
+        return queue.add(Planned([window], out, _bytes_decoded([window], _bytes_touched(window))))
+    else:
+        done = execution.start(read_here([window]), waits=False)
+    return futures.mapped(done, out)
+
+
+def _taking_turns() -> Callable[[Window], None]:
+    """Return what workers do with a window, such that one decodes while the other fetches.
+
+    Fetching many small values is Python between short system calls; two threads that do it at once pass the
+    interpreter lock to and fro, and take a tenth longer than in turns.  Where values come slowly, nobody waits long.
+    Windows of a few cells take no turns, nor do parts of shards, which are read as one.
+    """
+    turn = threading.Lock()
+
+    def run(window: Window) -> None:
+        small = len(window.cells) > _FEW and window.together is None
+        mine = small and turn.acquire(timeout=_TURN_S)
+        try:
+            answers = execution.drive(fetch(window))
+        finally:
+            if mine:
+                turn.release()
+        decode(window, answers)
+        again = None if window.together is None else window.together.over()
+        if again is not None:
+            decode(again, execution.drive(fetch(again)))
+
+    return run
+
+
+def read_spread(windows: Iterable[Window], threads: int) -> Future[None]:
+    """Begin a read of a store that never waits on as many pool threads."""
+    return execution.spread(_taking_turns(), windows, workers=threads)
+
+
+async def read_here(windows: Iterable[Window]) -> None:
+    """Make a read of a store that never waits on this thread, with the help of workers where decoding takes long.
+
+    This thread does its share, so that a worker who comes late, or not at all, is not waited for: two workers, while
+    it sleeps, are two threads to wake up, and take 1.2 times as long for 4 MB of zstd.  It fetches everything first:
+    threads that fetch and decode in turns wait for the interpreter at every system call of each other, and a part of
+    eight chunks of 200 KB takes 1.25 times as long.
+    """
+    windows = list(windows)
+    count = _sharers(windows)
+    if count < 2:
+        for window in windows:
+            decode(window, await fetch(window))
+        return
+    fetched = [(window, await fetch(window)) for window in windows]
+    if len(fetched) < count:
+        fetched = [piece for pair in fetched for piece in _pieces(*pair, count, least=1)]
+    execution.map_blocking(lambda pair: decode(*pair), fetched, limit=windows[0].part.chunks.threads)
+
+
+def _sharers(windows: Sequence[Window]) -> int:
+    """Return how many threads should make a read together: what a cache has is not decoded at all."""
+    if not windows or (len(windows) == 1 and len(windows[0].cells) == 1):
+        return 1
+    if windows[0].part.chunks.cache is not None:
+        return 1
+    effort = sum([len(window.cells) * _chain_of(window).effort for window in windows])
+    threads = windows[0].part.chunks.workers(_chain_of(windows[0]).working_size)
+    return min(threads, int(effort // _WORTH_A_THREAD))
+
+
+async def _read_waiting(
+    windows: Iterator[Window], threads: int, chain: BoundChain, *, copied: bool = False
+) -> None:
+    """Read windows; small ones that are only copied are put in their place here, others are decoded by `threads`.
+
+    What is only copied costs less than handing it over: 2000 chunks of 4 KB over HTTP took 9.1 ms with workers, 7.3
+    without.
+    """
+    room = asyncio.Semaphore(threads)
+
+    async def decode_apart(piece: tuple[Window, Answers]) -> None:
+        async with room:
+            await execution.offload(decode, *piece, kind="compute")
+
+    async def make(window: Window) -> None:
+        answers = await fetch(window)
+        if copied and window.part.chunks.cache is None and _bytes_of(window) <= _COPIED_BYTES:
+            decode(window, answers)
+            return
+        await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
+        again = None if window.together is None else window.together.over()
+        if again is not None:
+            await make(again)
+
+    fewest = threads * chain.decoded_size
+    budget = _IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
+    await flow(make, windows, cost=_bytes_of, budget=budget)
+
+
+def _bytes_of(window: Window) -> int:
+    """Return what a window weighs while it is under way; a small one costs its tasks and requests."""
+    return max(_WINDOW_COST, _bytes_touched(window))
+
+
+def _pieces(
+    window: Window, answers: Answers, count: int, least: int = _FEW
+) -> Iterator[tuple[Window, Answers]]:
+    """Yield `count` parts of a window and of what was fetched, or fewer that have `least` cells."""
+    size = max(least, math.ceil(len(window.cells) / count))
+    for begin in range(0, len(window.cells), size):
+        end = begin + size
+        part = Window(window.part, window.cells[begin:end], window.identities[begin:end])
+        yield part, answers[begin:end]
+
+
+def _windows(request: ReadRequest, outline: Plan, size: int, threads: int = 1) -> Iterator[Window]:
+    """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
+    chunks = request.chunks
+    apart = chunks.model.chain.decoded_size > _TOGETHER_BYTES and not chunks.store.driver.features.waits
+    part = ReadPart(chunks, Placement(outline, request.out), KvSource(chunks.store))
+    for cells, keys in batches(outline, chunks.model, size, lanes=threads if apart else 1):
+        yield Window(part, cells, keys)

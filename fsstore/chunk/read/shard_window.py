@@ -1,0 +1,97 @@
+"""The windows of a read of shards: whole shards where these are small, parts of large ones.
+
+The parts of one shard are of one generation, as if it had been read at once: if it is rewritten in between, all of it
+is read again when the last part has been put in its place.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fsstore.chunk.plan.cell_run import CellRun
+from fsstore.chunk.plan.place import Placement
+from fsstore.chunk.plan.planner import Plan, chunk_numbers
+from fsstore.chunk.plan.shard_entries import ShardEntries
+from fsstore.chunk.plan.source import EntriesInParts, KvSource
+from fsstore.chunk.read.window import ReadPart, Window
+
+if TYPE_CHECKING:
+    from fsstore.chunk.read.reader import ReadRequest
+
+__all__ = ["Together", "shard_windows"]
+
+_PART_BYTES = 8 * 1024 * 1024  # of a shard whose parts are fetched far away
+
+
+class Together:
+    """The windows of one shard, which have to be of one generation."""
+
+    __slots__ = ("_all", "_left", "_lock", "_source")
+
+    def __init__(self, all_of_it: Window, source: EntriesInParts, count: int) -> None:
+        self._all, self._source, self._left = all_of_it, source, count
+        self._lock = threading.Lock()
+
+    def over(self) -> Window | None:
+        """Say that another window is in its place; return what has to be read again, when it is the last."""
+        with self._lock:
+            self._left -= 1
+            return self._all if not self._left and len(self._source.generations) > 1 else None
+
+
+def shard_windows(
+    request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, few: bool
+) -> Iterator[Window]:
+    """Yield a window a shard: the shard as one chunk when all of it is wanted, else the sub-chunks touched.
+
+    With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.  Those of a shard
+    of more than `most` bytes are several windows, so that no thread has all of it in memory.
+    """
+    chunks, maps, out = request
+    chain, source = chunks.model.chain, KvSource(chunks.store)
+    whole = ReadPart(chunks, Placement(outline, out), source)
+    part = ReadPart(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    large = chain.decoded_size > most
+    as_chunks = not few and chunks.cache is None and chunks.fill_missing
+    coarse = part
+    if large and as_chunks and (depth := entries.depth(most)) < len(entries.layouts):
+        shards = ShardEntries(maps, out.shape, chunks.model, depth)
+        coarse = ReadPart(chunks, Placement(shards.plan, out), shards.source(source), shards)
+    for cell in outline.cells():
+        key = chunks.model.key(chunk_numbers(outline, cell))
+        covers = cell.covers and as_chunks
+        if covers and not large:
+            yield Window(whole, [cell], [key])
+            continue
+        here = coarse if covers else part
+        assert here.entries is not None
+        cells, numbers = here.entries.of(cell)
+        window = Window(here, cells, here.entries.identities(key, numbers))
+        yield from _cut(window, here.entries, min(most, _PART_BYTES), complete=covers) if large else [window]
+
+
+def _cut(window: Window, entries: ShardEntries, most: int, *, complete: bool) -> Iterator[Window]:
+    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once.
+
+    Those of its two halves in turn, and as many of each: threads that write to neighbouring parts of new memory at once
+    both clear the same large page.
+    """
+    part, cells, identities, _ = window
+    size = max(1, most // entries.layout.inner.decoded_size)
+    if size >= len(cells):
+        yield window
+        return
+    size = math.ceil(len(cells) / (2 * math.ceil(len(cells) / (2 * size))))
+    if isinstance(cells, CellRun):
+        size = cells.even(size)
+    source = entries.source_of_parts(KvSource(part.chunks.store), complete=complete)
+    begins = range(0, len(cells), size)
+    together = Together(window, source, len(begins)) if part.chunks.cache is None else None
+    part = part._replace(source=source)
+    half = size * math.ceil(len(begins) / 2)
+    for begin in sorted(begins, key=lambda begin: begin % half):
+        end = begin + size
+        yield Window(part, cells[begin:end], identities[begin:end], together=together)

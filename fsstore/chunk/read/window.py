@@ -1,0 +1,220 @@
+"""Cells of a read that are fetched together, decoded, and put in their places.
+
+A `ReadPart` knows how cells are found and decoded: as chunks of the store, or as entries of the shards
+there.  A `Window` is some of its cells.  Fetching one may wait; decoding one never does, and any number of threads
+may decode at once, since cells are disjoint parts of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.place import Placing
+from fsstore.chunk.plan.planner import AnyCell
+from fsstore.chunk.plan.shard_entries import ShardEntries
+from fsstore.chunk.plan.source import ByteRange, Source
+from fsstore.chunk.read.cache import CachedChunk, ChunkCache
+from fsstore.codec.chain.bound_chain import Array, BoundChain, Span
+from fsstore.codec.chain.shard_layout import copy_blocks
+from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
+from fsstore.kvstore.contract.answer_columns import values_of
+from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
+
+if TYPE_CHECKING:
+    from fsstore.chunk.read.shard_window import Together
+
+__all__ = ["Answers", "Planned", "ReadPart", "Window", "decode", "fetch", "locate_error"]
+
+
+_SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by the ways there are for all
+
+
+class Found(NamedTuple):
+    """What the cache had of a cell, what the store answered unless that was fresh, and the epoch before."""
+
+    kept: CachedChunk | None
+    answer: ReadResult | None
+    epoch: int
+
+
+Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `Found` where there is a cache
+
+
+class ReadPart(NamedTuple):
+    """One way in which cells are found and decoded: as stored chunks, or as entries of shards."""
+
+    chunks: Chunks
+    placement: Placing
+    source: Source
+    entries: ShardEntries | None = None
+
+    def decode(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
+        """Put the selected elements of one chunk in their place."""
+        if answer.state != "value":
+            self._fill(cell, identity)
+            return
+        target = self.placement.target(cell) if self._seen_as_decoded else None
+        if target is not None:
+            self.chain(cell).decode(answer.value, target)
+        else:
+            self.placement.copy_out(cell, self.borrow(cell, answer))
+
+    def borrow(self, cell: AnyCell, answer: ReadResult) -> Array:
+        """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
+        return self._view(self.chain(cell).borrow(answer.value, self.span(cell)))
+
+    def borrow_all(self, cell: AnyCell, answer: ReadResult) -> Array:
+        """Return all of the decoded chunk, good until this thread decodes the next one."""
+        return self._view(self.chain(cell).borrow(answer.value))
+
+    def span(self, cell: AnyCell) -> Span | None:
+        """Return which elements of the encoding have to be decoded, None for all."""
+        chain = self.chain(cell)
+        if not chain.decodes_spans or chain.order is None:
+            return None
+        span = self.placement.span(cell, chain.chunk.shape, chain.order)
+        if span is None:
+            return None
+        first, stop = 0 if chain.spans_from_start else span[0], span[1]
+        return None if stop - first > _SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
+
+    def decode_together(
+        self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
+    ) -> bool:
+        """Put the selected elements of small chunks in their places, many at a time.
+
+        Return False if the chunks must be taken one by one; some may be in their places by then.
+        """
+        if self.chunks.model.bind is not None or len(cells) < 2:
+            return False
+        chain = self.chain(cells[0])
+        present, values = values_of(answers)
+        missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
+        here = [cells[number] for number in present] if missing else cells
+        size = chain.run_length
+        for begin in range(0, len(here), size):
+            run = chain.borrow_run(values[begin : begin + size]) if size > 1 else None
+            if run is None:
+                return False
+            self._place(here[begin : begin + size], run, gaps=bool(missing))
+        for number in sorted(missing):
+            self._fill(cells[number], identities[number])
+        return True
+
+    def _place(self, cells: Sequence[AnyCell], run: Array, *, gaps: bool) -> None:
+        # where chunks are missing, as many others may be in the box
+        boxed = self._seen_as_decoded and not gaps
+        blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
+        if blocks is not None:  # one copy for all
+            copy_blocks(blocks, run.reshape(blocks.shape))
+            return
+        for cell, chunk in zip(cells, run, strict=True):
+            self.placement.copy_out(cell, self._view(chunk))
+
+    def chain(self, cell: AnyCell) -> BoundChain:
+        """Return what decodes the chunk of a cell."""
+        if self.entries is not None:
+            return self.entries.layout.inner
+        model = self.chunks.model
+        return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
+
+    @property
+    def _seen_as_decoded(self) -> bool:
+        return not self.chunks.model.is_partial and (self.entries is None or self.entries.in_order)
+
+    def _view(self, chunk: Array) -> Array:
+        """Return a decoded chunk as the array sees it."""
+        return self.chunks.model.view(chunk if self.entries is None else self.entries.in_array_order(chunk))
+
+    def _fill(self, cell: AnyCell, identity: Any) -> None:
+        if not self.chunks.fill_missing:
+            numbers = ", ".join(map(str, self.placement.numbers(cell)))
+            raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
+        fill = self.chunks.model.fill
+        if not (isinstance(fill, np.ndarray) and fill.ndim):
+            self.placement.fill(cell, fill)
+            return
+        chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
+        self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
+
+    def decode_cached(self, cell: AnyCell, identity: Any, found: Found) -> None:
+        """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""
+        kept, answer, epoch = found
+        if answer is not None:
+            if kept is not None and answer.state == "unspecified":
+                kept = kept._replace(time=answer.time)
+            else:
+                has_value = answer.state == "value"
+                array = self._view(self.chain(cell).decode(answer.value)) if has_value else None
+                kept = CachedChunk(array, answer.generation, answer.time)
+            if self.chunks.cache is not None:
+                self.chunks.cache.keep(identity, kept, epoch)
+        if kept is None or kept.array is None:
+            self._fill(cell, identity)
+        else:
+            self.placement.copy_out(cell, kept.array)
+
+
+class Window(NamedTuple):
+    """Cells fetched together: how, which, and what they are called; `together`: the windows of the same shard."""
+
+    part: ReadPart
+    cells: Sequence[AnyCell]
+    identities: Sequence[Any]
+    together: Together | None = None
+
+
+class Planned(NamedTuple):
+    """A read that is planned: its windows, the result they fill, and how many bytes are decoded for it."""
+
+    windows: list[Window]
+    out: Array
+    touched_bytes: int
+
+
+async def fetch(window: Window) -> Answers:
+    """Return what is stored of each cell of a window, and what the cache has if there is one."""
+    cache = window.part.chunks.cache
+    if cache is None:
+        return await window.part.source.read_whole(window.identities)
+    return await _find(window, cache)
+
+
+async def _find(window: Window, cache: ChunkCache) -> list[Found]:
+    epoch = cache.epoch
+    kept = [cache.find(identity) for identity in window.identities]
+    ranges = {
+        number: ByteRange(window.identities[number], 0, None, UNKNOWN if chunk is None else chunk.generation)
+        for number, chunk in enumerate(kept)
+        if chunk is None or not cache.is_fresh(chunk)
+    }
+    found = await window.part.source.read_many(list(ranges.values())) if ranges else []
+    answers = dict(zip(ranges, found, strict=True))
+    return [Found(chunk, answers.get(number), epoch) for number, chunk in enumerate(kept)]
+
+
+def decode(window: Window, answers: Answers) -> None:
+    """Put the selected elements of each cell in their place."""
+    part = window.part
+    if part.chunks.cache is None and part.decode_together(window.cells, window.identities, answers):
+        return
+    take = part.decode if part.chunks.cache is None else part.decode_cached
+    for cell, identity, answer in zip(window.cells, window.identities, answers, strict=True):
+        try:
+            take(cell, identity, answer)
+        except (StoreError, MemoryError) as error:
+            raise locate_error(part.source, identity, error) from error
+
+
+def locate_error(source: Source, identity: Any, error: Exception) -> Exception:
+    """Return an error of decoding with the key in front; a missing chunk names it already, and a bug stays as it is."""
+    if isinstance(error, MemoryError):
+        error = ResourceExhaustedError(f"There is not enough memory for a chunk: {error}")
+    if isinstance(error, NotFoundError) or not isinstance(error, StoreError):
+        return error
+    return error.within(f"Error reading {source.describe(identity)}")

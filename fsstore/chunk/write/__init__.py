@@ -1,0 +1,11 @@
+"""Writing: chunks are encoded, or read and changed, and stored under conditions.
+
+* `encode`: what is stored of a chunk that a request writes
+* `order`: writes that touch the same chunks are made in the order in which they were begun
+* `recent_chunks`: what chunks decode to that were changed and encoded a moment ago
+* `request`: writing a request: how its cells become windows, and who stores them (writer)
+* `small_writes`: small writes made together: begun one by one, carried out in the order in which they were begun
+* `stored_shard`: A stored shard of which a part is rewritten, read little by little: memory for all of it may not
+  be there
+* `writer`: storing windows of changed chunks, again and again until no other writer comes between
+"""

@@ -1,0 +1,229 @@
+"""Writes that touch the same chunks are made in the order in which they were begun.
+
+A large write is made by threads, or on the event loop, while its caller goes on.  What he begins meanwhile waits if it
+touches a chunk that is still to be written: a later write for its turn, so that it is the one that stays, and a read
+for what it is to see.  Everything else goes on at once.
+
+Known are the writes of this process, by the store and the numbers of the chunks: of each chunk the latest write, which
+comes after those before it.  A write is over when nothing of it is written any more; one that was cancelled may still
+be under way when its future is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.planner import Box, Outline, chunk_numbers
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.runtime import execution, fork
+from fsstore.runtime import future as futures
+from fsstore.runtime.fan_out import End
+from fsstore.runtime.future import Future
+from fsstore.runtime.wake import Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["after", "before", "in_order", "in_turn", "over", "touched"]
+
+_LISTED_CHUNKS = 1 << 18  # 4,096 take half a millisecond; writes of more stand for every chunk
+
+_Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
+
+_lock = fork.lock()
+
+
+class _Place:
+    """The unfinished writes of one store, each known by the future of its end."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[int, ...], Future[None]] = {}
+        self._all: dict[Future[None], _Chunks] = {}
+        self._wide: set[Future[None]] = set()  # those whose chunks are not listed
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def before(self, chunks: _Chunks) -> set[Future[None]]:
+        """Return the writes that touch one of some chunks, or of all."""
+        if chunks is None:
+            return set(self._all)
+        return self._wide | {self._latest[chunk] for chunk in self._latest.keys() & chunks}
+
+    def enter(self, write: Future[None], chunks: _Chunks) -> None:
+        """Add a write."""
+        self._all[write] = chunks
+        if chunks is None:
+            self._wide.add(write)
+        else:
+            self._latest.update(dict.fromkeys(chunks, write))
+
+    def leave(self, write: Future[None]) -> None:
+        """Remove a write, unless that was done."""
+        for chunk in self._all.pop(write, None) or ():
+            if self._latest.get(chunk) is write:
+                del self._latest[chunk]
+        self._wide.discard(write)
+
+
+_places: dict[KvPrefix, _Place] = {}
+
+
+def touched(outline: Outline, model: ChunkModel) -> _Chunks:
+    """Return the numbers of the chunks that a request touches, None for very many."""
+    rank = model.key_rank  # without dimensions inside the elements, of which another view has others
+    if isinstance(outline, Box):
+        return [tuple(outline.numbers[:rank])]
+    if outline.cell_count > _LISTED_CHUNKS:
+        return None
+    if not outline.separable:
+        return [tuple(chunk_numbers(outline, cell)[:rank]) for cell in outline.cells()]
+    numbers: list[list[Any]] = [
+        [segment.chunk for segment in component.segments] for component in outline.components[:rank]
+    ]
+    return list(itertools.product(*numbers))
+
+
+def _places_of(store: KvPrefix) -> list[_Place]:
+    """Return where writes are under way that a store shows: inside a transaction, also those outside."""
+    stores = [store]
+    driver: Any = store.driver
+    if hasattr(driver, "modify"):
+        stores.append(store._replace(driver=driver.base))
+    return [place for each in stores if (place := _places.get(each))]
+
+
+def before(store: KvPrefix, chunks_of: Callable[[], _Chunks]) -> set[Future[None]]:
+    """Return the ends of the unfinished writes that touch some chunks."""
+    if not _places or not (places := _places_of(store)):
+        return set()
+    chunks = chunks_of()
+    with _lock:
+        return set().union(*[place.before(chunks) for place in places])
+
+
+def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[End], Future[None]]) -> Future[None]:
+    """Begin a write when those before it that touch its chunks are over.
+
+    `begin` gets what is to be called when nothing of it is written any more.  Ctrl-C may come at any moment: a write
+    that has begun keeps its place until it is over, and one that has not until those before it are.
+    """
+    end: Future[None] = futures.pending()
+    turn, earlier = [begin], set[Future[None]]()
+
+    def leave() -> None:
+        with _lock:
+            if (place := _places.get(store)) is not None:
+                place.leave(end)
+                if not place:
+                    del _places[store]
+        futures.resolve(end, None)
+
+    ending = End(leave)
+
+    def begin_mine() -> Future[None]:
+        try:
+            return turn.pop()(ending)
+        except BaseException:
+            if not ending.is_due:
+                leave()
+            raise
+
+    try:
+        with _lock:
+            place = _places.setdefault(store, _Place())
+            earlier.update(*[each.before(chunks) for each in _places_of(store)])
+            place.enter(end, chunks)
+        return after(earlier, begin_mine, dropped=leave) if earlier else begin_mine()
+    except BaseException:
+        with suppress(IndexError):  # it has begun
+            turn.pop()
+            after(earlier, begin_mine, dropped=leave).cancel() if earlier else leave()
+        raise
+
+
+def after(
+    earlier: Iterable[Future[None]], begin: Callable[[], Future[Any]], *, dropped: Callable[[], object] = bool
+) -> Future[Any]:
+    """Begin an operation when some writes are over; `dropped` is called if it was cancelled before."""
+    future, ends = futures.pending(), list(earlier)
+    left = itertools.count(len(ends) - 1, -1)
+
+    def start() -> None:
+        if future.done():
+            dropped()
+            return
+        try:
+            inner = begin()
+        except BaseException as error:  # noqa: BLE001  # the future carries it
+            futures.fail(future, error)
+        else:
+            futures.follow(future, inner)
+            inner.force()
+
+    def ended(_: Future[None]) -> None:
+        # on a thread of its own: each of a thousand writes that wait for one another would be begun within the last
+        if next(left) == 0:
+            execution.submit(start, kind="request")
+
+    for end in ends:
+        end.add_done_callback(ended)
+    return future
+
+
+def in_turn(
+    store: KvPrefix, checked: Future[Any], begin: Callable[[], Future[Any]], *, writes: bool
+) -> Future[Any]:
+    """Begin an operation on the event loop after a check that takes its time.
+
+    Writes are begun in the order in which they come here, whichever check is over first, and reads after those before.
+    """
+    turns = _turns(store)
+
+    def run_now(ended: End) -> Future[Any]:
+        async def run() -> Any:
+            try:
+                await checked
+                future = begin()
+            finally:
+                ended()
+            return await future
+
+        return execution.start(run(), ended=ended)
+
+    if writes:
+        return in_order(turns, None, run_now)
+    earlier = before(turns, lambda: None)
+    return after(earlier, lambda: run_now(End())) if earlier else run_now(End())
+
+
+def _turns(store: KvPrefix) -> KvPrefix:
+    """Return what stands for the writes at a place that are still to be begun; no key has a zero byte there."""
+    return store._replace(path=store.path + "\0")
+
+
+async def over(store: KvPrefix) -> None:
+    """Wait until the writes begun at a place up to now are over."""
+    await _over(_turns(store))
+    await _over(store)
+
+
+async def _over(store: KvPrefix) -> None:
+    with _lock:
+        ends = set().union(*[place.before(None) for place in _places_of(store)])
+    if not ends:
+        return
+    done = after(ends, lambda: futures.ready(None))  # an end itself must not be cancelled by who waits for it
+    if not execution.must_not_wait():
+        await done
+        return
+    flag = Flag()
+    done.add_done_callback(lambda _: flag.set())
+    flag.wait()
+
+
+fork.in_child(_places.clear)  # the threads of a forked child's parent do not work for the child

@@ -1,0 +1,173 @@
+"""Writing a request: how its cells become windows, and who stores them (`writer`).
+
+Windows of cells bound the memory, as in `read`.  Large chunks, and the few of a request that is one window, are
+encoded by one thread a core, which writes each before it encodes the next and never waits for the disk, where the
+store can do that (`write_late`).  What is small and waits for a disk is written together with what is begun beside it
+(`joint_write`).  Writes of one chunk keep the order in which they were begun (`write_order`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from fsstore.chunk.plan.open_chunks import WINDOW_BYTES
+from fsstore.chunk.plan.planner import Outline, outline
+from fsstore.chunk.write.encode import WriteRequest
+from fsstore.chunk.write.order import before, in_order, over, touched
+from fsstore.chunk.write.small_writes import settle, write_small
+from fsstore.chunk.write.writer import LATE_BYTES, Changed, Changes, Writer
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
+from fsstore.runtime import execution
+from fsstore.runtime.bounded_tasks import flow
+from fsstore.runtime.fan_out import End
+from fsstore.runtime.future import Future, ready
+
+__all__ = ["finish", "write"]
+
+_WINDOW_CELLS = 64  # whose files a worker has synced together
+_INLINE_BYTES = 256 * 1024  # of a request that is encoded sooner than a thread is woken
+_WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
+_SHARD_BYTES = 12 * 1024 * 1024  # blocks of what is stored, and what is written at once
+_DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores
+_WINDOWS = 32  # of a request that can be cut into so many
+_TOGETHER_BYTES = 8 * 1024 * 1024  # of a request that is one window
+
+
+def write(request: WriteRequest) -> Future[Any]:
+    """Begin to write; the future is done when everything is stored as durably as the store promises.
+
+    What was begun before at the same chunks is stored before.
+    """
+    model, store = request.chunks.model, request.chunks.store
+    cut = outline(request.maps, request.values, model.axes)
+    cells = cut.cell_count
+    if not cells:
+        return ready(None)
+    here = not store.driver.features.waits and (
+        cells == 1 or cells * model.chain.decoded_size <= _INLINE_BYTES
+    )
+    if not here:
+        return in_order(store, touched(cut, model), lambda ended: _write_apart(request, cut, ended))
+    if not before(store, lambda: touched(cut, model)):
+        return _write_here(request, cut)
+    return in_order(store, touched(cut, model), lambda ended: _ending(_write_here(request, cut), ended))
+
+
+def _ending(future: Future[Any], ended: End) -> Future[Any]:
+    future.add_done_callback(lambda _: ended())
+    return future
+
+
+async def finish(store: KvPrefix) -> None:
+    """Wait until what was begun to be written at a place up to now is written."""
+    settle(store)
+    await over(store)
+
+
+def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
+    """Write on this thread, or have a small write wait for others."""
+    store = request.chunks.store
+    driver = store.driver
+    is_bound = hasattr(driver, "modify")
+    if driver.features.slow_writes and not is_bound and _is_small(request):
+        return write_small(request, cut)
+    settle(store)
+    if is_bound:
+        request = _kept(request)
+    return execution.start(
+        Writer(driver, late=_is_late(driver, request.chunks.model.chain.decoded_size)).store(
+            list(Changes(request, cut).window())
+        ),
+        waits=False,
+    )
+
+
+def _kept(request: WriteRequest) -> WriteRequest:
+    """Return the request with a copy of its values: a transaction needs them again when it commits."""
+    return request._replace(values=request.values.copy())
+
+
+def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]:
+    """Write on threads, or on the event loop."""
+    chunks = request.chunks
+    model, driver = chunks.model, chunks.store.driver
+    cells, chunk_bytes = cut.cell_count, model.chain.decoded_size
+    settle(chunks.store)
+    if hasattr(driver, "modify"):
+        request = _kept(request)
+    changed = Changes(request, cut).window()
+    late = _is_late(driver, chunk_bytes)
+    each = _memory_of_chunk(model.chain, late=late)
+    if driver.features.waits:
+        each += chunk_bytes if model.chain.flat_dtype is not None else 0  # a view, which is copied to be sent
+        windows = _batches(changed, _window_size(cells, _WAITING_BYTES // chunk_bytes))
+        writer = Writer(driver, threads=chunks.workers(each))
+        return execution.start(_write_waiting(writer, windows, each, chunks.window(each)), ended=ended)
+    # of shards that use every core by themselves one is encoded at a time
+    encoders = 1 if model.chain.shard is not None and model.chain.shard.shares_cores else chunks.workers(each)
+    if late or _is_one_window(cells, chunk_bytes):
+        writer = Writer(driver, threads=encoders, late=True)
+        return _spread(writer, _batches(changed, _WINDOW_CELLS), workers=1, kind="request", ended=ended)
+    workers = encoders if chunks.threads else chunks.workers(each, _DISK_WORKERS)
+    windows = _batches(changed, _window_size(cells, WINDOW_BYTES // (workers * each)))
+    return _spread(Writer(driver), windows, workers=min(cells, workers), kind="io", ended=ended)
+
+
+def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
+    """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
+    little_by_little = late and chain.shard is not None and not chain.shard.at_start
+    if chain.shard is not None and little_by_little:
+        return _SHARD_BYTES + chain.shard.inner.working_size
+    return chain.working_size + chain.decoded_size // 2
+
+
+def _window_size(cells: int, affordable: int) -> int:
+    """Return how many cells are read, encoded and written at once: so few that there are windows for all workers."""
+    return max(1, min(math.ceil(cells / _WINDOWS), _WINDOW_CELLS, affordable))
+
+
+def _is_late(driver: KvDriver, chunk_bytes: int) -> bool:
+    """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
+    return chunk_bytes >= LATE_BYTES and hasattr(driver, "write_late")
+
+
+def _is_small(request: WriteRequest) -> bool:
+    """Return whether the values may be copied, to be written later; the copy of an object shares what it holds."""
+    largest = max(request.chunks.model.chain.decoded_size, request.values.nbytes)
+    return largest < LATE_BYTES and not request.values.dtype.hasobject
+
+
+def _is_one_window(cells: int, chunk_bytes: int) -> bool:
+    """Return whether a request is read, encoded and written at once: a few small chunks.
+
+    Windows of one would fight for the interpreter with system calls while others encode: parts of eight chunks of
+    200 KB take 0.85 of the time together.
+    """
+    return cells <= _WINDOW_CELLS and chunk_bytes < LATE_BYTES and cells * chunk_bytes <= _TOGETHER_BYTES
+
+
+def _batches(changed: Iterator[Changed], size: int) -> Iterator[list[Changed]]:
+    while batch := list(islice(changed, size)):
+        yield batch
+
+
+def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Future[None]:
+    return execution.spread(
+        lambda window: execution.drive(writer.store(window)), windows, stopped=writer.stopped, **how
+    )
+
+
+async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], each: int, budget: int) -> None:
+    """Write windows, as many together as the budget allows, if a chunk takes `each` bytes.
+
+    Of those that are written in part, both what was stored and what will be is in memory for a while.
+    """
+
+    def cost(window: list[Changed]) -> int:
+        return each * len(window) + each // 2 * sum(not changes[0].is_whole for _, changes in window)
+
+    await flow(writer.store, windows, cost=cost, budget=budget)

@@ -1,0 +1,262 @@
+"""Small writes made together: begun one by one, carried out in the order in which they were begun.
+
+A small durable write is waiting for the disk, and the disk takes many files in little more than the time of one.
+Nothing is faster for one alone than to make it at once, on the thread that begins it.  But who begins another before
+he has asked for the result of the one before wants several: from then on his writes wait, with a copy of their values,
+and a pool thread makes them in batches, each with what was begun while the one before was written.
+
+Two writes that touch one chunk are never under way at once, and the earlier one comes first.  Within a batch their
+changes are made one after the other, and the chunk is read, encoded and stored once.  Reads of the array see what was
+begun before: they finish it first, with `settle`.  When a batch fails, its writes are made again one by one, so that
+each future has the error of its own write; writing the same values again changes nothing.
+
+Before a process forks all is written, because nobody would in the child; and before the interpreter exits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+from fsstore.chunk.plan.planner import Outline
+from fsstore.chunk.write.encode import WriteRequest
+from fsstore.chunk.write.writer import Change, Changed, Changes, Writer
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
+from fsstore.runtime import execution, fork
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Copied, Future
+from fsstore.runtime.wake import Bell
+
+__all__ = ["settle", "write_small"]
+
+_BATCH_CHUNKS = 128  # of a batch, whose first waits for its last
+_BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
+_WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; who begins more helps to make them
+_WRITE_BYTES = 4096  # of a write beside its values
+
+_lock = fork.lock()  # guards the queues
+
+
+class _Own(threading.local):
+    """What a thread did last: the write it began, until its result is asked for, and whether it is carrying one out.
+
+    The garbage collector or a signal may call a function of the user's in the middle of that, which may use the same
+    array.  It must not wait for what its own thread has under way: its writes wait for their turn, and its reads see
+    what is stored.
+    """
+
+    future: Future[None] | None = None
+    is_busy = False
+
+
+_own = _Own()
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    before, _own.is_busy = _own.is_busy, True
+    try:
+        yield
+    finally:
+        _own.is_busy = before
+
+
+class _WriteFuture(Copied):
+    """The future of a small write.  A thread remembers its latest until its result is asked for."""
+
+    __slots__ = ()
+
+    def _get(self) -> None:
+        if _own.future is self:
+            _own.future = None
+        return super()._get()
+
+
+class _Begun(NamedTuple):
+    """A write that waits: its number, its future, and its changes by the keys of the chunks."""
+
+    number: int
+    future: Future[None]
+    changes: Mapping[str, Change]
+
+    @property
+    def of(self) -> Changes:
+        """What is common to its changes."""
+        return next(iter(self.changes.values())).of
+
+    @property
+    def size(self) -> int:
+        """How much memory it takes."""
+        return self.of.request.values.nbytes + _WRITE_BYTES
+
+
+class _StoreQueue:
+    """The small writes of one store: those that wait, and those under way.  It lives while there are any."""
+
+    def __init__(self, driver: KvDriver) -> None:
+        self._driver = driver
+        self._finished = Bell()
+        self._waiting: deque[_Begun] = deque()
+        self._waiting_bytes = self._begun = 0
+        self._has_job = False
+        self._paths: dict[int, str] = {}  # of writes that are not finished
+        self._busy: set[str] = set()  # chunks that are being written
+
+    def add(self, path: str, future: Future[None], changes: Mapping[str, Change]) -> None:
+        """Have a write wait for its turn."""
+        self._begun += 1
+        write = _Begun(self._begun, future, changes)
+        size, number = write.size, write.number
+        # no call comes between these steps, and so no Ctrl-C
+        self._paths[number] = path
+        self._waiting_bytes += size
+        self._waiting.append(write)
+
+    def work_on(self) -> None:
+        """See that what waits is carried out: by a pool thread, and by the caller too if too much waits."""
+        try:
+            with _lock:
+                is_first, self._has_job = not self._has_job, True
+            if is_first:
+                execution.submit(self._work, kind="request")
+        except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
+            self._has_job = False
+            raise
+        if self._waiting_bytes > _WAITING_BYTES and not _own.is_busy:
+            self._help(lambda: self._waiting_bytes <= _WAITING_BYTES)
+
+    def settle(self, path: str | None = None) -> None:
+        """Finish what was begun at a path, or anywhere, up to now."""
+        with _lock:
+            begun = [number for number, other in self._paths.items() if path in (None, other)]
+        if begun:
+            self._help(lambda: self._paths.keys().isdisjoint(begun))
+
+    def _help(self, over: Callable[[], bool]) -> None:
+        """Work on what waits, or on the main thread, where Ctrl-C comes between any two steps, have another do it."""
+        work = partial(self._work, is_job=False)
+        if threading.current_thread() is threading.main_thread():
+            execution.submit(work, kind="request")
+        else:
+            work()
+        self._finished.wait_until(over)
+
+    def _work(self, *, is_job: bool = True) -> None:
+        """Carry out what can be; what has to wait for chunks under way is taken by who finishes these."""
+        while batch := self._take(is_job=is_job):
+            with _busy():
+                errors = _errors(self._driver, batch)
+            with _lock:
+                for write in batch:
+                    del self._paths[write.number]
+                    self._busy.difference_update(write.changes)
+                if not self._paths:
+                    _queues.pop(self._driver, None)
+            self._finished.ring()
+            _tell([write.future for write in batch], errors)
+
+    def _take(self, *, is_job: bool) -> list[_Begun]:
+        """Return the next writes whose chunks nobody writes and no earlier write waits for; none ends a job."""
+        batch: list[_Begun] = []
+        later: list[_Begun] = []
+        keys: set[str] = set()
+        size = 0
+        with _lock:
+            blocked = set(self._busy)
+            while self._waiting and len(keys) < _BATCH_CHUNKS and size < _BATCH_BYTES:
+                write = self._waiting.popleft()
+                if blocked.isdisjoint(write.changes):
+                    batch.append(write)
+                    size += write.of.chunk_bytes * len(write.changes.keys() - keys)
+                    keys.update(write.changes)
+                    self._waiting_bytes -= write.size
+                else:
+                    later.append(write)
+                    blocked.update(write.changes)
+            self._waiting.extendleft(reversed(later))
+            self._busy |= keys
+            if is_job and not batch:
+                self._has_job = False
+        return batch
+
+
+def _errors(driver: KvDriver, batch: Sequence[_Begun]) -> list[BaseException | None]:
+    """Make the writes of a batch; return the error of each."""
+    try:
+        window = _window([write.changes for write in batch if not write.future.cancelled()])
+        if window:
+            writer = Writer(driver, threads=batch[0].of.request.chunks.threads, late=len(window) > 1)
+            execution.drive(writer.store(window))
+    except StoreError as error:
+        if len(batch) == 1:
+            return [error]
+        return [error for write in batch for error in _errors(driver, [write])]
+    except BaseException as error:  # noqa: BLE001  # the futures carry it
+        return [error] * len(batch)
+    return [None] * len(batch)
+
+
+def _window(writes: Sequence[Mapping[str, Change]]) -> list[Changed]:
+    """Return what is written to each chunk, in order; what a whole chunk replaces is left out."""
+    window: dict[str, list[Change]] = {}
+    for changes in writes:
+        for key, change in changes.items():
+            if change.is_whole:
+                window[key] = [change]
+            else:
+                window.setdefault(key, []).append(change)
+    return [*window.items()]
+
+
+def _tell(begun: Sequence[Future[None]], errors: Sequence[BaseException | None]) -> None:
+    good = [future for future, error in zip(begun, errors, strict=True) if error is None]
+    futures.resolve_all(good, [None] * len(good))
+    for future, error in zip(begun, errors, strict=True):
+        if error is not None:
+            futures.fail(future, error)
+
+
+_queues: dict[KvDriver, _StoreQueue] = {}
+
+
+def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
+    """Begin to write a few small chunks: here and at once, or later with a copy of the values."""
+    driver, path = request.chunks.store
+    future = futures.make(_WriteFuture, futures.PENDING)
+    is_alone = _own.future is None and not _own.is_busy
+    _own.future = future
+    if is_alone:
+        settle(request.chunks.store)
+        writer, window = Writer(driver), list(Changes(request, cut).window())
+        with _busy():
+            done = execution.start(writer.store(window), waits=False)
+        _tell([future], [futures.error_of(done)])
+        return future
+    changes = Changes(request._replace(values=request.values.copy()), cut)
+    by_key = {key: change for key, (change,) in changes.window()}
+    with _lock:
+        queue = _queues.get(driver) or _queues.setdefault(driver, _StoreQueue(driver))
+        queue.add(path, future, by_key)
+    queue.work_on()
+    return future
+
+
+def settle(store: KvPrefix) -> None:
+    """Finish the small writes that were begun at a place up to now."""
+    queue = _queues.get(store.driver) if _queues else None
+    if queue is not None and not _own.is_busy:
+        queue.settle(store.path)
+
+
+def _finish() -> None:
+    for queue in [] if _own.is_busy else [*_queues.values()]:
+        queue.settle()
+
+
+fork.before_fork(_finish)
+fork.in_child(_queues.clear)  # the threads of a forked child's parent do not work for the child

@@ -1,0 +1,94 @@
+"""A stored shard of which a part is rewritten, read little by little: memory for all of it may not be there.
+
+The new shard is made in the order of its sub-chunks, and so the old one is read, in blocks of a few megabytes; of these
+only the latest are remembered.  All must be of the generation of the index.  The store holds a lock meanwhile, so this
+is seen to fail only where somebody writes without.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from fsstore.codec.chain.shard_layout import MISSING, ShardLayout
+from fsstore.codec.contract import Buffer
+from fsstore.errors import AbortedError, OutOfRangeError
+from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
+from fsstore.runtime import execution
+
+__all__ = ["StoredShard"]
+
+_BLOCK_BYTES = 2 * 1024 * 1024
+_KEPT = 4  # blocks: threads that encode are ahead of each other
+
+
+class StoredShard:
+    """The encoded sub-chunks of a shard by their numbers, None where one is missing; `generation` is its own.
+
+    It may be used by several threads at once, and only over stores that never wait.
+    """
+
+    state = "value"
+
+    def __init__(self, driver: KvDriver, key: str, layout: ShardLayout, index: ReadResult) -> None:
+        self._driver, self._key, self.generation = driver, key, index.generation
+        entries = layout.decode_index(index.value, index.size)
+        self._entries: list[list[int]] = entries.tolist()
+        length = np.where(layout.present(entries), entries[:, 1], 0).astype(np.int64)
+        self._blocks: list[int] = (np.cumsum(length) // _BLOCK_BYTES).tolist()
+        self._kept: dict[int, dict[int, Buffer]] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def read(cls, driver: KvDriver, key: str, layout: ShardLayout) -> Self | ReadResult:
+        """Return a shard whose index is read; or what is stored, if that is nothing, or too little for an index."""
+        size = layout.index_size
+        first = Read(key, 0, size) if layout.at_start else Read(key, -size)
+        try:
+            [index] = execution.drive(driver.read_many([first]))
+        except OutOfRangeError:
+            [index] = execution.drive(driver.read_many([Read(key)]))
+            return index
+        return index if index.state == "missing" else cls(driver, key, layout, index)
+
+    def __getitem__(self, number: int) -> Buffer | None:
+        """Return an encoded sub-chunk."""
+        if self._entries[number][0] == MISSING:
+            return None
+        block = self._blocks[number]
+        kept = self._kept.get(block)
+        return (self._taken(block) if kept is None else kept)[number]
+
+    def _taken(self, block: int) -> dict[int, Buffer]:
+        """Return the sub-chunks of a block by their numbers, and remember them."""
+        with self._lock:
+            if block not in self._kept:
+                self._kept[block] = self._read(block)
+                if len(self._kept) > _KEPT:
+                    del self._kept[next(iter(self._kept))]
+            return self._kept[block]
+
+    def _read(self, block: int) -> dict[int, Buffer]:
+        first, stop = bisect_left(self._blocks, block), bisect_right(self._blocks, block)
+        numbers = [each for each in range(first, stop) if self._entries[each][0] != MISSING]
+        entries = [self._entries[number] for number in numbers]
+        low, high = min(offset for offset, _ in entries), max(sum(entry) for entry in entries)
+        if high - low > 2 * _BLOCK_BYTES + max(length for _, length in entries):  # they lie far apart
+            values = self._values([Read(self._key, offset, offset + length) for offset, length in entries])
+            return dict(zip(numbers, values, strict=True))
+        view = memoryview(self._values([Read(self._key, low, high)])[0])
+        return {
+            number: view[offset - low : offset - low + length]
+            for number, (offset, length) in zip(numbers, entries, strict=True)
+        }
+
+    def _values(self, reads: Sequence[Read]) -> list[Buffer]:
+        answers = execution.drive(self._driver.read_many(reads))
+        if any(answer.generation != self.generation for answer in answers):
+            name = self._driver.describe_key(self._key)
+            raise AbortedError(f"{name} was rewritten, without its lock, while a part of it was written")
+        return [answer.value for answer in answers]

@@ -1,0 +1,375 @@
+"""A chain of codecs bound to the chunks of one array: what the chunk engine calls.
+
+Decoding runs the bytes codecs backwards, makes an array of the bytes, and undoes the array codecs, of which
+transposes are views.  Where the caller gives the destination, the last decoder writes into it directly if it is
+contiguous in the order of the encoding; otherwise it writes into memory that the thread uses again and again, and the
+result is copied once.  Small chunks are decoded many at a time where the codecs can, because calling a decompressor
+costs as much as decompressing a few kilobytes.
+
+It knows nothing of JSON, keys or stores.  It has no state and may be called from any number of threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from fsstore.codec.chain.steps import DIRECT_BYTES, borrowers, decoders, in_pieces, through
+from fsstore.codec.chain.working_size import working_size
+from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
+from fsstore.codec.scratch import scratch
+from fsstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from fsstore.codec.chain.shard_layout import ShardLayout
+
+__all__ = ["Array", "BoundArrayCodec", "BoundChain", "Span"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Span: TypeAlias = tuple[int, int]
+_PIECES_FROM = 8 << 20  # bytes of a chunk that is encoded in pieces; that of zstd takes 1.08 of the time
+_RUN_PART = 1 << 18  # decoding several at once gains nothing for chunks larger than this
+_RUN_COPIED = 1 << 17  # nor does joining larger ones that are not encoded: 220 KB alone take 0.82 of the time
+_RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache until it is copied
+
+
+class BoundArrayCodec(BoundCodec, Protocol):
+    """What an array-to-bytes codec may offer beyond the contract.  Each is optional.
+
+    * `flat_dtype`: the encoding is the elements of this dtype in C order and nothing else;
+    * `view(data)`: like `decode`, but elements may keep the byte order in which they are stored;
+    * `verify(array)`: raise when decoded elements hold values that the type forbids;
+    * `decode_array(data, out)`: decode into a chunk-shaped array;
+    * `shard`: the layout of the encoding, when it is a shard.
+
+    A bytes codec may offer ways into memory that is there already, which return False where `decode` has to look:
+
+    * `decode_into(data, out)`: decode into `out`, which has the exact size;
+    * `decode_span(data, out, span)`: decode at least the bytes `[first, stop)` to their places in such an `out`,
+      and all before them if the codec says `spans_from_start`;
+    * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
+
+    One that is asked for large chunks may offer `encode_pieces(data)`, which yields what `encode` would join, piece by
+    piece, and one that only adds something `pass_pieces(pieces)`, which takes such pieces instead of all in one.
+
+    And what is taken to be 1, 0 and false of those that say nothing: `effort`, how long it decodes, 1 for as long as
+    zstd, `scratch_size`, how many bytes it takes beside what it is given and what it gives, and `is_exact`, whether it
+    gives back bit by bit whatever it was given.
+    """
+
+
+class BoundChain:
+    """Encodes and decodes the chunks that `chunk` describes.
+
+    `names` are what errors call `pack` and the stages.
+    `encoded_size` is the size of every encoded chunk when it is fixed, else None.  `order` is the permutation that
+    the array codecs amount to (encoded dimension i is dimension `order[i]` of the chunk), None when they do more than
+    transpose.  `shard` is the layout of the encoding when the chunk is a shard whose parts can be reached one by one,
+    else None; its shapes are those after `order`.  `flat_dtype` is set when the encoding is nothing but the elements in
+    C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
+    `decodes_in_place`: `decode` may write into what it is given, and not only copy to it.
+    `spans_from_start`: who wants less than a chunk has all before that decoded too.
+    `is_exact`: decoding gives back every bit of a chunk that is encoded, whatever its elements are.
+    `effort` is how long decoding a chunk takes beside copying it, as bytes that zstd decodes meanwhile.
+    `working_size` is how much memory a thread takes that decodes or encodes a chunk.
+    """
+
+    __slots__ = (
+        "_arrays",
+        "_borrow_bytes",
+        "_decode_array",
+        "_decode_into",
+        "_decode_joined",
+        "_decode_span",
+        "_from_array",
+        "_in_pieces",
+        "_names",
+        "_size",
+        "_steps",
+        "_stored",
+        "_undo_arrays",
+        "_undo_bytes",
+        "_verify",
+        "_view",
+        "chunk",
+        "decodes_in_place",
+        "effort",
+        "encoded_size",
+        "flat_dtype",
+        "is_exact",
+        "order",
+        "run_length",
+        "shard",
+        "spans_from_start",
+        "working_size",
+    )
+
+    def __init__(
+        self,
+        chunk: ChunkSpec,
+        arrays: Sequence[BoundCodec],
+        pack: BoundCodec,
+        stages: Sequence[BoundCodec],
+        names: Sequence[str] = (),
+    ) -> None:
+        self.chunk, self._names = chunk, tuple(names)
+        self._arrays = tuple(stage.encode for stage in arrays)
+        steps = (*arrays, pack, *stages)
+        self._steps = tuple(step.encode for step in steps)
+        self._in_pieces = in_pieces(steps)
+        self._undo_arrays = decoders(arrays)
+        self._undo_bytes = decoders(stages)
+        self._borrow_bytes = borrowers(pack, stages)
+        self._from_array = pack.decode
+        encoded = (stages[-1] if stages else pack).encoded
+        self.encoded_size: int | None = encoded.size if isinstance(encoded, ByteSpec) else None
+        self.order = _order(chunk, arrays)
+        plain = self.order is not None
+        self._view: Callable[[Any], Array] = getattr(pack, "view", pack.decode) if plain else pack.decode
+        self.shard: ShardLayout | None = getattr(pack, "shard", None) if plain and not stages else None
+        self._decode_array: Callable[[Any, Array], None] | None = (
+            getattr(pack, "decode_array", None) if plain else None
+        )
+        self._verify: Callable[[Array], None] | None = getattr(pack, "verify", None)
+        flat: np.dtype[Any] | None = getattr(pack, "flat_dtype", None)
+        natural = self.order == tuple(range(len(chunk.shape))) and not stages and self._verify is None
+        self.flat_dtype: np.dtype[Any] | None = flat if natural else None
+        self._stored = flat if plain and not chunk.dtype.hasobject else None
+        self.is_exact: bool = (
+            self._stored is not None
+            and self._verify is None
+            and getattr(pack, "mask", None) is None
+            and all(getattr(stage, "is_exact", False) for stage in stages)
+        )
+        self._size = chunk.dtype.itemsize * math.prod(chunk.shape)
+        self.effort: float = self._size * sum([getattr(stage, "effort", 1) for stage in stages])
+        if self.shard is not None:
+            self.effort += self.shard.count * self.shard.inner.effort
+        self.working_size = working_size(chunk, steps)
+        self._find_fast_ways(stages)
+        self.decodes_in_place = self._decode_into is not None or self._decode_array is not None
+
+    def _find_fast_ways(self, stages: Sequence[BoundCodec]) -> None:
+        """Set the ways of the first bytes codec, the last to be undone, into memory that is there already."""
+        self._decode_into: Callable[[Any, Array], bool] | None = None
+        self._decode_joined: Callable[[Sequence[Any], Array], bool] | None = None
+        self._decode_span: Callable[[Any, Array, Span], bool] | None = None
+        self.run_length = 1
+        self.spans_from_start: bool = bool(stages) and getattr(stages[0], "spans_from_start", False)
+        if self._stored is None or not self._size:
+            return
+        self._decode_joined = getattr(stages[0], "decode_joined", None) if stages else _join
+        if stages and self._size >= DIRECT_BYTES:
+            self._decode_into = getattr(stages[0], "decode_into", None)
+            self._decode_span = getattr(stages[0], "decode_span", None)
+        if self._decode_joined is not None and self._size <= (_RUN_PART if stages else _RUN_COPIED):
+            self.run_length = _RUN_BYTES // self._size
+
+    def decode(self, data: Buffer, out: Array | None = None) -> Array:
+        """Return the chunk that `data` encodes; with `out`, the chunk is written there and `out` is returned.
+
+        `out` has the shape of the chunk and its dtype in any byte order, and may be strided; after an error its
+        contents are undefined.  Without `out` the result may be a read-only view of `data`.
+        Raises `DataLossError` or `FailedPreconditionError` when the bytes are damaged.
+        """
+        try:
+            if out is None:
+                return self._decode_new(data)
+            if self._decode_array is not None:
+                return self._decode_placed(data, out)
+            if self._decode_into is None or not self._decode_direct(data, out):
+                np.copyto(out, self._borrow(data), casting="equiv")
+        except StoreError as error:
+            self._blame(error, data)
+            raise
+        return out
+
+    def _blame(self, error: StoreError, data: Any) -> None:
+        """Say in the error which codec cannot decode `data`: the first, backwards, that fails again.
+
+        The part of a shard that is damaged has said it before.
+        What the first failure had decoded is let go before: a bomb at its limit would take as much again.
+        """
+        if error.culprit:
+            return
+        traceback.clear_frames(error.__traceback__)
+        name = next(iter(self._names), None)
+        for stage, undo in zip(self._names[:0:-1], self._undo_bytes, strict=False):
+            try:
+                data = undo(data)
+            except StoreError:
+                name = stage
+                break
+        if name is not None:
+            error.blame(name)
+
+    def _decode_new(self, data: Any) -> Array:
+        array: Array = through(self._undo_arrays, self._from_array(through(self._undo_bytes, data)))
+        return array
+
+    def _decode_placed(self, data: Any, out: Array) -> Array:
+        """Decode through a codec that places its own parts in the destination (shards)."""
+        assert self._decode_array is not None
+        self._decode_array(through(self._undo_bytes, data), out.transpose(self.order))
+        return out
+
+    def _decode_direct(self, data: Any, out: Array) -> bool:
+        """Decompress straight into `out` when its memory is laid out as the encoding is."""
+        view = out.transpose(self.order)
+        return view.flags.c_contiguous and out.dtype == self._stored and self._inflate(data, view)
+
+    def _inflate(self, data: Any, view: Array, span: Span | None = None) -> bool:
+        """Decompress into an array that is contiguous and shaped as the encoding is."""
+        data = through(self._borrow_bytes[:-1], data)
+        flat = view.reshape(-1)
+        octets = flat.view(np.uint8)
+        if span is None:
+            assert self._decode_into is not None
+            done = self._decode_into(data, octets)
+        else:
+            assert self._decode_span is not None
+            flat, size = flat[slice(*span)], flat.itemsize
+            done = self._decode_span(data, octets, (span[0] * size, span[1] * size))
+        if done and self._verify is not None:
+            self._verify(flat)
+        return done
+
+    @property
+    def decoded_size(self) -> int:
+        """The number of bytes of a decoded chunk, at least 1."""
+        return max(1, self._size)
+
+    @property
+    def decodes_spans(self) -> bool:
+        """Whether `borrow` may decode less than a chunk."""
+        return self._decode_span is not None
+
+    def borrow(self, data: Any, span: Span | None = None) -> Array:
+        """Return the chunk in the byte order in which it is stored, good until the thread decodes the next one.
+
+        With a `span`, only the elements `[first, stop)` of the encoding are set, if the chain `decodes_spans`.
+        """
+        try:
+            return self._borrow(data, span)
+        except StoreError as error:
+            self._blame(error, data)
+            raise
+
+    def _borrow(self, data: Any, span: Span | None = None) -> Array:
+        array = None
+        if self._decode_into is not None:
+            array = self._shaped(scratch(self._size), ())
+            array = array if self._inflate(data, array, span) else None
+        if array is None:
+            array = self._view(through(self._borrow_bytes, data))
+        undone: Array = through(self._undo_arrays, array)
+        return undone
+
+    def borrow_run(self, parts: Sequence[Any] | Array) -> Array | None:
+        """Return several chunks along a new first dimension, like `borrow`; None if they must be decoded one by one.
+
+        The parts are buffers, or the rows of an array, which are not copied unless they are encoded.
+        More than `run_length` chunks at once gain nothing.  Damage gives None too: one by one it is seen where it is.
+        """
+        if self._decode_joined is None:
+            return None
+        try:
+            octets = self._joined(parts)
+            if octets is None:
+                return None
+            array = self._shaped(octets, (len(parts),))
+            if self._verify is not None:
+                self._verify(array)
+        except StoreError:
+            return None
+        assert self.order is not None
+        return array.transpose([0, *[1 + self.order.index(axis) for axis in range(len(self.order))]])
+
+    def _joined(self, parts: Sequence[Any] | Array) -> Array | None:
+        """Return the bytes that parts decode to."""
+        assert self._decode_joined is not None
+        if isinstance(parts, np.ndarray):
+            if self._decode_joined is _join:
+                return parts if parts.shape[1] == self._size else None
+            parts = [memoryview(row) for row in parts]
+        if outer := self._undo_bytes[:-1]:
+            parts = [through(outer, part) for part in parts]
+        octets = scratch(len(parts) * self._size)
+        return octets if self._decode_joined(parts, octets) else None
+
+    def _shaped(self, octets: Array, lead: tuple[int, ...]) -> Array:
+        """Return bytes as elements, shaped as the encoding is."""
+        assert self.order is not None
+        assert self._stored is not None
+        shape = self.chunk.shape
+        return octets.view(self._stored).reshape((*lead, *[shape[axis] for axis in self.order]))
+
+    def encode(self, array: Array) -> Buffer:
+        """Return the encoding of a chunk.
+
+        `array` has the shape and dtype of the chunk, any strides and byte order.  The result may be a view of
+        `array`: who keeps it longer than the array stays unchanged copies it.
+        """
+        return through(self._steps, array)  # type: ignore[no-any-return]  # the last stage gives a buffer
+
+    def encode_all(self, array: Array) -> Buffer:
+        """Return the encoding with every part of a shard stored, also those that equal the fill value."""
+        if self.shard is None:
+            return self.encode(array)
+        return b"".join(itertools.chain.from_iterable(self.portions(array, elide=False)))
+
+    def portions(self, array: Array, *, elide: bool = True) -> Iterator[list[Buffer]]:
+        """Yield the encoding of a chunk as lists of pieces; those of a shard are made when they are asked for.
+
+        Parts of a shard that equal the fill value are stored unless `elide`.
+        """
+        data: Any = array
+        del array  # and so what becomes of it step by step, unless the caller keeps it: it may be large
+        if self.shard is not None:
+            data = through(self._arrays, data)
+            yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
+        elif self._size < _PIECES_FROM:
+            yield [through(self._steps, data)]
+        else:
+            for step in self._in_pieces:
+                data = step(data)
+            yield from ([piece] for piece in data)
+
+    @property
+    def inner_order(self) -> tuple[int, ...]:
+        """The order of the chunk's dimensions in the bytes of the smallest part, outermost first."""
+        order = self.order or tuple(range(len(self.chunk.shape)))
+        return order if self.shard is None else tuple(order[axis] for axis in self.shard.inner.inner_order)
+
+    @property
+    def read_shape(self) -> tuple[int, ...]:
+        """The shape of the smallest part that can be decoded alone, in dimensions of the chunk."""
+        if self.shard is None or self.order is None:
+            return self.chunk.shape
+        sizes = dict(zip(self.order, self.shard.inner.read_shape, strict=True))
+        return tuple(sizes[axis] for axis in range(len(sizes)))
+
+
+def _join(parts: Sequence[Any], out: Array) -> bool:
+    """Put parts that are not encoded one after the other, if they are as large as they should be."""
+    size = len(out) // len(parts)
+    if any(len(part) != size for part in parts):
+        return False
+    out[:] = np.frombuffer(b"".join(parts), np.uint8)
+    return True
+
+
+def _order(chunk: ChunkSpec, arrays: Sequence[BoundCodec]) -> tuple[int, ...] | None:
+    """Return the permutation that the array codecs amount to, or None when they do more than transpose."""
+    order: tuple[int, ...] = tuple(range(len(chunk.shape)))
+    for stage in arrays:
+        step: tuple[int, ...] | None = getattr(stage, "order", None)
+        if step is None:
+            return None
+        order = tuple(order[axis] for axis in step)
+    return order

@@ -1,0 +1,329 @@
+"""The layout of a shard: where its sub-chunks lie in the array and in the bytes.
+
+A shard is its sub-chunks in grid order and an index at the start or the end.  The index has one row of two unsigned
+64-bit numbers a sub-chunk: its offset from the start of the shard and its length, both all ones where it is missing.
+Everything here is arithmetic on arrays of rows; reading and writing parts of shards is done elsewhere with it.
+
+Shapes and positions are those of the array that the sharding codec sees: transposes before it have been applied.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.codec.contract import Buffer, ChunkSpec
+from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
+from fsstore.errors import DataLossError, StoreError
+from fsstore.runtime import execution
+from fsstore.schema.constraint import braced
+
+__all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks", "shard_damage"]
+
+S = TypeVar("S")
+Entries = npt.NDArray[np.uint64]
+MISSING = 2**64 - 1
+"""The offset and the length of a sub-chunk that is not in the shard."""
+_NEAR = 2**62  # the sum of two such numbers is no nonsense
+_SHARE_FROM = 16  # sub-chunks of a shard that is worth every core
+_AHEAD_BYTES = 16 << 20  # encoded while what came before is written, by threads that share a shard
+_PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded
+_PORTION_PARTS = 512  # a system call takes 1,024
+
+
+def shard_damage(message: str) -> DataLossError:
+    """Return an error that blames the codec itself: shards are read in part without a chain that would."""
+    error = DataLossError(message)
+    error.blame('codec "sharding_indexed"')
+    return error
+
+
+def blocks_of(array: Array, part: Sequence[int]) -> Array:
+    """Return a view of an array cut into parts: the first dimensions count them, the last are those of a part."""
+    cuts = [cut for size, each in zip(array.shape, part, strict=True) for cut in (size // each, each)]
+    rank = len(part)
+    return array.reshape(cuts).transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
+
+
+def copy_blocks(blocks: Array, parts: Array) -> None:
+    """Copy parts to where they go.
+
+    A row is copied as one element where both sides have it in one piece: short rows take up to a third less time so.
+    """
+    size = parts.itemsize
+    if blocks.dtype == parts.dtype and parts.ndim and blocks.strides[-1] == parts.strides[-1] == size:
+        row = np.dtype((np.void, size * parts.shape[-1]))
+        blocks, parts = blocks.view(row), parts.view(row)
+    np.copyto(blocks, parts, casting="equiv")
+
+
+class ShardLayout:
+    """How shards of one array are laid out.
+
+    `grid` counts the sub-chunks along each dimension, `count` all of them, `sub_shape` is their shape, `inner` the
+    chain that encodes them (its own `shard` is set when shards are nested), `index_size` the bytes of the index.
+    """
+
+    __slots__ = (
+        "_fill",
+        "_index",
+        "at_start",
+        "chunk",
+        "count",
+        "grid",
+        "index_size",
+        "inner",
+        "sub_shape",
+    )
+
+    def __init__(self, chunk: ChunkSpec, inner: BoundChain, index: BoundChain, *, at_start: bool) -> None:
+        self.chunk, self.inner, self._index, self.at_start = chunk, inner, index, at_start
+        self._fill = missing_element(chunk.dtype, chunk.fill_value)
+        self.sub_shape = inner.chunk.shape
+        self.grid = index.chunk.shape[:-1]
+        self.count = math.prod(self.grid)
+        self.index_size: int = index.encoded_size or 0
+
+    def index_span(self, shard_size: int) -> tuple[int, int]:
+        """Return where the index begins and ends in a shard of `shard_size` bytes."""
+        if shard_size < self.index_size:
+            raise shard_damage(
+                f"Existing shard has size of {shard_size} bytes, but expected at least {self.index_size} bytes"
+            )
+        return (0, self.index_size) if self.at_start else (shard_size - self.index_size, shard_size)
+
+    def decode_index(self, data: Buffer, shard_size: int | None = None) -> Entries:
+        """Return the rows of an encoded index, one per sub-chunk in grid order, all of them valid.
+
+        Where the size of the shard is known, rows are checked against it and against each other.  Raises
+        `DataLossError`.
+        """
+        return self.checked(self.unpacked(data), range(self.count), shard_size)
+
+    def unpacked(self, data: Buffer) -> Entries:
+        """Return the rows of an encoded index, not checked; raises `DataLossError`."""
+        try:
+            entries: Entries = self._index.decode(data).reshape(self.count, 2)
+        except StoreError as error:
+            damaged = DataLossError(f"Error decoding shard index: {error.message}")
+            damaged.culprit = error.culprit
+            raise damaged from error
+        return entries
+
+    def checked(
+        self, entries: Entries, numbers: Sequence[int] | npt.NDArray[np.int64], shard_size: int | None
+    ) -> Entries:
+        """Return some rows of an index, all of them valid; see `decode_index`."""
+        if shard_size is None and entries.max(initial=0) < _NEAR:  # nearly always: nothing missing or wrong
+            return entries
+        offset, length = entries[:, 0], entries[:, 1]
+        end = offset + length  # wraps around where the row is nonsense
+        missing = (offset == MISSING) & (length == MISSING)
+        bad = ~missing & ((offset == MISSING) | (end < offset) | (end > 2**63 - 1))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise shard_damage(
+                f"Invalid shard index entry {numbers[row]} with offset={offset[row]}, length={length[row]}"
+            )
+        if shard_size is None:
+            return entries
+        outside = ~missing & (end > shard_size)
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise shard_damage(
+                f"Shard index entry {numbers[row]} with byte range [{offset[row]}, {end[row]}) is invalid "
+                f"for shard of size {shard_size}"
+            )
+        _check_apart(entries[~missing & (length > 0)])
+        return entries
+
+    def present(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Return which sub-chunks the rows say are there."""
+        return np.not_equal(entries[:, 0], np.uint64(MISSING))
+
+    def split(self, shard: Buffer) -> list[memoryview | None]:
+        """Return views of the encoded sub-chunks of a whole shard in grid order, None for missing ones."""
+        view = memoryview(shard)
+        start, stop = self.index_span(len(view))
+        entries = self.decode_index(view[start:stop], len(view))
+        return [None if at == MISSING else view[at : at + n] for at, n in entries.tolist()]
+
+    def assemble(self, parts: Iterable[Buffer | None]) -> bytes:
+        """Return the shard of encoded sub-chunks in grid order: contiguous, without gaps, None for missing ones."""
+        return b"".join(itertools.chain.from_iterable(self.portions(parts)))
+
+    def portions(self, parts: Iterable[Buffer | None]) -> Iterator[list[Buffer]]:
+        """Yield what `assemble` joins, about a megabyte at a time.
+
+        If the index comes last, the sub-chunks are asked for as they are yielded.
+        """
+        portion: list[Buffer] = []
+        if self.at_start:
+            parts = list(parts)
+            portion.append(self._index_of([_length(part) for part in parts]))
+        lengths: list[int] = []
+        size = 0
+        for part in parts:
+            lengths.append(_length(part))
+            if part is None:
+                continue
+            portion.append(part)
+            size += lengths[-1]
+            if size >= _PORTION_BYTES or len(portion) >= _PORTION_PARTS:
+                yield portion
+                portion, size = [], 0
+        if not self.at_start:
+            portion.append(self._index_of(lengths))
+        if portion:
+            yield portion
+
+    def _index_of(self, lengths: Sequence[int]) -> Buffer:
+        """Return the encoded index of sub-chunks that follow each other; a length below zero is a missing one."""
+        if len(lengths) != self.count:
+            raise ValueError(f"a shard has {self.count} sub-chunks, not {len(lengths)}")
+        length = np.array(lengths, np.int64)
+        end = np.cumsum(np.maximum(length, 0)) + (self.index_size if self.at_start else 0)
+        entries = np.stack([end - length, length], axis=1).astype(np.uint64)
+        entries[length < 0] = MISSING
+        return self._index.encode(entries.reshape((*self.grid, 2)))
+
+    def positions(self) -> Iterator[tuple[int, ...]]:
+        """Return the grid positions of the sub-chunks in the order of the index."""
+        return itertools.product(*map(range, self.grid))
+
+    def blocks(self, array: Array) -> Array:
+        """Return a view of a chunk-shaped array whose first dimensions are the grid and the last a sub-chunk."""
+        return blocks_of(array, self.sub_shape)
+
+    def describe(self, position: Sequence[int]) -> str:
+        """Return how messages call the sub-chunk at a grid position."""
+        return f"shard entry {braced(position)}/{braced(self.grid)}"
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
+        return self.inner.encoded_size is None and self.count >= _SHARE_FROM
+
+    def map_parts(self, encode: Callable[[S], Buffer | None], parts: Sequence[S]) -> Iterator[Buffer | None]:
+        """Yield what `encode` makes of sub-chunks, on every core if that is worth it; not far ahead of a slow taker."""
+        if not self.shares_cores:
+            return map(encode, parts)
+        return execution.map_in_order(encode, parts, ahead=max(2, _AHEAD_BYTES // self.inner.decoded_size))
+
+    def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
+        """Yield the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value.
+
+        Those that are only copied are copied and compared many at a time, but not all: a shard may be large.
+        """
+        blocks = self.blocks(array.astype(self.chunk.dtype, copy=False))
+        if self.shares_cores:  # each sub-chunk is copied and compared while it is in the cache
+            positions = list(self.positions())
+            yield from self.map_parts(lambda at: self._encode_part(blocks[at], elide=elide), positions)
+            return
+        for index in _boxes(self.grid, max(1, _PORTION_BYTES // self.inner.decoded_size)):
+            run = np.ascontiguousarray(blocks[(*index, ...)]).reshape((-1, *self.sub_shape))
+            # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
+            parts = run if self.sub_shape else [run.reshape(())]
+            if not elide:
+                yield from map(self.inner.encode_all, parts)
+                continue
+            for part, fill in zip(parts, rows_equal_fill(run, self._fill).tolist(), strict=True):
+                yield None if fill else self.inner.encode(part)
+
+    def _encode_part(self, part: Array, *, elide: bool) -> Buffer | None:
+        part = np.ascontiguousarray(part)
+        if not elide:
+            return self.inner.encode_all(part)
+        return None if equals_fill(part, self._fill) else self.inner.encode(part)
+
+    def decode_into(self, shard: Buffer, out: Array) -> None:
+        """Decode a whole shard into `out`, a chunk-shaped array; missing sub-chunks become the fill value."""
+        blocks = self.blocks(out)
+        if self._decode_flat(shard, blocks):
+            return
+        parts = self.split(shard)
+        if None in parts:
+            out[...] = self._fill
+        first = 0
+        for index in _boxes(self.grid, self.inner.run_length):
+            box = blocks[(*index, ...)]
+            count = math.prod(box.shape) // math.prod(self.sub_shape)
+            self._decode_run(parts[first : first + count], first, box)
+            first += count
+
+    def _decode_run(self, parts: Sequence[Buffer | None], first: int, box: Array) -> None:
+        """Decode sub-chunks, numbered from `first`, into the box that they fill; pass over those that are missing."""
+        present = [(place, part) for place, part in enumerate(parts) if part is not None]
+        run = self.inner.borrow_run([part for _, part in present]) if len(present) > 1 else None
+        if run is not None and len(present) == len(parts):
+            copy_blocks(box, run.reshape(box.shape))
+            return
+        grid = box.shape[: box.ndim - len(self.sub_shape)]
+        positions: list[tuple[int | slice, ...]] = list(itertools.product(*map(range, grid)))
+        for row, (place, part) in enumerate(present):
+            target = box[(*positions[place], ...)]
+            if run is not None:
+                np.copyto(target, run[row], casting="equiv")
+                continue
+            try:
+                self.inner.decode(part, target)
+            except StoreError as error:
+                position = next(itertools.islice(self.positions(), first + place, None))
+                raise error.within(f"Error reading {self.describe(position)}") from error.__cause__
+
+    def _decode_flat(self, shard: Buffer, blocks: Array) -> bool:
+        """Decode all sub-chunks at once where they are plain elements, complete and in order."""
+        flat, size = self.inner.flat_dtype, self.inner.encoded_size
+        if flat is None or size is None:
+            return False
+        length = memoryview(shard).nbytes
+        start, stop = self.index_span(length)
+        entries = self.decode_index(memoryview(shard)[start:stop], length)
+        first = int(entries[0, 0])
+        wanted = np.uint64(first) + np.arange(self.count, dtype=np.uint64) * np.uint64(size)
+        if first == MISSING or (entries[:, 1] != size).any() or (entries[:, 0] != wanted).any():
+            return False
+        elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
+        copy_blocks(blocks, elements.reshape(blocks.shape))
+        return True
+
+
+def _boxes(grid: Sequence[int], most: int) -> Iterator[tuple[int | slice, ...]]:
+    """Yield indexes of a grid, in its order: boxes of sub-chunks that follow each other, `most` or fewer.
+
+    Copied together they fill rows of the array; one by one, each would write a few bytes to rows far apart, which
+    takes twice as long.
+    """
+    outer, inner = list(grid), 1
+    while outer and inner * outer[-1] <= most:
+        inner *= outer.pop()
+    if not outer:
+        yield ()
+        return
+    length, step = outer.pop(), max(1, most // inner)
+    for position in itertools.product(*map(range, outer)):
+        for begin in range(0, length, step):
+            yield (*position, slice(begin, begin + step))
+
+
+def _length(part: Buffer | None) -> int:
+    return -1 if part is None else memoryview(part).nbytes
+
+
+def _check_apart(entries: Entries) -> None:
+    """Refuse rows that share some of their bytes; equal sub-chunks may share all of them."""
+    order = np.argsort(entries[:, 0], kind="stable")
+    start, stop = entries[order, 0], entries[order].sum(axis=1)
+    clash = (start[1:] < stop[:-1]) & ((start[1:] != start[:-1]) | (stop[1:] != stop[:-1]))
+    if clash.any():
+        one = int(np.argmax(clash))
+        raise shard_damage(
+            f"Shard index entries with byte ranges [{start[one]}, {stop[one]}) and "
+            f"[{start[one + 1]}, {stop[one + 1]}) overlap"
+        )

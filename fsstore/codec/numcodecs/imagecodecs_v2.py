@@ -1,0 +1,243 @@
+"""What chunks of TIFF files are encoded with, as tifffile, kerchunk and VirtualiZarr name it: `imagecodecs_…`.
+
+Three families.  Compressors of bytes run through the bounded decoders of this package where it has one, else through
+imagecodecs into a buffer that is one byte larger than the chunk.  Predictors undo differences between neighbours.
+Images are decoded into an array of the chunk's shape: imagecodecs compares that with the header of the image, before
+it allocates (dimensions of length one do not count).  JPEG 2000 is the exception, it allocates first, so its header is
+read here.  Values are numbers: where the array is stored with swapped bytes, images are swapped to be so too.
+
+Names that are not in the registry (`imagecodecs_avif`, `imagecodecs_jetraw`, …) are refused: their decoders cannot be
+bounded, or nobody has asked for them.  Options that matter to encoders only are ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fsstore.codec.contract import BoundCodec, Kind
+from fsstore.codec.numcodecs.flat import FlatSpec, as_array, fixed_dtype
+from fsstore.codec.numcodecs.foreign_v2 import BoundReader, fixed_size
+from fsstore.codec.size import encoded_bound, too_long
+from fsstore.codec.stream import bz2_stream, lzma_stream
+from fsstore.codec.zarr3.deflate import BoundDeflate
+from fsstore.codec.zarr3.zstd import BoundZstd
+from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.values.json_value import Json, array_of, boolean, integer, quote
+
+__all__ = ["Compressed", "Image", "Predictor"]
+
+# what decoders of damaged data were seen to raise: it differs by format
+_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, MemoryError, OverflowError)
+_DECODERS = {"jpeg": "jpeg8", "tifffile": "tiff"}
+_MAX_RANK = 32
+_BLOCKS = struct.Struct(">QI")  # the size of all, decoded, and that of a block
+
+
+def _decoder(name: str) -> Callable[..., Any]:
+    """Return the decoder behind a name; raises `UnimplementedError` if this machine has none."""
+    short = name.removeprefix("imagecodecs_")
+    short = _DECODERS.get(short, short)
+    try:
+        import imagecodecs
+    except ImportError:
+        raise UnimplementedError(
+            f"Codec {quote(name)} needs imagecodecs: pip install 'fsstore[images]'"
+        ) from None
+    if not getattr(imagecodecs, short.upper()).available:
+        raise UnimplementedError(f"Codec {quote(name)} is not part of the installed imagecodecs")
+    decode: Callable[..., Any] = getattr(imagecodecs, f"{short}_decode")
+    return decode
+
+
+class Compressed:
+    """A compressor of bytes: `bz2 deflate lz4h5 lzf lzma lzw packbits zlib zstd`."""
+
+    kind: ClassVar[Kind] = "bytes_to_bytes"
+
+    def __init__(self, name: str, options: Mapping[str, Json]) -> None:
+        self._name = name
+        self._flags = {key: boolean(value) for key, value in options.items() if key in ("raw", "header")}
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return bytes of any size."""
+        return FlatSpec(None, 0, max_size=encoded_bound(decoded.as_bytes))
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for bytes like `decoded`."""
+        spec = decoded.as_bytes
+        match self._name.removeprefix("imagecodecs_"):
+            case "deflate" | "zlib":
+                return BoundDeflate(spec, "raw" if self._flags.get("raw") else "zlib", 6)
+            case "zstd":
+                return BoundZstd(spec, 0, checksum=False)
+            case "bz2":
+                return bz2_stream(spec, 9)
+            case "lzma":
+                return lzma_stream(spec, {})
+            case _:
+                size = fixed_size(self._name, decoded)
+                decode = _decoder(self._name)
+                if "header" in self._flags:
+                    decode = partial(decode, header=self._flags["header"])
+                encoded = self.encoded(decoded).as_bytes
+                blocks = self._name == "imagecodecs_lz4h5"
+
+                def read(data: Any) -> Any:
+                    out = decode(data, out=bytearray(size + 1))
+                    if blocks:
+                        _check_blocks(data)
+                    return out
+
+                return BoundReader(self._name, decoded, encoded, read, _FAILURES)
+
+
+def _check_blocks(data: Any) -> None:
+    """Raise unless the blocks of lz4h5 are all there is: its decoder does not look at what follows them."""
+    total, block = _BLOCKS.unpack_from(data)
+    left, at = -(-total // block) if block else 0, _BLOCKS.size
+    while left and at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+        left -= 1
+    if at != len(data):
+        raise too_long(at, len(data))
+
+
+class Predictor:
+    """A filter that stores differences between neighbours along `axis`, `dist` apart: `delta floatpred`."""
+
+    kind: ClassVar[Kind] = "array_to_array"
+
+    def __init__(self, name: str, options: Mapping[str, Json]) -> None:
+        self._name = name
+        shape, kind = options.get("shape"), options.get("dtype")
+        self._shape = None if shape is None else tuple(array_of(integer(0))(shape))
+        self._axis = integer(-_MAX_RANK, _MAX_RANK)(options.get("axis", -1))
+        self._dist = integer(1, 4)(options.get("dist", 1))
+        self._dtype = fixed_dtype(name, "u1" if kind is None else str(kind))
+        if self._dtype.kind not in "iuf":
+            raise JsonError(f"Invalid data type of codec {quote(name)}: {self._dtype} is no number")
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return the same: differences take the room of the elements."""
+        return decoded
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for elements like `decoded`."""
+        shape = (
+            (fixed_size(self._name, decoded) // self._dtype.itemsize,) if self._shape is None else self._shape
+        )
+        if math.prod(shape) * self._dtype.itemsize != fixed_size(self._name, decoded):
+            raise StoreError(f"Codec {quote(self._name)} does not fit a chunk of {decoded.size} bytes")
+        decode, dtype = _decoder(self._name), self._dtype
+
+        def read(data: Any) -> Any:
+            differences = as_array(data, dtype).reshape(shape)
+            return np.ascontiguousarray(decode(differences, axis=self._axis, dist=self._dist)).reshape(-1)
+
+        return BoundReader(self._name, decoded, decoded.as_bytes, read, _FAILURES)
+
+
+class Image:
+    """An image file as a chunk: `jpeg jpeg2k jpegls jpegxl jpegxr lerc png tiff webp`, and `tifffile`."""
+
+    kind: ClassVar[Kind] = "array_to_bytes"
+
+    def __init__(self, name: str, options: Mapping[str, Json]) -> None:
+        self._name = name
+        self._short = "tiff" if name == "tifffile" else name.removeprefix("imagecodecs_")
+        self._header: bytes | None = None
+        self._options: dict[str, Any] = {}
+        if self._short == "jpeg":
+            self._header = self._base64(options.get("header"))
+            self._options = {
+                "tables": self._base64(options.get("tables")),
+                "colorspace": options.get("colorspace_jpeg"),
+                "outcolorspace": options.get("colorspace_data"),
+            }
+        elif self._short == "tiff":
+            self._options = {"index": self._page(options)}
+        elif self._short == "webp" and options.get("hasalpha") is not None:
+            self._options = {"hasalpha": boolean(options["hasalpha"])}
+
+    def _base64(self, value: Json) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            return base64.b64decode(str(value), validate=True)
+        except binascii.Error as error:
+            raise JsonError(f"Invalid options of codec {quote(self._name)}: {error}") from None
+
+    def _page(self, options: Mapping[str, Json]) -> int | None:
+        """Return the number of the page, None for all of them."""
+        for name in ("series", "level"):
+            if options.get(name) not in (None, 0):
+                raise UnimplementedError(
+                    f"Codec {quote(self._name)} with option {quote(name)} is not supported"
+                )
+        page = options.get("key" if self._name == "tifffile" else "index")
+        return None if page is None else integer(0)(page)
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return bytes of any size."""
+        return FlatSpec(None, 0)
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for chunks like `decoded`."""
+        dtype = decoded.dtype
+        if dtype is None or dtype.kind not in "biuf" or not decoded.shape:
+            raise StoreError(
+                f"Codec {quote(self._name)} requires chunks of numbers that no filter has changed"
+            )
+        decode = _decoder(self._name)
+        shape, native = decoded.shape, dtype.newbyteorder("=")
+
+        def read(data: Any) -> Any:
+            image = data if self._header is None else b"".join((self._header, data, b"\xff\xd9"))
+            if self._short == "jpeg2k":
+                _check_jpeg2k(bytes(image), decoded.count)
+            out = np.empty(shape, native)
+            decode(image, out=out, **self._options)
+            return np.ascontiguousarray(out, dtype).reshape(-1).view(np.uint8)
+
+        return BoundReader(self._name, decoded, self.encoded(decoded).as_bytes, read, _FAILURES)
+
+
+def _check_jpeg2k(data: bytes, count: int) -> None:
+    """Refuse a JPEG 2000 image whose header promises more than `count` samples."""
+    start = _codestream(data)
+    if data[start : start + 4] != b"\xff\x4f\xff\x51" or len(data) < start + 42:
+        raise FailedPreconditionError("Invalid JPEG 2000 data: there is no image header")
+    right, bottom, left, top = struct.unpack_from(">4I", data, start + 8)
+    (components,) = struct.unpack_from(">H", data, start + 40)
+    found = max(right - left, 0) * max(bottom - top, 0) * components
+    if found > count:
+        raise FailedPreconditionError(
+            f"Invalid JPEG 2000 data: {found} samples, more than the {count} of a chunk"
+        )
+
+
+def _codestream(data: bytes) -> int:
+    """Return where the codestream begins: at once, or in the box `jp2c`."""
+    if data.startswith(b"\xff\x4f\xff\x51"):
+        return 0
+    position = 0
+    while position + 16 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        head = 8
+        if length == 1:
+            (length,) = struct.unpack_from(">Q", data, position + 8)
+            head = 16
+        if kind == b"jp2c":
+            return position + head
+        if length < head:
+            break
+        position += length
+    return len(data)

@@ -1,0 +1,8 @@
+"""Contexts: the resources that stores share, found by name.
+
+A context hands every store the cache, the limits and the credentials it asks for.  The kinds of resources are a table
+of their own, so a store names what it needs and never makes it.
+
+* `context`: contexts: where stores find the resources they share, and how a store's resources are written down
+* `resource_kinds`: the kinds of context resources: their JSON, their defaults, and the values that drivers get
+"""

@@ -1,0 +1,328 @@
+"""Contexts: where stores find the resources they share, and how a store's resources are written down.
+
+A `Context` maps keys (`cache_pool`, `cache_pool#name`) to resources, made on first use.  What its spec does not define
+is looked up in the parent; a default key that nobody defines gets one instance in the root.  The same context gives the
+same resource; equal JSON in two contexts gives two.
+
+A store remembers its resources as `ContextResource` objects.  `ResourceNames` writes a tree of them down as one
+`context` member, so that opening the JSON again shares what was shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from fsstore.context.resource_kinds import ResourceKind, kind_of, kind_of_member
+from fsstore.errors import JsonError, StoreError
+from fsstore.runtime import fork
+from fsstore.values.json_value import Json, quote, show
+from fsstore.values.printing import pretty
+
+__all__ = [
+    "Context",
+    "ContextResource",
+    "ContextSpec",
+    "ResourceNames",
+    "ResourceRef",
+    "bind_resource",
+    "context_of",
+    "is_default",
+    "parse_resource",
+]
+
+_MISSING: Any = object()
+
+
+class ContextResource:
+    """A resource of a context.  Equal only to itself; `value` is what drivers use."""
+
+    __slots__ = ("_lock", "_value", "config", "key", "kind")
+
+    def __init__(self, kind: ResourceKind, config: Json, key: str = "") -> None:
+        self.kind, self.config, self.key = kind, config, key
+        self._value: Any = _MISSING
+        self._lock = fork.lock()
+
+    @property
+    def value(self) -> Any:
+        """The object behind the resource, made on first use."""
+        if self._value is _MISSING:
+            with self._lock:
+                if self._value is _MISSING:
+                    self._value = self.kind.create(self.config)
+        return self._value
+
+    def to_json(self, include_defaults: bool = False) -> Json:
+        """Return the JSON form of the resource."""
+        return self.kind.to_json(self.config, include_defaults=include_defaults)
+
+    def __repr__(self) -> str:
+        """Return `Context.Resource({...})`."""
+        return pretty("Context.Resource", self.config)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the configuration: contents of memory stores and caches stay behind."""
+        return _unpickle_resource, (self.kind.name, self.config, self.key)
+
+
+def _unpickle_resource(name: str, config: Json, key: str) -> ContextResource:
+    kind = kind_of(name)
+    if kind is None:
+        raise StoreError(f"Invalid context resource identifier: {quote(name)}")
+    return ContextResource(kind, config, key)
+
+
+ResourceRef = str | list[str] | dict[str, Any] | bool | ContextResource
+"""A resource as a spec gives it: a key to look up, inline JSON, or the resource itself."""
+
+
+def parse_resource(name: str, value: Any) -> ResourceRef:
+    """Return a spec member that gives a resource, checked.
+
+    A one-element list, as bound specs print, means its element.
+    """
+    if isinstance(value, ContextResource):
+        return value
+    if isinstance(value, list) and len(value) == 1:
+        return parse_resource(name, value[0])
+    kind = _member_kind(name)
+    if value is None:
+        return kind.name
+    if isinstance(value, str):
+        if value.partition("#")[0] != kind.name:
+            raise JsonError(f"Invalid spec or reference to {quote(kind.name)} resource: {show(value)}")
+        return value
+    return kind.parse(value)  # type: ignore[return-value]  # kinds give objects and booleans
+
+
+def bind_resource(name: str, reference: ResourceRef | None, context: Context) -> ContextResource:
+    """Return the resource that a spec member gives in a context; None asks for the default one."""
+    kind = _member_kind(name)
+    if isinstance(reference, ContextResource):
+        return reference
+    if reference is None:
+        return context[kind.name]
+    return context[reference] if isinstance(reference, str) else ContextResource(kind, reference)
+
+
+def is_default(name: str, reference: ResourceRef) -> bool:
+    """Return whether a spec member says what leaving it out says: the default resource of its type."""
+    return isinstance(reference, str) and reference == _member_kind(name).name
+
+
+def _member_kind(name: str) -> ResourceKind:
+    kind = kind_of_member(name)
+    if kind is None:
+        raise JsonError(f"Invalid context resource identifier: {quote(name)}")
+    return kind
+
+
+class ContextSpec:
+    """The parsed JSON form of a context: inline configurations, references and null by key."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, json: Any) -> None:
+        if isinstance(json, ContextSpec):
+            self._entries: dict[str, Any] = json._entries
+            return
+        if not isinstance(json, Mapping):
+            raise JsonError(f"Expected object, but received: {show(json)}")
+        entries: dict[str, Any] = {}
+        problems: list[str] = []
+        for key, value in json.items():
+            kind = kind_of(key)
+            if kind is None:
+                problems.append(f"Invalid context resource identifier: {quote(key)}")
+                continue
+            try:
+                entries[key] = None if value is None else parse_resource(kind.name, value)
+            except JsonError as error:
+                problems += error.within(f"Error parsing object member {quote(key)}").problems
+        if problems:
+            raise JsonError(problems)
+        self._entries = entries
+
+    def to_json(self, include_defaults: bool = False) -> Json:
+        """Return the JSON form, with the default members of resources on request."""
+        out: dict[str, Any] = {}
+        for key in sorted(self._entries):
+            value, kind = self._entries[key], kind_of(key)
+            inline = kind is not None and not isinstance(value, str) and value is not None
+            out[key] = kind.to_json(value, include_defaults=include_defaults) if kind and inline else value
+        return out
+
+    def __repr__(self) -> str:
+        """Return `Context.Spec({...})`."""
+        return pretty("Context.Spec", self.to_json())
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both say the same."""
+        return isinstance(other, ContextSpec) and self._entries == other._entries
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # compared by value, holds dicts
+
+    def __contains__(self, key: str) -> bool:
+        """Return whether the spec defines `key`."""
+        return key in self._entries
+
+    def __getitem__(self, key: str) -> Any:
+        """Return the definition of `key`: None, a reference, or a configuration."""
+        return self._entries[key]
+
+    def __bool__(self) -> bool:
+        """Return whether anything is defined."""
+        return bool(self._entries)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the JSON form."""
+        return ContextSpec, (self.to_json(),)
+
+
+class Context:
+    """Resources shared by the stores opened with it.
+
+    >>> context = Context({"cache_pool#a": {"total_bytes_limit": 10000000}})
+    >>> context["cache_pool#a"].to_json()
+    {'total_bytes_limit': 10000000}
+    """
+
+    __slots__ = ("_lock", "_made", "_parent", "_spec")
+
+    Resource: ClassVar[type[ContextResource]] = ContextResource
+    Spec: ClassVar[type[ContextSpec]] = ContextSpec
+
+    def __init__(self, spec: Any = None, parent: Context | None = None, *, json: Any = None) -> None:
+        spec = json if spec is None else spec
+        if not isinstance(parent, Context | None):
+            raise TypeError(f"parent must be a Context, not {type(parent).__name__}")
+        self._spec: ContextSpec | None = None if spec is None else ContextSpec(spec)
+        if parent is None and self._spec is not None:
+            parent = Context()
+        self._parent = parent
+        self._made: dict[str, ContextResource] = {}
+        self._lock = fork.lock()
+
+    @property
+    def spec(self) -> ContextSpec | None:
+        """The spec the context was made from; None for a default context."""
+        return self._spec
+
+    @property
+    def parent(self) -> Context | None:
+        """The context that is asked for what this one does not define."""
+        return self._parent
+
+    def __getitem__(self, key: str) -> ContextResource:
+        """Return the resource of a key, made on first use.
+
+        Raises `StoreError` for an unknown kind, an undefined name, or references that go in a circle.
+        """
+        kind = kind_of(key)
+        if kind is None:
+            raise StoreError(f"Invalid context resource identifier: {quote(key)}")
+        return self._find(key, kind, ())
+
+    def _find(self, key: str, kind: ResourceKind, path: tuple[tuple[int, str], ...]) -> ContextResource:
+        if (
+            self._spec is None and self._parent is None and "#" not in key
+        ):  # nothing to look up, as in most contexts
+            return self._made.get(key) or self._made.setdefault(key, ContextResource(kind, kind.default, key))
+        if (id(self), key) in path:
+            chain = " -> ".join(quote(step) for _, step in (*path, (id(self), key)))
+            raise StoreError(f"Context resource reference cycle: {chain}")
+        path = (*path, (id(self), key))
+        with self._lock:
+            made = self._made.get(key)
+            if made is None:
+                made = self._make(key, kind, path)
+                self._made[key] = made
+        return made
+
+    def _make(self, key: str, kind: ResourceKind, path: tuple[tuple[int, str], ...]) -> ContextResource:
+        defined = self._spec is not None and key in self._spec
+        value = self._spec[key] if defined and self._spec is not None else None
+        if isinstance(value, ContextResource):
+            return value
+        if isinstance(value, str):
+            return self._find(value, kind, path)
+        if value is not None:
+            return ContextResource(kind, value, key)
+        if self._parent is not None and (not defined or self._parent._defines(key)):
+            return self._parent._find(key, kind, path)
+        if not defined and "#" in key:
+            raise StoreError(f"ContextResource not defined: {quote(key)}")
+        if not defined and self._parent is not None:
+            return self._parent._find(key, kind, path)
+        return ContextResource(kind, kind.default, key)
+
+    def _defines(self, key: str) -> bool:
+        if "#" not in key:
+            return True
+        if self._spec is not None and key in self._spec:
+            return True
+        return self._parent is not None and self._parent._defines(key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle spec, parent and the resources made; resources pickled together stay shared."""
+        return _unpickle_context, (self._spec, self._parent, dict(self._made))
+
+
+def context_of(context: Any) -> Context:
+    """Return an argument as a context: one, what describes one, or None for a new one."""
+    if isinstance(context, Context):
+        return context
+    if context is not None and not isinstance(context, ContextSpec | Mapping):
+        raise TypeError(f"context must be a Context or a description of one, not {type(context).__name__}")
+    return Context(context)
+
+
+def _unpickle_context(
+    spec: ContextSpec | None, parent: Context | None, made: dict[str, ContextResource]
+) -> Context:
+    context = Context(spec, parent)
+    context._made.update(made)
+    return context
+
+
+class ResourceNames:
+    """Names for the resources of one printed spec, and the `context` member that defines them.
+
+    A resource keeps its key; several resources with one key are numbered in the order given.  `listed` writes every
+    reference, default ones too, as a list of one, which tells a bound resource from a name still to be looked up.
+    """
+
+    def __init__(self, resources: Iterable[ContextResource], *, listed: bool = False) -> None:
+        self._listed = listed
+        by_key: dict[str, list[ContextResource]] = {}
+        for resource in resources:
+            same = by_key.setdefault(resource.key, [])
+            if resource.key and not any(other is resource for other in same):
+                same.append(resource)
+        self._names: dict[int, str] = {}
+        self.context: dict[str, Json] = {}
+        taken = set(by_key)
+        for key, same in by_key.items():
+            for resource in same:
+                name = key if len(same) == 1 else _numbered(resource.kind.name, taken)
+                self._names[id(resource)] = name
+                self.context[name] = resource.to_json()
+
+    def member(self, resource: ContextResource) -> ResourceRef | None:
+        """Return the spec member that refers to `resource`, or None if the default reference does."""
+        name = self._names.get(id(resource))
+        if name is None:
+            plain: Any = resource.to_json()
+            return [plain] if self._listed else plain
+        if self._listed:
+            return [name]
+        return None if name == resource.kind.name else name
+
+
+def _numbered(kind: str, taken: set[str]) -> str:
+    number = 0
+    while f"{kind}#{number}" in taken:
+        number += 1
+    taken.add(f"{kind}#{number}")
+    return f"{kind}#{number}"

@@ -1,0 +1,152 @@
+"""`list_arrays` and `tree`: which arrays there are below a URL, without opening them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsstore.context.context import Context
+from fsstore.discover.hierarchy import Hierarchy, Node, hierarchy
+from fsstore.driver.auto import enter_group
+from fsstore.errors import DataLossError, NotFoundError, StoreError
+from fsstore.runtime import execution
+from fsstore.values.json_value import dumps, quote
+
+__all__ = ["ArrayEntry", "described", "entry_of", "list_arrays", "paths_of", "tree", "tree_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """An array found in a listing.  `dtype` is named as its format names it; `path` is empty for the place itself.
+
+    `zarr_format` is 0 for arrays of N5.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...] | None
+    zarr_format: int
+    attributes: Mapping[str, Any]
+
+
+def list_arrays(url: Any, **storage_options: Any) -> list[ArrayEntry]:
+    """Return the arrays below a URL, in order of their paths.
+
+    Archives, databases and reference sets are entered.  Consolidated metadata are used where they are; otherwise keys
+    are listed and the metadata read together.  An array whose metadata cannot be read, or say nothing of its shape, is
+    left out with a warning that names it.  A place without arrays, or none at all, gives an empty list.
+
+    >>> list_arrays({"driver": "memory"})
+    []
+    """
+    _, entries = _look(url, storage_options)
+    return list(entries.values())
+
+
+def tree(url: Any, **storage_options: Any) -> str:
+    """Return the groups and arrays below a URL as indented text, one a line; what cannot be read is left out, too.
+
+    >>> print(tree({"driver": "memory"}))
+    /
+    """
+    return tree_text(*_look(url, storage_options))
+
+
+def tree_text(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> str:
+    """Return groups and arrays by path as indented text, one a line."""
+    lines = [f"/ {_about(entries[''])}" if "" in entries else "/"]
+    return "\n".join([*lines, *(_line(path, entries.get(path)) for path in paths_of(groups, entries))])
+
+
+def paths_of(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> list[str]:
+    """Return all paths below the root, groups on the way included, each after the one it lies in."""
+    known = {*groups, *entries}
+    for path in tuple(known):
+        parts = path.split("/")
+        known |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+    return sorted(known - {""}, key=lambda each: each.split("/"))
+
+
+def _look(url: Any, storage_options: Mapping[str, Any]) -> tuple[list[str], dict[str, ArrayEntry]]:
+    """Return the groups and the arrays below a URL; warns of what is left out."""
+    return described(execution.call(_hierarchy(url, storage_options)), level=4)
+
+
+def described(listed: Hierarchy, level: int = 3) -> tuple[list[str], dict[str, ArrayEntry]]:
+    """Return the groups and the arrays of a listing; warns, at the caller `level` frames up, of what is left out."""
+    entries: dict[str, ArrayEntry] = {}
+    damaged = dict(listed.damaged)
+    for path, node in listed.nodes.items():
+        if node.kind == "array":
+            try:
+                entries[path] = entry_of(node)
+            except StoreError as error:
+                damaged[path] = error
+    for path, why in damaged.items():
+        warnings.warn(f"{quote(path or '/')} is left out: {why}", stacklevel=level)
+    return [path for path, node in listed.nodes.items() if node.kind == "group"], entries
+
+
+def _line(path: str, entry: ArrayEntry | None) -> str:
+    indent, name = "  " * (path.count("/") + 1), path.rpartition("/")[2]
+    return f"{indent}{name}/" if entry is None else f"{indent}{name} {_about(entry)}"
+
+
+def _about(entry: ArrayEntry) -> str:
+    chunks = "" if entry.chunks is None else f" in chunks of {_shape(entry.chunks)}"
+    return f"{entry.dtype} {_shape(entry.shape)}{chunks}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+async def _hierarchy(url: Any, storage_options: Mapping[str, Any]) -> Hierarchy:
+    from fsstore.filesystem.place import Target, open_target
+
+    context = Context()
+    base = await open_target(Target(url, None, dict(storage_options)), context)
+    directory, found = await enter_group(base, context)
+    try:
+        return await hierarchy(directory.prefix, known=found.answers)
+    except NotFoundError:  # an empty file: no directory, and nothing in it
+        return Hierarchy({}, {})
+
+
+def _sizes(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, list) and all(isinstance(size, int) for size in value):
+        return tuple(value)
+    return None
+
+
+_MEMBERS = {
+    "zarr2": ("shape", "chunks", "dtype"),
+    "zarr3": ("shape", "chunk_shape", "data_type"),
+    "n5": ("dimensions", "blockSize", "dataType"),
+}
+
+
+def entry_of(node: Node) -> ArrayEntry:
+    """Return what the metadata of an array say; raise if they do not say its shape or type."""
+    document = node.document
+    grid = document.get("chunk_grid")
+    shape, chunks, dtype = _MEMBERS[node.format]
+    listed = document.get(chunks)
+    if node.zarr_format == 3:
+        configuration = grid.get("configuration") if isinstance(grid, dict) else None
+        listed = configuration.get(chunks) if isinstance(configuration, dict) else None
+    sizes, kind = _sizes(document.get(shape)), document.get(dtype)
+    if sizes is None or kind is None:
+        raise DataLossError(f"its metadata hold no {quote(shape if sizes is None else dtype)}")
+    named = kind.get("name") if isinstance(kind, dict) else kind
+    return ArrayEntry(
+        node.path,
+        sizes,
+        named if isinstance(named, str) else dumps(kind),
+        _sizes(listed),
+        node.zarr_format,
+        node.attributes,
+    )

@@ -1,0 +1,4 @@
+"""What stands at a place, and below it, told from names and first bytes.
+
+`probe` makes one step of detection; `hierarchy` finds the arrays and groups of a tree by their metadata.
+"""

@@ -1,0 +1,265 @@
+"""One step of format detection: which requests it makes of a store, and what they find.
+
+A path that may be a file is asked for its first and last bytes together; a file shorter than that is read whole.
+Only a file that looks like a reference set is asked for more.  A file that exists hides a directory of the same name,
+unless it is empty or a page of HTML, which is what web servers send for directories.  A directory is asked for the
+names that TensorStore looks for; where none is there, for the marks of what TensorStore does not know, unless the
+store lists nothing there.  No file is ever read whole that is not small, but for the metadata of an array: they are
+what opening it begins with, so they are handed over and not read twice.
+
+What was found out in one detection is good enough for the rest of it: adapters on the way are not asked again whether
+they have changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
+from fsstore.kvstore.reference.detect import DETECT as REFERENCE
+from fsstore.kvstore.reference.detect import is_parquet_index
+from fsstore.kvstore.root.chain_url import names_file
+from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.values import registry
+from fsstore.values.detection import Detection, is_page, match_file, match_files, settle, sizes
+from fsstore.values.file_compression import DETECT as COMPRESSED
+from fsstore.values.foreign_format import FOREIGN, IMAGES
+from fsstore.values.json_value import loads
+
+__all__ = ["Found", "detections", "find", "looked_for"]
+
+_INDEX = ".zmetadata"
+_LATER = ("repo", "refs/branch.main/ref.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The format of a place, or None for a directory that is of none, or a group.
+
+    `answers` say by key what the directory has and has not: whole values of metadata, and what is missing.  A directory
+    is `bare` if its store lists nothing in it.
+    """
+
+    detection: Detection | None
+    is_file: bool
+    answers: Mapping[str, ReadResult] = field(default_factory=dict)
+    bare: bool = False
+
+    @property
+    def name(self) -> str | None:
+        """The name of the format, if it is of one."""
+        return None if self.detection is None else self.detection.name
+
+    @property
+    def title(self) -> str:
+        """What messages call the format."""
+        return "of no format" if self.detection is None else self.detection.title or self.detection.name
+
+    def place(self, kvstore: OpenKv) -> str:
+        """Return the path in the form the format wants: that of a directory ends with a slash."""
+        return kvstore.path if self.is_file else as_directory(kvstore.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What every format looks like, and what has to be read to tell: first and last bytes, names in a directory."""
+
+    formats: tuple[Detection, ...]
+    head: int
+    tail: int
+    reads: tuple[Read, ...]
+
+
+def detections() -> tuple[Detection, ...]:
+    """Return what every format looks like, those of plug-ins included."""
+    return _all_known().formats
+
+
+def _all_known() -> _Known:
+    return _known(tuple(registry.detections.names()))
+
+
+@cache
+def _known(names: tuple[str, ...]) -> _Known:
+    formats = (*IMAGES, *FOREIGN, *COMPRESSED, *filter(None, map(registry.detections.get, names)))
+    files = dict.fromkeys(name for each in formats for name in each.files if name not in _LATER)
+    whole = {name for each in formats if each.read_whole for name in each.files}
+    reads = [Read(name) if name in whole else Read(name, 0, 0) for name in files]
+    return _Known(formats, *sizes(formats), tuple(reads))
+
+
+def looked_for() -> str:
+    """Return what detection looks for, for messages."""
+    names = detections()
+    files = sorted(f"{each.files[0]} ({each.name})" for each in names if each.files)
+    signed = sorted({each.name for each in names if each.is_of_files})
+    return (
+        f"there is neither a file that begins or ends like {', '.join(signed)},"
+        f" nor a directory with one of {', '.join(files)}"
+    )
+
+
+def _is_single(kvstore: OpenKv) -> bool:
+    """Return whether a store shows a file under the empty path: what is compressed."""
+    return not kvstore.path and getattr(kvstore.spec.kind, "single_file", False)
+
+
+def _is_path_of_file(kvstore: OpenKv) -> bool:
+    """Return whether the place may be a file: by its path, or by a root that names it."""
+    if kvstore.path:
+        return not kvstore.path.endswith("/")
+    if _is_single(kvstore):
+        return True
+    url = kvstore.spec.members.get("url") if kvstore.spec.base is None else None
+    return isinstance(url, str) and names_file(url)
+
+
+async def find(kvstore: OpenKv, since: float = math.inf) -> Found:
+    """Return the format of a place; what is known of its store `since` then need not be asked again.
+
+    Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
+    """
+    known = _all_known()
+    if _is_path_of_file(kvstore):
+        matched = await _file(kvstore, known)
+        if matched is not None or _is_single(kvstore):
+            if not matched:
+                raise FailedPreconditionError(
+                    f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
+                )
+            return Found(_single(matched, kvstore), is_file=True)
+    place = Found(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
+    return await _directory(kvstore.at(place), known, since)
+
+
+def _single(matched: Sequence[Detection], kvstore: OpenKv) -> Detection:
+    names = dict.fromkeys(
+        each.name for each in sorted(matched, key=lambda each: (each.role == "store", each.name))
+    )
+    if len(names) > 1:
+        raise FailedPreconditionError(
+            f"Multiple possible formats detected for {kvstore.prefix.describe()}: {{{', '.join(names)}}};"
+            " name the one that is meant in the URL"
+        )
+    return matched[0]
+
+
+async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
+    """Return the formats that a file can be of; None if there is no file, an empty one, or the page of a directory."""
+    place = kvstore.prefix
+    try:
+        if getattr(kvstore.spec.kind, "sequential", False):
+            first, last = await _ends_in_order(place, known)
+        else:
+            first, last = await _ends(place, known)
+    except StoreError as error:
+        raise error.within(f"Format auto-detection failed: Error reading {place.describe()}") from error
+    if not first:
+        return None
+    matched = match_file(known.formats, first, last)
+    if not matched and is_page(first):
+        return None
+    wanted = max((each.confirm_head for each in matched), default=0)
+    whole = first is last or len(first) < known.head
+    return settle(matched, await _beginning(place, wanted) if wanted and not whole else first)
+
+
+async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
+    """Return the first and the last bytes of a file; all of it twice if it is shorter than either."""
+    try:
+        first, last = await place.read_many([Read("", 0, known.head), Read("", -known.tail)])
+    except OutOfRangeError:
+        whole = bytes((await place.read()).value)
+        return whole, whole
+    return bytes(first.value), bytes(last.value)
+
+
+async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
+    """Return the first bytes, and the last ones if some format that needs them begins like the file."""
+    head = await _beginning(place, known.head)
+    if any(each.tail and head.startswith(each.usual_head) for each in known.formats):
+        return await _ends(place, known)
+    return head, b""
+
+
+async def _beginning(place: KvPrefix, size: int) -> bytes:
+    """Return the first `size` bytes of a file, or all of a shorter one."""
+    try:
+        return bytes((await place.read("", 0, size)).value)
+    except OutOfRangeError:
+        return bytes((await place.read()).value)
+
+
+async def _directory(kvstore: OpenKv, known: _Known, since: float) -> Found:
+    """Return what a directory is."""
+    place = kvstore.prefix
+    answers = await _ask(place, known.reads, since)
+    matched = match_files(known.formats, _present(answers))
+    if matched:
+        return Found(_single(matched, kvstore), is_file=False, answers=_whole(answers, known.reads))
+    if kvstore.spec.base is None and await _is_bare(place):
+        return Found(None, is_file=False, bare=True)
+    reads = [*known.reads, Read(_INDEX), *(Read(name, 0, 0) for name in _LATER)]
+    answers |= await _ask(place, reads[len(known.reads) :], since)
+    is_set = _is_parquet_set(answers.get(_INDEX))
+    matched = [REFERENCE] if is_set else match_files(known.formats, _present(answers))
+    detection = _single(matched, kvstore) if matched else None
+    return Found(detection, is_file=False, answers=_whole(answers, reads))
+
+
+def _present(answers: Mapping[str, ReadResult]) -> set[str]:
+    return {name for name, answer in answers.items() if answer.state != "missing"}
+
+
+def _whole(answers: dict[str, ReadResult], reads: Sequence[Read]) -> dict[str, ReadResult]:
+    """Return the answers without those of which no byte was asked for."""
+    asked = {read.key for read in reads if read.stop is None}
+    return {key: answer for key, answer in answers.items() if key in asked or answer.state == "missing"}
+
+
+def _is_parquet_set(index: ReadResult | None) -> bool:
+    try:
+        return (
+            index is not None
+            and index.state == "value"
+            and is_parquet_index(loads(index.value, lenient=True))
+        )
+    except StoreError:
+        return False
+
+
+async def _is_bare(place: KvPrefix) -> bool:
+    """Return whether a store lists nothing at a place, where that is cheaper than asking for one key after another."""
+    features = place.driver.features
+    if not (features.waits and features.listable):
+        return False
+    try:
+        async for batch in place.scan():
+            if batch:
+                return False
+    except StoreError:  # it may not be listed
+        return False
+    return True
+
+
+async def _ask(place: KvPrefix, reads: Sequence[Read], since: float) -> dict[str, ReadResult]:
+    """Return the answers by key, asked in one batch; of keys that cannot be read there are none."""
+    asked = [read._replace(staleness_bound=since) for read in reads]
+    try:
+        found = await place.read_many(asked)
+        return {read.key: answer for read, answer in zip(reads, found, strict=True)}
+    except StoreError as error:
+        failure = error
+    answers = {}
+    for read in asked:  # one that cannot be read does not spoil the others
+        try:
+            answers[read.key] = (await place.read_many([read]))[0]
+        except StoreError as error:
+            failure = error
+    if not _present(answers):
+        raise failure.within(f"Format auto-detection failed: Error reading {place.describe()}") from failure
+    return answers

@@ -1,0 +1,124 @@
+"""`get_mapper`: the keys of any pipeline as a `MutableMapping`, the form old tools take stores in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any
+
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract.driver import Read
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.store.kv_store import KvStore
+
+__all__ = ["Mapper", "get_mapper", "open_mapper"]
+
+
+class Mapper(MutableMapping[str, bytes]):
+    """The keys below a path of a store.
+
+    Missing keys raise `KeyError`; `getitems` reads many keys as one batch and leaves missing ones out.
+    """
+
+    def __init__(self, store: KvStore) -> None:
+        self.store = store
+
+    def __getitem__(self, key: str) -> bytes:
+        """Return the value of a key."""
+        return self.store[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        """Store a value: bytes, or an array, whose bytes are taken."""
+        self.store[key] = value if isinstance(value, bytes | str) else bytes(memoryview(value).cast("B"))
+
+    def __delitem__(self, key: str) -> None:
+        """Delete a key."""
+        if key not in self:
+            raise KeyError(key)
+        del self.store[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether the key has a value; the value is not read."""
+        return isinstance(key, str) and self.store.read(key, byte_range=slice(0, 0)).result().state == "value"
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the keys."""
+        return iter([key.decode("utf-8", "surrogateescape") for key in self.store.list().result()])
+
+    def __len__(self) -> int:
+        """Return how many keys there are."""
+        return len(self.store.list().result())
+
+    def getitems(self, keys: Iterable[str], on_error: str = "omit", **_: Any) -> dict[str, bytes]:
+        """Return the values of many keys, read together; missing ones are left out, or raise (`on_error="raise"`)."""
+        from fsstore.runtime import execution
+
+        wanted = list(keys)
+        prefix = self.store.prefix
+        waits = prefix.driver.features.waits
+        answers = execution.call(prefix.read_many([Read(key) for key in wanted]), waits=waits)
+        found = {
+            key: bytes(answer.value)
+            for key, answer in zip(wanted, answers, strict=True)
+            if answer.state == "value"
+        }
+        if on_error == "raise" and len(found) < len(set(wanted)):
+            raise KeyError(next(key for key in wanted if key not in found))
+        return found
+
+    def clear(self) -> None:
+        """Delete every key."""
+        self.store.delete_range(KeyRange()).result()
+
+    def __repr__(self) -> str:
+        """Return the class and the store."""
+        return f"{type(self).__name__}({self.store!r})"
+
+
+def get_mapper(url: Any, **storage_options: Any) -> Mapper:
+    """Return the keys at a URL pipeline, spec, `KvStore` or live object as a mutable mapping.
+
+    A pipeline may end with `zarr2:` or `zarr3:`, which shows any array there as a zarr store.  With `storage_options`
+    the URL is one that fsspec opens, chains included.
+
+    >>> mapper = get_mapper("memory://")
+    >>> mapper["a"] = b"value"
+    >>> list(mapper)
+    ['a']
+    """
+    from fsstore.context.context import Context
+    from fsstore.filesystem.place import Target, open_target
+    from fsstore.kvstore.spec.parse import place_spec
+    from fsstore.runtime import execution
+
+    if isinstance(url, KvStore):
+        return Mapper(url)
+    if storage_options or (isinstance(url, str) and "::" in url):
+        opened = execution.call(open_target(Target(url, None, storage_options), Context()))
+        return Mapper(KvStore.of(opened.as_directory()))
+    view = _view_of(url)
+    if view is not None:
+        return Mapper(view)
+    store = KvStore.open(place_spec(url)).result()
+    if store.path and not store.path.endswith("/"):
+        store = store + "/"
+    return Mapper(store)
+
+
+open_mapper = get_mapper
+
+
+def _view_of(url: Any) -> KvStore | None:
+    """Return the zarr store that a pipeline ends with, if it ends with one."""
+    from fsstore.filesystem.pipeline import PipelineFileSystem
+    from fsstore.runtime import execution
+    from fsstore.values.url import split_pipeline
+
+    if not isinstance(url, str) or "|" not in url:
+        return None
+    if split_pipeline(url)[-1].scheme not in ("zarr", "zarr2", "zarr3"):
+        return None
+    try:
+        opened = execution.call(PipelineFileSystem(skip_instance_cache=True).open_place(url))
+    except StoreError as error:
+        raise error.within(f"Cannot open {url}") from error
+    return KvStore.of(opened.as_directory())

@@ -1,0 +1,206 @@
+"""The `gzip`, `zstd`, `bz2` and `xz` key-value stores: the values of any other store, decompressed, read-only.
+
+Keys are those of the base store, so that `file:///d/a.json.gz|gzip:` is one value, under the empty key, and
+`file:///d/|gzip:a.json.gz` is the same one.
+
+A compressed value can be read from its beginning only, so ranges are served from the whole value, which is kept in
+the cache of the context, or in a small one of the store's own, as long as the base has the same generation.  The first
+bytes, which tell a format, are decompressed from the first bytes of the base.  Decompression is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, KvPrefix, Read, ReadOnly, ReadResult
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.runtime import execution
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.values.file_compression import Method, beginning, expand, usual_limit
+from fsstore.values.json_value import Fields, Json, integer, optional
+from fsstore.values.url import encode_path
+
+__all__ = ["BZ2", "GZIP", "XZ", "ZSTD", "CompressedDriver", "CompressedKind"]
+
+Wanted: TypeAlias = Mapping[str, list[Read]]
+
+_OWN_BYTES = 64 << 20  # kept by a store in whose context nothing is cached
+_HEAD = 1 << 18
+"""A range of the first bytes that ends here is served without the rest."""
+_BLOCK = (1 << 17) + 64
+"""How much more of the base is asked for: a block of zstd, without whose end nothing of it can be decompressed."""
+
+
+class CompressedDriver(ReadOnly):
+    """The values at `base`, decompressed."""
+
+    id: ClassVar[str] = "compressed"
+
+    def __init__(
+        self, method: Method, base: KvPrefix, *, size_limit: int | None = None, pool: CachePool | None = None
+    ) -> None:
+        self.method: Method = method
+        self.base = base
+        self.size_limit = size_limit
+        below = base.driver.features
+        self.features = Features(
+            waits=below.waits,
+            writable=False,
+            listable=below.listable,
+            sorted_scan=below.sorted_scan,
+            empty_key=not base.path.endswith("/"),
+        )
+        self._cache = pool if pool is not None and pool.total_bytes_limit else CachePool(_OWN_BYTES)
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`; each value is asked of the base once, all in one batch."""
+        wanted: dict[str, list[Read]] = {}
+        for read in reads:
+            wanted.setdefault(read.key, []).append(read)
+        found = await self._heads(wanted)
+        found |= await self._wholes({key: group for key, group in wanted.items() if key not in found})
+        return [self._cut(read, found[read.key]) for read in reads]
+
+    async def _heads(self, wanted: Wanted) -> dict[str, ReadResult]:
+        """Return the beginnings of values of which no more is wanted, where they can be had."""
+        sizes = {
+            key: max(read.stop or 0 for read in group)
+            for key, group in wanted.items()
+            if all(map(_is_head, group)) and self._cache.get((self, key)) is None
+        }
+        if not sizes:
+            return {}
+        try:
+            found = await self.base.read_many(
+                [Read(key, 0, size and size + _BLOCK) for key, size in sizes.items()]
+            )
+        except OutOfRangeError:  # a base value is shorter than that
+            return {}
+        heads = {}
+        for (key, size), answer in zip(sizes.items(), found, strict=True):
+            head = beginning(self.method, answer.value, size) if size else b""
+            if answer.state != "value" or len(head) == size:
+                heads[key] = answer._replace(value=head, size=None)
+        return heads
+
+    async def _wholes(self, wanted: Wanted) -> dict[str, ReadResult]:
+        """Return whole values: those that are kept where the base still has their generation."""
+        if not wanted:
+            return {}
+        kept: dict[str, ReadResult | None] = {key: self._cache.get((self, key)) for key in wanted}
+        found = await self.base.read_many([_request(key, group, kept[key]) for key, group in wanted.items()])
+        answers = dict(zip(wanted, found, strict=True))
+        packed = [(key, answer) for key, answer in answers.items() if answer.state == "value"]
+        answers |= await execution.offload(self._expand_all, packed)
+        for key, answer in answers.items():
+            known = kept[key]
+            if known is not None and answer.state == "unspecified":
+                answers[key] = known._replace(time=answer.time)
+        return answers
+
+    def _expand_all(self, packed: Iterable[tuple[str, ReadResult]]) -> dict[str, ReadResult]:
+        return dict(execution.map_blocking(self._expand, list(packed)))
+
+    def _expand(self, packed: tuple[str, ReadResult]) -> tuple[str, ReadResult]:
+        key, answer = packed
+        limit = usual_limit(len(answer.value)) if self.size_limit is None else self.size_limit
+        try:
+            value = expand(self.method, answer.value, limit)
+        except StoreError as error:
+            raise self._located(error, key) from error
+        answer = answer._replace(value=value, size=len(value))
+        if answer.generation != UNKNOWN:
+            self._cache.put((self, key), answer, len(value))
+        return key, answer
+
+    def _cut(self, read: Read, answer: ReadResult) -> ReadResult:
+        if answer.state != "value":
+            return answer
+        if read.if_not_equal == answer.generation != UNKNOWN:
+            return answer._replace(state="unspecified", value=b"")
+        try:
+            start, stop = resolve_range(read.start, read.stop, len(answer.value))
+        except StoreError as error:
+            raise self._located(error, read.key) from None
+        return answer._replace(value=memoryview(answer.value)[start:stop])
+
+    def _located(self, error: StoreError, key: str) -> StoreError:
+        return error.within(f"Error reading {self.describe_key(key)}")
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys of the base in the range; sizes are not known before values are decompressed."""
+        async for batch in self.base.scan(keys):
+            yield [Entry(entry.key) for entry in batch]
+
+    def describe_key(self, key: str) -> str:
+        """Return how the base calls the key, and what is done to its value."""
+        return f"{self.base.describe(key)} decompressed by {self.method}"
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the limit, if there is one."""
+        return {} if self.size_limit is None else {"size_limit": self.size_limit}
+
+
+def _is_head(read: Read) -> bool:
+    return read.start == 0 and read.stop is not None and read.stop <= _HEAD and read.if_not_equal == UNKNOWN
+
+
+def _request(key: str, group: Sequence[Read], kept: ReadResult | None) -> Read:
+    """Return what to ask of the base for a value, unless what is kept of it is current."""
+    conditions = {read.if_not_equal for read in group}
+    known = kept.generation if kept is not None else conditions.pop() if len(conditions) == 1 else UNKNOWN
+    return Read(key, if_not_equal=known, staleness_bound=max(read.staleness_bound for read in group))
+
+
+@dataclass(frozen=True)
+class CompressedKind(AdapterKind):
+    """`{"driver": "gzip", "base": ..., "path": ...}`, or `base|gzip:path`.
+
+    size_limit   bytes that a value may decompress to; by default 256 MiB or a thousand times what is stored
+    """
+
+    id: Method
+    resources: tuple[str, ...] = ("cache_pool",)
+    single_file: bool = True
+    """Whether the empty path can be a file."""
+    sequential: bool = True
+    """Whether reading the end of a value costs reading all of it."""
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The URL scheme."""
+        return (self.id,)
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take the limit."""
+        limit = fields.take("size_limit", optional(integer(0)))
+        return {} if limit is None else {"size_limit": limit}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return the URL component; a limit has no URL."""
+        if members:
+            raise UnimplementedError(f"{self.id} URL syntax not supported with size_limit specified")
+        return f"{self.id}:{encode_path(path)}"
+
+    async def open(self, opening: KvOpening) -> CompressedDriver:
+        """Return the driver over the base store."""
+        if opening.base is None:
+            raise StoreError('"base" must be specified')
+        limit = opening.members.get("size_limit")
+        return CompressedDriver(
+            self.id,
+            opening.base,
+            size_limit=limit if isinstance(limit, int) else None,
+            pool=opening.resources.get("cache_pool"),
+        )
+
+
+GZIP = CompressedKind("gzip")
+ZSTD = CompressedKind("zstd")
+BZ2 = CompressedKind("bz2")
+XZ = CompressedKind("xz")

@@ -1,0 +1,270 @@
+"""The directory of a ZIP archive: bytes to a table, without I/O.
+
+An archive ends with an end record (up to 64 KiB of comment in it), before which stands the central directory, one
+record a member.  Archives beyond the 32-bit limits have a second end record (ZIP64), found through a locator before
+the first.  Offsets count from the start of the archive, which need not be the start of the file: programs put an
+unpacker in front.  `shift` is the difference.
+
+The table is columnar: finding the records is one cheap loop, because their lengths chain; everything else is numpy.
+Names are raw bytes made text (`key_text`), as TensorStore reads them.  Of members with the same name the last one
+counts: that is how writers that can only append replace a member.
+
+Refused, because nothing sensible can be read: several disks, bytes after the end record, records that do not chain.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fsstore.errors import DataLossError, UnimplementedError
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.values.detection import Detection
+
+__all__ = ["DETECT", "TAIL", "Directory", "End", "Member", "find_end", "parse_directory"]
+
+_END = struct.Struct("<4s4H2LH")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_LOCATOR = struct.Struct("<4sLQL")
+_LENGTHS = struct.Struct("<3H")
+_RECORD = np.dtype(
+    [
+        ("signature", "<u4"),
+        ("made_by", "<u2"),
+        ("needs", "<u2"),
+        ("flags", "<u2"),
+        ("method", "<u2"),
+        ("time", "<u4"),
+        ("crc", "<u4"),
+        ("packed", "<u4"),
+        ("size", "<u4"),
+        ("name_length", "<u2"),
+        ("extra_length", "<u2"),
+        ("comment_length", "<u2"),
+        ("disk", "<u2"),
+        ("internal", "<u2"),
+        ("external", "<u4"),
+        ("offset", "<u4"),
+    ]
+)
+_SIGNATURE = 0x02014B50
+_ONES = 0xFFFFFFFF  # stands for a number that the ZIP64 record holds
+
+TAIL = 65535 + _END.size + _LOCATOR.size + _END64.size
+"""So many bytes at the end of the file surely hold all end records."""
+
+
+class End(NamedTuple):
+    """What the end records say: where the directory is (relative to the archive), and where it all must end."""
+
+    entries: int
+    directory_offset: int
+    directory_size: int
+    trailer: int
+    """Bytes between the directory and the end of the file, according to where the records were found."""
+
+    @property
+    def expected_size(self) -> int:
+        """The size of the file if the archive starts at its beginning."""
+        return self.directory_offset + self.directory_size + self.trailer
+
+
+class Member(NamedTuple):
+    """A member as the directory describes it; `offset` is that of its local header in the file."""
+
+    name: str
+    offset: int
+    packed: int
+    size: int
+    crc: int
+    method: int
+    flags: int
+    slack: int
+    """Bytes to read besides the packed data so that the local header is surely or very likely included."""
+
+
+def find_end(tail: bytes) -> End:
+    """Return the end of an archive of which `tail` are the last bytes (`TAIL` of them, or the whole file)."""
+    at = _last_end(tail)
+    fields = _END.unpack_from(tail, at)
+    _, disk, start_disk, here, entries, size, offset, _ = fields
+    locator = at - _LOCATOR.size
+    if locator >= 0 and tail[locator : locator + 4] == b"PK\6\7":
+        return _find_end64(tail, locator, _LOCATOR.unpack_from(tail, locator))
+    if 0xFFFF in (here, entries) or _ONES in (size, offset):
+        raise DataLossError("Failed to find ZIP64 EOCD locator")
+    if disk or start_disk or here != entries:
+        raise UnimplementedError("ZIP archives of several disks are not supported")
+    return End(entries, offset, size, len(tail) - at)
+
+
+def _last_end(tail: bytes) -> int:
+    """Return where the last end record is whose comment ends where the file does."""
+    at = len(tail)
+    while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:
+        if at + _END.size <= len(tail) and at + _END.size + _END.unpack_from(tail, at)[7] == len(tail):
+            return at
+    raise DataLossError("Failed to find valid ZIP EOCD")
+
+
+def _is_archive(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
+    try:
+        return _last_end(tail) >= len(tail) - _END.size - 4096
+    except DataLossError:
+        return False
+
+
+DETECT = Detection("zip", "store", matches=_is_archive, tail=_END.size + 4096 + 26, usual_head=b"PK")
+"""An archive is recognised by its end record, unless its comment is longer than 4 KiB."""
+
+
+def _find_end64(tail: bytes, locator: int, fields: tuple[Any, ...]) -> End:
+    _, disk, _, disks = fields
+    at = tail.rfind(b"PK\6\6", 0, locator)
+    if at < 0 or at + _END64.size > locator:
+        raise DataLossError("Failed to find valid ZIP64 EOCD")
+    _, length, _, _, this, start, here, entries, size, offset = _END64.unpack_from(tail, at)
+    if at + 12 + length != locator:
+        raise DataLossError("ZIP64 EOCD does not end at its locator")
+    if disk or this or start or disks > 1 or here != entries:
+        raise UnimplementedError("ZIP archives of several disks are not supported")
+    return End(entries, offset, size, len(tail) - at)
+
+
+@dataclass(frozen=True, eq=False)
+class Directory:
+    """The members of an archive.  `index` maps names to rows of the columns."""
+
+    index: dict[str, int]
+    columns: dict[str, npt.NDArray[np.int64]]
+
+    @cached_property
+    def _ordered(self) -> list[str]:
+        return sorted(self.index, key=key_bytes)
+
+    def names(self, keys: KeyRange) -> list[str]:
+        """Return the names in a range, in byte order."""
+        low, high = keys.inclusive_min, keys.exclusive_max
+        start = bisect_left(self._ordered, low, key=key_bytes)
+        stop = bisect_left(self._ordered, high, key=key_bytes) if high else None
+        return self._ordered[start:stop]
+
+    def member(self, name: str) -> Member | None:
+        """Return the member called `name`, or None."""
+        row = self.index.get(name)
+        if row is None:
+            return None
+        column = self.columns
+        return Member(
+            name,
+            *(
+                int(column[field][row])
+                for field in ("offset", "packed", "size", "crc", "method", "flags", "slack")
+            ),
+        )
+
+    def sizes(self, names: Sequence[str]) -> list[int]:
+        """Return the uncompressed sizes of members."""
+        sizes: list[int] = self.columns["size"][[self.index[name] for name in names]].tolist()
+        return sizes
+
+
+def parse_directory(data: bytes, entries: int, *, shift: int, limit: int) -> Directory:
+    """Return the directory whose bytes are `data`.
+
+    `shift` is added to offsets; `limit` is where the directory starts in the file, which no member may reach.
+    """
+    starts = _record_starts(data, entries)
+    block = np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(_RECORD.itemsize)]
+    records = np.ascontiguousarray(block).view(_RECORD).reshape(-1)
+    if (records["signature"] != _SIGNATURE).any():
+        raise DataLossError("ZIP central directory record has a wrong signature")
+    names = _names(data, starts + _RECORD.itemsize, records["name_length"].astype(np.int64))
+    columns = {
+        name: records[name].astype(np.int64)
+        for name in ("crc", "method", "flags", "packed", "size", "offset")
+    }
+    _widen(data, starts, records, columns)
+    columns["offset"] += shift
+    columns["slack"] = _slack(columns, records, limit)
+    hidden = {name for name in set(names) if _is_hidden(name)}
+    index = {name: row for row, name in enumerate(names) if name not in hidden} if hidden else _rows(names)
+    return Directory(index, columns)
+
+
+def _rows(names: list[str]) -> dict[str, int]:
+    return dict(zip(names, range(len(names)), strict=True))
+
+
+def _record_starts(data: bytes, entries: int) -> npt.NDArray[np.int64]:
+    """Return where the records start; they must chain, fill `data`, and be `entries` in number."""
+    starts: list[int] = []
+    at, end, unpack = 0, len(data), _LENGTHS.unpack_from
+    fixed = _RECORD.itemsize
+    while at + fixed <= end:
+        starts.append(at)
+        name, extra, comment = unpack(data, at + 28)
+        at += fixed + name + extra + comment
+    if at != end or len(starts) != entries:
+        raise DataLossError(f"ZIP central directory is damaged: {len(starts)} of {entries} records found")
+    return np.array(starts, np.int64)
+
+
+def _names(data: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> list[str]:
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return [key_text(data[low:high]) for low, high in bounds]
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a name is no key: directories, absolute names, and names that climb."""
+    if not name or name.endswith("/") or name.startswith("/"):
+        return True
+    return ".." in name and ".." in name.replace("\\", "/").split("/")
+
+
+def _widen(data: bytes, starts: Any, records: Any, columns: dict[str, npt.NDArray[np.int64]]) -> None:
+    """Replace all-ones fields by the 64-bit values in the extra field 0x0001, which holds only those, in order."""
+    large = {name: records[name] == _ONES for name in ("size", "packed", "offset")}
+    for row in np.flatnonzero(np.any(list(large.values()), axis=0)).tolist():
+        low = int(starts[row]) + _RECORD.itemsize + int(records["name_length"][row])
+        names = [name for name, is_large in large.items() if is_large[row]]
+        values = _zip64_values(data[low : low + int(records["extra_length"][row])])
+        if len(values) < len(names) or max(values) >= 2**61:
+            raise DataLossError("ZIP64 extra field lacks a value")
+        for name, value in zip(names, values, strict=False):
+            columns[name][row] = value
+
+
+def _zip64_values(extra: bytes) -> list[int]:
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        body = extra[at + 4 : at + 4 + length]
+        if kind == 1:
+            return [int(value) for value in struct.unpack_from(f"<{len(body) // 8}Q", body)]
+        at += 4 + length
+    return []
+
+
+def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) -> npt.NDArray[np.int64]:
+    """Return how much to read besides the packed data of each member: up to the next member, where that is sensible.
+
+    The local header may be longer than the directory lets know.  Up to the next header (or the directory) it is surely
+    included; where that is too far or too near (members that overlap), a guess is made and checked later.
+    """
+    offset = columns["offset"]
+    guess = 30 + records["name_length"].astype(np.int64) + records["extra_length"] + 64
+    order = np.sort(offset)
+    following = np.append(order, limit)[np.searchsorted(order, offset, side="right")]
+    room = following - offset - columns["packed"]
+    least = 30 + records["name_length"].astype(np.int64)
+    slack = np.where((room >= least) & (room <= guess + 4096), room, guess)
+    bounded: npt.NDArray[np.int64] = np.maximum(np.minimum(slack, limit - offset - columns["packed"]), 0)
+    return bounded

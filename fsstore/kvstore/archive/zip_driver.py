@@ -1,0 +1,249 @@
+"""The `zip` key-value store: the members of a ZIP archive in any other store, read-only.
+
+Members are read by byte range from the archive.  A stored member costs exactly the bytes asked for (and once the 30
+bytes that say where its data start); a small or compressed one costs one range that holds its header and its data.
+All requests of a batch go to the base store as one batch, twice at most, where neighbours are merged.
+
+The generation of the archive is that of its members.  Reads plan with the directory at hand and look at the
+generation of what came back: when the archive was replaced meanwhile, the directory is read again and the batch
+starts over.  Only answers that need no data ("missing", "unspecified", a listing) ask whether it has changed.
+
+A missing archive is an empty store.  A member that exists but cannot be read (encrypted, an unknown compression
+method, a bomb) is an error, where TensorStore calls it missing and lets the reader see fill values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fsstore.errors import AbortedError, StoreError
+from fsstore.kvstore.archive.zip_directory import Member
+from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, unpack
+from fsstore.kvstore.archive.zip_source import TRIES, Archive, ChangedError, ZipSource
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    KvPrefix,
+    Read,
+    ReadOnly,
+    ReadResult,
+    now,
+)
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.runtime import execution
+from fsstore.values.json_value import Fields, Json, one_of, quote
+from fsstore.values.url import encode_path
+
+__all__ = ["KIND", "ZipDriver", "ZipKind"]
+
+_SMALL = 64 * 1024  # a stored member up to this size is read whole rather than asked where its data start
+_HEADER = 30  # bytes of a local header before its name
+_PAGE = 1000
+_INLINE = 64 * 1024  # bytes that are unpacked on the thread that asks
+
+
+@dataclass(slots=True)
+class _Job:
+    """A member to read: what to fetch from the archive, and what to make of it."""
+
+    place: int
+    member: Member
+    start: int
+    stop: int
+    low: int = 0
+    high: int = 0
+    headed: bool = False
+    """Whether the fetched range begins with the local header."""
+    data: Buffer = b""
+
+
+class ZipDriver(ReadOnly):
+    """The members of the archive at `base`."""
+
+    id: ClassVar[str] = "zip"
+
+    def __init__(self, base: KvPrefix) -> None:
+        self.base = base
+        self.features = Features(waits=base.driver.features.waits, writable=False, sorted_scan=True)
+        self.source = ZipSource(base)
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`, all from one generation of the archive."""
+        if not reads:
+            return []
+        for _ in range(TRIES):
+            archive, fresh = self.source.archive, False
+            if archive is None or archive.generation == UNKNOWN:
+                archive, fresh = await self.source.load(None), True
+            if archive is None:
+                return [ReadResult("missing", b"", NO_VALUE, now())] * len(reads)
+            try:
+                return await self._read_from(archive, reads, fresh=fresh)
+            except ChangedError:
+                self.source.archive = None
+        raise AbortedError(f"{self.base.describe()} keeps changing")
+
+    async def _read_from(self, archive: Archive, reads: Sequence[Read], *, fresh: bool) -> list[ReadResult]:
+        results: list[Any] = [None] * len(reads)
+        jobs: list[_Job] = []
+        for place, read in enumerate(reads):
+            results[place] = self._settled(archive, read)
+            if results[place] is None and (job := self._job(archive, place, read, results)) is not None:
+                jobs.append(job)
+        if len(jobs) < len(reads) and not fresh and not await self.source.is_current(archive, reads):
+            raise ChangedError
+        await self._fetch(archive, jobs)
+        size = sum(len(job.data) if job.member.method == STORED else job.member.size for job in jobs)
+        if size > _INLINE:
+            values = await execution.offload(self._unpack_all, jobs)
+        else:
+            values = self._unpack_all(jobs)
+        stamped = now()
+        for job, value in zip(jobs, values, strict=True):
+            results[job.place] = ReadResult("value", value, archive.generation, stamped, job.member.size)
+        return results
+
+    def _settled(self, archive: Archive, read: Read) -> ReadResult | None:
+        if read.key not in archive.directory.index:
+            return ReadResult("missing", b"", NO_VALUE, now())
+        if read.if_not_equal == archive.generation != UNKNOWN:
+            return ReadResult("unspecified", b"", archive.generation, now())
+        return None
+
+    def _job(self, archive: Archive, place: int, read: Read, results: list[Any]) -> _Job | None:
+        member = archive.directory.member(read.key)
+        if member is None:
+            return None
+        try:
+            check_readable(member)
+            start, stop = resolve_range(read.start, read.stop, member.size)
+        except StoreError as error:
+            raise self._located(error, read.key) from None
+        if start == stop and not (start == 0 and stop == member.size and member.packed):
+            results[place] = ReadResult("value", b"", archive.generation, now(), member.size)
+            return None
+        return _Job(place, member, start, stop)
+
+    def _located(self, error: StoreError, key: str) -> StoreError:
+        return error.within(f"Error reading {self.describe_key(key)}")
+
+    async def _fetch(self, archive: Archive, jobs: list[_Job]) -> None:
+        """Fill in the packed data of all jobs, in at most three batches to the base."""
+        unknown = {
+            job.member.name: job.member
+            for job in jobs
+            if job.member.method == STORED
+            and job.member.packed > _SMALL
+            and job.stop - job.start < job.member.size
+            and job.member.name not in archive.starts
+        }
+        headers = await self.source.ranges(
+            archive, [(m.offset, m.offset + _HEADER) for m in unknown.values()]
+        )
+        for member, header in zip(unknown.values(), headers, strict=True):
+            archive.starts[member.name] = member.offset + self._header_length(member, header)
+        for job in jobs:
+            self._aim(archive, job)
+        for job, data in zip(
+            jobs, await self.source.ranges(archive, [(j.low, j.high) for j in jobs]), strict=True
+        ):
+            job.data = data
+        late = [job for job in jobs if job.headed and not self._behead(archive, job)]
+        for job, data in zip(
+            late, await self.source.ranges(archive, [(j.low, j.high) for j in late]), strict=True
+        ):
+            job.data = data
+
+    def _header_length(self, member: Member, header: Buffer) -> int:
+        try:
+            return data_start(header)
+        except StoreError as error:
+            raise self._located(error, member.name) from None
+
+    def _aim(self, archive: Archive, job: _Job) -> None:
+        """Decide which bytes of the archive the job needs."""
+        member = job.member
+        start = archive.starts.get(member.name)
+        if start is None:
+            job.low, job.high, job.headed = member.offset, member.offset + member.packed + member.slack, True
+        elif member.method == STORED:
+            job.low, job.high = start + job.start, start + job.stop
+        else:
+            job.low, job.high = start, start + member.packed
+
+    def _behead(self, archive: Archive, job: _Job) -> bool:
+        """Cut the local header off; return whether the data were all there, or aim again."""
+        member = job.member
+        length = self._header_length(member, job.data)
+        archive.starts[member.name] = member.offset + length
+        if len(job.data) >= length + member.packed:
+            low, high = (job.start, job.stop) if member.method == STORED else (0, member.packed)
+            job.data = memoryview(job.data)[length + low : length + high]
+            return True
+        self._aim(archive, job)
+        return False
+
+    def _unpack_all(self, jobs: list[_Job]) -> list[Buffer]:
+        return [self._unpack(job) for job in jobs]
+
+    def _unpack(self, job: _Job) -> Buffer:
+        member = job.member
+        try:
+            if member.method != STORED or len(job.data) == member.size:
+                return unpack(member, job.data, job.start, job.stop)
+        except StoreError as error:
+            raise self._located(error, member.name) from error
+        return job.data
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the members in the range in byte order, with their sizes."""
+        archive = await self.source.load(self.source.archive)
+        if archive is None or keys.empty:
+            return
+        names = archive.directory.names(keys)
+        for start in range(0, len(names), _PAGE):
+            page = names[start : start + _PAGE]
+            yield list(map(Entry._make, zip(page, archive.directory.sizes(page), strict=True)))
+
+    def describe_key(self, key: str) -> str:
+        """Return the quoted key and where the archive is."""
+        return f"{quote(key)} in {self.base.describe()}"
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return nothing: there are no members."""
+        return {}
+
+
+@dataclass(frozen=True)
+class ZipKind(AdapterKind):
+    """`{"driver": "zip", "base": ..., "path": ...}`, or `base|zip:path`."""
+
+    id: str = "zip"
+    schemes: tuple[str, ...] = ("zip",)
+    resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
+    defaults: ClassVar[Mapping[str, Json]] = {"compression": "deflate"}
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `compression`, which only writers use."""
+        method = fields.take("compression", one_of("deflate", "store", "xz", "zstd"), default="deflate")
+        return {} if method == "deflate" else {"compression": method}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # the contract names it
+        """Return the URL component."""
+        return f"zip:{encode_path(path)}"
+
+    async def open(self, opening: KvOpening) -> ZipDriver:
+        """Return the driver over the base store."""
+        if opening.base is None:
+            raise StoreError('"base" must be specified')
+        return ZipDriver(opening.base)
+
+
+KIND = ZipKind()

@@ -1,0 +1,12 @@
+"""The clients through which object stores and other filesystems are reached, each behind the engine contract.
+
+What a server answers is checked here: its length, its range, and whether a condition was really judged.
+
+* `condition_check`: who decides about conditions on a server that speaks the protocol of S3
+* `generic`: any other fsspec filesystem, through the verbs all of them have: info, cat_file, pipe_file, rm_file, ls
+* `object_store`: S3, GCS, Azure and HTTP through obstore, the Rust object-store client: a tenth of the client work
+  of s3fs
+* `range_answer`: byte ranges as HTTP and object stores speak them: what to ask for, and whether the answer fits
+* `s3`: S3 through the client of an s3fs filesystem, request by request
+* `web`: HTTP, strictly: through the client of fsstore, or the session of fsspec's HTTPFileSystem
+"""

@@ -1,0 +1,139 @@
+"""Who decides about conditions on a server that speaks the protocol of S3.
+
+A condition is a header of the request, and a server that does not know the header writes all the same, without a word:
+two writers would lose each other's updates.  Amazon's own servers are known to heed it.  Of others the user may say so
+(`use_conditional_write`, true or false); without his word the server is asked once, before the first write under a
+condition: to overwrite an object that does not exist, provided that it is an older version of it.  A server that can
+be trusted refuses and nothing has changed.  One that writes is not sent conditions; the object is removed again.
+
+The answer holds for all stores of that server and bucket in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from fsstore.errors import UnimplementedError
+from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.engine.contract import Engine
+from fsstore.values.json_value import Json, quote
+
+__all__ = ["QuestionedEngine", "ReadOnlyEngine", "UnconditionalEngine", "endpoint_of", "judged", "questioned"]
+
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_NEVER = b"\0an older version"  # a generation that no object of the server has
+_trusted: set[tuple[str, str]] = set()
+
+
+def endpoint_of(members: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return the address of the server that members and options of the filesystem name; empty for Amazon's."""
+    client = options.get("client_kwargs") or {}
+    given = options.get("endpoint_url") or client.get("endpoint_url") or members.get("endpoint")
+    return str(given or next(filter(None, map(os.environ.get, _ENVIRONMENT)), ""))
+
+
+def questioned(engine: Engine, endpoint: str) -> Engine:
+    """Return the engine, with a question before its first condition unless the server is Amazon's."""
+    host = urlsplit(endpoint).hostname or ""
+    return engine if not endpoint or host.endswith(_AMAZON) else QuestionedEngine(engine, endpoint)
+
+
+def judged(engine: Engine, endpoint: str, wish: Json) -> Engine:
+    """Return the engine as `use_conditional_write` wants it: true, false, or left out."""
+    plain = engine.inner if isinstance(engine, QuestionedEngine) else engine
+    if wish is None:
+        return questioned(plain, endpoint)
+    return plain if wish else UnconditionalEngine(plain)
+
+
+class _Wrapper:
+    """An engine over another."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner = inner
+
+    @property
+    def features(self) -> Features:
+        """What the storage can do."""
+        return self.inner.features
+
+    @property
+    def shown(self) -> str:
+        """What stands before paths in messages."""
+        return self.inner.shown
+
+    async def read_many(self, reads: list[Read]) -> list[ReadResult]:
+        """Return one exact answer a read."""
+        return await self.inner.read_many(reads)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes."""
+        return await self.inner.write_many(writes)
+
+    def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+        """Yield the entries of all paths that start with `prefix`."""
+        return self.inner.pages(prefix)
+
+
+class ReadOnlyEngine(_Wrapper):
+    """A storage of which its owner says that it is for reading."""
+
+    @property
+    def features(self) -> Features:
+        """What is left without writing."""
+        return replace(self.inner.features, writable=False)
+
+
+class UnconditionalEngine(_Wrapper):
+    """A server of which the user says that it does not check conditions: they are refused."""
+
+    @property
+    def features(self) -> Features:
+        """What is left without conditions."""
+        return replace(self.inner.features, create_only=False, conditional_write=False)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply writes without conditions."""
+        if any(write.if_equal != UNKNOWN for write in writes):
+            raise UnimplementedError(
+                "conditional write is not supported by this storage (use_conditional_write is false)"
+            )
+        return await self.inner.write_many(writes)
+
+
+class QuestionedEngine(_Wrapper):
+    """A server that is asked whether it checks conditions before the first is sent."""
+
+    def __init__(self, inner: Engine, endpoint: str) -> None:
+        super().__init__(inner)
+        self.endpoint = endpoint
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes, after the question if there are conditions among them."""
+        for write in writes:
+            if write.if_equal != UNKNOWN and write.value is not None:
+                await self._ask(write.key)
+                break
+        return await self.inner.write_many(writes)
+
+    async def _ask(self, path: str) -> None:
+        """Raise unless the server refuses to overwrite an object beside `path` that does not exist."""
+        place = self.endpoint, (self.shown + path).split("/")[2]  # s3://bucket/key
+        if place in _trusted:
+            return
+        folder, slash, _ = path.rpartition("/")
+        probe = f"{folder}{slash}fsstore-probe-{uuid.uuid4().hex}"
+        [stamp] = await self.inner.write_many([Write(probe, b"", _NEVER)])
+        if stamp.generation != UNKNOWN:
+            await self.inner.write_many([Write(probe, None)])
+            raise UnimplementedError(
+                f"conditional write is not supported by the server {quote(self.endpoint)}, which ignores conditions;"
+                ' with "single_writer": true they can be checked here if nobody else writes'
+            )
+        _trusted.add(place)

@@ -1,0 +1,98 @@
+"""Byte ranges as HTTP and object stores speak them: what to ask for, and whether the answer fits.
+
+A store may answer a range request with the range, with a shorter one at the end of the value, with another
+range, or with the whole value.  `fit` cuts out exactly what was asked for, or raises: a range outside the
+value is `OutOfRangeError`, an answer that should have been longer is `UnavailableError` and worth another
+try.
+
+An empty range is asked for as the first byte: it must still tell a missing key from an existing one, and
+HTTP has no empty ranges.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from fsstore.errors import OutOfRangeError, UnavailableError
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, now
+
+__all__ = ["NO_TAG", "Piece", "entity_tag", "fit", "is_empty", "range_header", "range_of_header"]
+
+NO_TAG = '"-"'
+"""Equal to the tag of no object: for generations that another store made."""
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+
+class Piece(NamedTuple):
+    """Bytes of a value from `start` on; `total` is the size of the value, if known."""
+
+    body: Buffer
+    start: int = 0
+    total: int | None = None
+    generation: bytes = b""
+
+
+def entity_tag(generation: bytes) -> str | None:
+    """Return a generation as the entity tag it was made from, or None if it was made from none.
+
+    >>> entity_tag(b'"abc"'), entity_tag(b"")
+    ('"abc"', None)
+    """
+    text = generation.decode("latin-1")
+    return text if text.isprintable() and text else None
+
+
+def range_header(read: Read) -> str | None:
+    """Return the value of the `Range` header, or None for the whole value.
+
+    >>> range_header(Read("k", 5, 7)), range_header(Read("k", -3)), range_header(Read("k", 5, 5))
+    ('bytes=5-6', 'bytes=-3', 'bytes=0-0')
+    """
+    if read.start < 0:
+        return f"bytes={read.start}"
+    if read.stop is None:
+        return f"bytes={read.start}-" if read.start else None
+    if read.stop <= read.start:
+        return "bytes=0-0"
+    return f"bytes={read.start}-{read.stop - 1}"
+
+
+def is_empty(read: Read) -> bool:
+    """Return whether a read asks for no byte: only whether there is a value, how large, and of which generation."""
+    return read.start == read.stop
+
+
+def range_of_header(value: str | None) -> tuple[int, int, int | None] | None:
+    """Return `(start, stop, total)` of a `Content-Range` header; `(0, 0, total)` if it says unsatisfiable.
+
+    >>> range_of_header("bytes 5-6/10"), range_of_header("bytes */10"), range_of_header("rows 1-2/3")
+    ((5, 7, 10), (0, 0, 10), None)
+    """
+    found = _CONTENT_RANGE.fullmatch(value.strip()) if value else None
+    if found is None:
+        return None
+    total = None if found[3] == "*" else int(found[3])
+    return (int(found[1]), int(found[2]) + 1, total) if found[1] else (0, 0, total)
+
+
+def fit(piece: Piece, read: Read) -> ReadResult:
+    """Return the answer to `read` out of what a store sent for it."""
+    end = piece.start + len(piece.body)
+    if piece.total is not None:
+        start, stop = resolve_range(read.start, read.stop, piece.total)
+    elif read.start < 0:
+        start, stop = end + read.start, end
+    else:
+        start, stop = read.start, end if read.stop is None else read.stop
+    if start < stop and not piece.start <= start <= stop <= end:
+        raise UnavailableError(f"the store sent bytes [{piece.start}, {end}) for bytes [{start}, {stop})")
+    if start > stop:
+        raise OutOfRangeError(
+            f"Requested byte range [{read.start}, ...) is not valid for value of size {end}"
+        )
+    body = piece.body
+    if stop - start != len(body):
+        body = memoryview(body)[start - piece.start : stop - piece.start] if start < stop else b""
+    return ReadResult("value", body, piece.generation, now(), piece.total)

@@ -1,0 +1,261 @@
+"""S3 through the client of an s3fs filesystem, request by request.
+
+s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read
+under a condition, and repeat failed writes by themselves, which makes a lost reply look like a conflict.
+So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and a
+conflict after a lost reply is settled by looking whose the object is.
+
+Conditional deletes are refused: S3 has no such request that every server honours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
+from fsstore.kvstore.client.range_answer import NO_TAG, Piece, entity_tag, fit, range_header, range_of_header
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)
+from fsstore.kvstore.contract.value_limit import check_announced, limit_of
+from fsstore.kvstore.engine.contract import Turns, check_condition, each, located
+from fsstore.kvstore.engine.driver import Home
+from fsstore.kvstore.engine.fault import is_missing, status_of
+from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, persist
+
+__all__ = ["S3Engine"]
+
+_DELETE_BATCH = 1000  # keys of a request: S3's limit
+_DELETE_ERRORS: dict[str, type[StoreError]] = {
+    "AccessDenied": PermissionDeniedError,
+    "InternalError": UnavailableError,
+    "ServiceUnavailable": UnavailableError,
+    "SlowDown": UnavailableError,
+}
+
+
+class S3Engine:
+    """Strict verbs over an `S3FileSystem`.  Paths are `bucket/key`."""
+
+    features = Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False)
+    shown = "s3://"
+
+    def __init__(self, home: Home, *, retry: Retry | None = None, concurrency: int = 32) -> None:
+        self.home, self.retry, self.turns = home, retry or Retry(), Turns(concurrency)
+
+    async def read_many(self, reads: list[Read]) -> list[ReadResult]:
+        """Return one exact answer a read, from one request each."""
+
+        async def read_all(filesystem: Any) -> list[ReadResult]:
+            return await each(
+                lambda read: persist(self.retry, lambda: _read(filesystem, read)), reads, self.turns
+            )
+
+        return await self.home.visit(read_all)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes; plain deletions go a thousand a request."""
+        for write in writes:
+            check_condition(write, self.features)
+        if len(writes) > 1 and all(write.value is None for write in writes):
+            return await self._delete_many([write.key for write in writes])
+
+        async def write_all(filesystem: Any) -> list[Stamp]:
+            return await each(lambda write: self._write(filesystem, write), writes, self.turns)
+
+        return await self.home.visit(write_all)
+
+    async def _write(self, filesystem: Any, write: Write) -> Stamp:
+        attempts, mark = Attempts(self.retry), new_mark()
+        while True:
+            try:
+                return await _put(filesystem, write, attempts=attempts, mark=mark)
+            except UnavailableError as error:
+                pause = attempts.pause_after(error)
+            except _ConflictError:
+                if attempts.ambiguous:
+                    return await persist(self.retry, lambda: _settle(filesystem, write, mark))
+                return Stamp(UNKNOWN, now())
+            await asyncio.sleep(pause)
+
+    async def _delete_many(self, paths: list[str]) -> list[Stamp]:
+        groups: dict[str, list[str]] = {}
+        for path in paths:
+            bucket, _, key = path.partition("/")
+            groups.setdefault(bucket, []).append(key)
+        batches = [
+            (bucket, keys[start : start + _DELETE_BATCH])
+            for bucket, keys in groups.items()
+            for start in range(0, len(keys), _DELETE_BATCH)
+        ]
+
+        async def delete(batch: tuple[str, list[str]]) -> None:
+            await self.home.visit(lambda filesystem: persist(self.retry, lambda: _delete(filesystem, *batch)))
+
+        await each(delete, batches, self.turns)
+        return [Stamp(NO_VALUE, now())] * len(paths)
+
+    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+        """Yield the keys below a prefix in S3's order, a response a page."""
+        bucket, _, start = prefix.partition("/")
+        more: dict[str, str] = {}
+        while True:
+            asked = {"Bucket": bucket, "Prefix": start, **more}
+
+            async def page(filesystem: Any, asked: dict[str, str] = asked) -> Any:
+                return await persist(self.retry, lambda: _call(filesystem, "list_objects_v2", prefix, asked))
+
+            answer = await self.home.visit(page)
+            contents = answer.get("Contents", [])
+            yield [Entry(f"{bucket}/{item['Key']}", int(item["Size"])) for item in contents]
+            token = answer.get("NextContinuationToken")
+            if not answer.get("IsTruncated") or not token:
+                return
+            more = {"ContinuationToken": token}
+
+
+class _ConflictError(Exception):
+    """The condition of a write did not hold."""
+
+
+async def _tries_once(filesystem: Any) -> bool:
+    """Make the HTTP sessions of the client send each request once, and return whether that is certain.
+
+    aiohttp repeats a PUT whose connection broke, on the grounds that PUT is idempotent; under a condition it is not.
+    The sessions are out of reach of any public interface, and made by the first request.
+    """
+    client = await filesystem.set_session()
+    http_session = getattr(getattr(client, "_endpoint", None), "http_session", None)
+    sessions = list((getattr(http_session, "_sessions", None) or {}).values())
+    known = [session for session in sessions if hasattr(session, "_retry_connection")]
+    for session in known:
+        session._retry_connection = False  # see above
+    return bool(known) and len(known) == len(sessions)
+
+
+async def _client_call(filesystem: Any, method: str, arguments: dict[str, Any]) -> Any:
+    await filesystem.set_session()
+    client = await filesystem.get_s3(arguments.get("Bucket"))
+    verb = getattr(client, method)
+    # requester-pays and encryption options of the filesystem apply to our requests too
+    return await verb(**filesystem._get_s3_method_kwargs(verb, **arguments))  # it has no public form
+
+
+async def _call(filesystem: Any, method: str, path: str, arguments: dict[str, Any]) -> Any:
+    try:
+        return await _client_call(filesystem, method, arguments)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        raise located(error, "accessing", f"s3://{path}") from error
+
+
+def _arguments(path: str) -> dict[str, Any]:
+    bucket, _, key = path.partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+async def _read(filesystem: Any, read: Read) -> ReadResult:
+    arguments = _arguments(read.key)
+    span = range_header(read)
+    if span is not None:
+        arguments["Range"] = span
+    tag = entity_tag(read.if_not_equal)
+    if tag is not None:
+        arguments["IfNoneMatch"] = tag
+    try:
+        return fit(await _get(filesystem, arguments, limit_of(read)), read)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        status = status_of(error)
+        if status == 304 and tag is not None:
+            return ReadResult("unspecified", b"", read.if_not_equal, now())
+        if status == 404 and is_missing(error):
+            return ReadResult("missing", b"", NO_VALUE, now())
+        if status == 416 and not isinstance(error, StoreError):
+            return await _beyond(filesystem, read)
+        raise located(error, "reading", f"s3://{read.key}") from error
+
+
+async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> Piece:
+    answer = await _client_call(filesystem, "get_object", arguments)
+    async with answer["Body"] as stream:
+        check_announced(answer.get("ContentLength"), limit)
+        body: Buffer = await stream.read()
+    generation = answer.get("ETag", "").encode("latin-1")
+    if answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
+        return Piece(body, 0, len(body), generation)
+    span = range_of_header(answer.get("ContentRange"))
+    if span is None or span[1] - span[0] != len(body):
+        raise UnavailableError(f"the server sent {len(body)} bytes as {answer.get('ContentRange')!r}")
+    return Piece(body, span[0], span[2], generation)
+
+
+async def _beyond(filesystem: Any, read: Read) -> ReadResult:
+    """Return the answer to a range that starts at or behind the end, which S3 refuses without naming the
+    size."""
+    try:
+        head = await _head(filesystem, read.key)
+        if head is None:
+            return ReadResult("missing", b"", NO_VALUE, now())
+        return fit(Piece(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        raise located(error, "reading", f"s3://{read.key}") from error
+
+
+async def _settle(filesystem: Any, write: Write, mark: str) -> Stamp:
+    """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
+    try:
+        head = await _head(filesystem, write.key)
+    except Exception as error:  # the boundary: every foreign error is translated here
+        raise located(error, "reading", f"s3://{write.key}") from error
+    ours = head is not None and head.get("Metadata", {}).get(MARK) == mark
+    return Stamp(head["ETag"].encode("latin-1") if ours else UNKNOWN, now())
+
+
+async def _head(filesystem: Any, path: str) -> Any:
+    """Return what is known of an object without its value, or None if it is missing."""
+    try:
+        return await _client_call(filesystem, "head_object", _arguments(path))
+    except Exception as error:  # judged here, or passed on
+        if is_missing(error):
+            return None
+        raise
+
+
+async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) -> Stamp:
+    arguments = _arguments(write.key)
+    try:
+        attempts.ambiguous |= not await _tries_once(filesystem)
+        if write.value is None:
+            await _client_call(filesystem, "delete_object", arguments)
+            return Stamp(NO_VALUE, now())
+        if write.if_equal == NO_VALUE:
+            arguments["IfNoneMatch"] = "*"
+        elif write.if_equal != UNKNOWN:
+            arguments["IfMatch"] = entity_tag(write.if_equal) or NO_TAG
+        if write.if_equal != UNKNOWN:
+            arguments["Metadata"] = {MARK: mark}
+        answer = await _client_call(filesystem, "put_object", {**arguments, "Body": bytes(write.value)})
+        return Stamp(answer["ETag"].encode("latin-1"), now())
+    except Exception as error:  # the boundary: every foreign error is translated here
+        conditional = write.if_equal != UNKNOWN
+        if conditional and (status_of(error) == 412 or (status_of(error) == 404 and is_missing(error))):
+            raise _ConflictError from None
+        raise located(error, "writing", f"s3://{write.key}") from error
+
+
+async def _delete(filesystem: Any, bucket: str, keys: list[str]) -> None:
+    doomed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+    answer = await _call(filesystem, "delete_objects", bucket, {"Bucket": bucket, "Delete": doomed})
+    for failed in answer.get("Errors", []):
+        kind = _DELETE_ERRORS.get(failed.get("Code"), FailedPreconditionError)
+        raise kind(f"Error deleting s3://{bucket}/{failed.get('Key')}: {failed.get('Code')}")

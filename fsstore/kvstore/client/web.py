@@ -1,0 +1,230 @@
+"""HTTP, strictly: through the client of fsstore, or the session of fsspec's `HTTPFileSystem`.
+
+fsspec's own reads trust the server: a server that ignores `Range`, or answers with another range, gives
+wrong bytes without a word.  Here every answer is judged: status, `Content-Range`, length, content coding.
+The entity tag is the generation; a server without tags gets `Last-Modified` instead, where HTTP lets it
+count as a strong validator (two seconds older than the answer).
+
+Read-only, and not listable: HTTP has no listing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote as percent_encode
+
+from fsstore.errors import UnavailableError, UnimplementedError
+from fsstore.kvstore.client.range_answer import (
+    Piece,
+    entity_tag,
+    fit,
+    is_empty,
+    range_header,
+    range_of_header,
+)
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    now,
+)
+from fsstore.kvstore.contract.value_limit import check_announced, limit_of
+from fsstore.kvstore.engine.contract import Turns, each, located
+from fsstore.kvstore.engine.driver import Home
+from fsstore.kvstore.engine.fault import from_status
+from fsstore.kvstore.engine.retry import Retry, persist
+from fsstore.kvstore.web.answer import is_coded
+from fsstore.kvstore.web.wire import Reply, Want
+
+__all__ = ["IDENTITY", "HttpEngine", "Session", "generation_of", "judge", "validator"]
+
+T = TypeVar("T")
+
+IDENTITY = {"Accept-Encoding": "identity"}
+"""What every request says: values are wanted as they are stored."""
+_DATED = b"date:"
+_BLOCK = 64 * 1024  # bytes that a server which thinks in blocks may send too many
+
+
+def generation_of(headers: Mapping[str, str]) -> bytes:
+    """Return the generation that response headers state, or `UNKNOWN`."""
+    tag = headers.get("ETag")
+    if tag:
+        return tag.encode("latin-1", "replace")
+    modified, date = headers.get("Last-Modified"), headers.get("Date")
+    if modified and date:
+        try:
+            age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
+        except (ValueError, TypeError):
+            return UNKNOWN
+        if age.total_seconds() >= 2:
+            return _DATED + modified.encode("latin-1", "replace")
+    return UNKNOWN
+
+
+def validator(generation: bytes) -> dict[str, str]:
+    """Return the request header that asks for the value unless it still has this generation."""
+    text = entity_tag(generation.removeprefix(_DATED))
+    if text is None:
+        return {}
+    return {"If-Modified-Since" if generation.startswith(_DATED) else "If-None-Match": text}
+
+
+def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> ReadResult:
+    """Return the answer to `read` that an HTTP response is, or raise why it is none."""
+    generation = generation_of(headers)
+    if status == 304 and validator(read.if_not_equal):
+        return ReadResult("unspecified", b"", read.if_not_equal, now())
+    if status in (404, 410):
+        return ReadResult("missing", b"", NO_VALUE, now())
+    if status == 200:
+        return _known(read, fit(Piece(body, 0, _total(read, headers, body), generation), read))
+    span = range_of_header(headers.get("Content-Range"))
+    if status == 416 and span is not None and span[2] is not None:
+        return _known(read, fit(Piece(b"", 0, span[2], generation), read))
+    if status != 206:
+        raise from_status(status, bytes(body[:300]).decode("utf-8", "replace"))
+    if is_coded(headers):
+        raise UnimplementedError("the server compressed a byte range")
+    if span is None or span[1] - span[0] != len(body) or range_header(read) is None:
+        received = headers.get("Content-Range", "no Content-Range")
+        raise UnavailableError(f"the server sent {len(body)} bytes as {received!r} for {range_header(read)}")
+    return _known(read, fit(Piece(body, span[0], span[2], generation), read))
+
+
+def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
+    """Return the size of a value that a server sent whole, though we may have received its beginning only."""
+    if read.stop is None or (not is_empty(read) and len(body) < read.stop):
+        return len(body)
+    size = headers.get("Content-Length") or ""
+    told = size.isascii() and size.isdecimal() and headers.get("Transfer-Encoding") is None
+    return int(size) if told and not is_coded(headers) else None
+
+
+def _known(read: Read, result: ReadResult) -> ReadResult:
+    """Return "unspecified" if the server sent a value that the caller has."""
+    if result.generation != UNKNOWN and result.generation == read.if_not_equal:
+        return ReadResult("unspecified", b"", result.generation, result.time)
+    return result
+
+
+class Asking(Protocol):
+    """Something that asks web servers: the client of fsstore, or a `Session`."""
+
+    async def get(self, url: str, extra: Mapping[str, str], want: Want) -> Reply:
+        """Return the response for an encoded URL, after redirects."""
+        ...
+
+
+class Client(Protocol):
+    """Where such a thing is found."""
+
+    async def visit(self, call: Callable[[Asking], Awaitable[T]]) -> T:
+        """Return `await call(asking)`, run on the event loop that it belongs to."""
+        ...
+
+
+class HttpEngine:
+    """Strict reads over a client.  Paths are URLs, not encoded; `query` is appended to each."""
+
+    features = Features(waits=True, writable=False, listable=False)
+    shown = ""
+
+    def __init__(
+        self, client: Client, *, query: str = "", retry: Retry | None = None, concurrency: int = 32
+    ) -> None:
+        self.client, self.query, self.retry, self.turns = client, query, retry or Retry(), Turns(concurrency)
+
+    def asking(self, query: str) -> HttpEngine:
+        """Return an engine that appends a query to every URL, over the same client and in the same turns."""
+        if query == self.query:
+            return self
+        other = copy.copy(self)
+        other.query = query
+        return other
+
+    async def read_many(self, reads: list[Read]) -> list[ReadResult]:
+        """Return one exact answer a read."""
+
+        async def read_all(asking: Asking) -> list[ReadResult]:
+            return await each(
+                lambda read: persist(self.retry, lambda: self._read(asking, read)), reads, self.turns
+            )
+
+        return await self.client.visit(read_all)
+
+    async def _read(self, asking: Asking, read: Read) -> ReadResult:
+        span = range_header(read)
+        extra = {**({"Range": span} if span else {}), **validator(read.if_not_equal)}
+        try:
+            url = encode_url(read.key) + self.query
+            want = Want(limit_of(read), _most(read), 0 if is_empty(read) else read.stop)
+            return judge(read, *await asking.get(url, extra, want))
+        except Exception as error:  # the boundary: every foreign error is translated here
+            raise located(error, "reading", read.key) from error
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
+        """Refuse: HTTP is read-only here."""
+        raise UnimplementedError("KeyValueStore does not support writing")
+
+    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:  # the contract names it
+        """Refuse: HTTP has no listing."""
+        raise UnimplementedError("KeyValueStore does not support listing")
+        yield []
+
+
+def _most(read: Read) -> int | None:
+    """Return how many bytes of a part may come: what is asked for, and some more where a server thinks in blocks."""
+    if read.stop is None and read.start >= 0:
+        return None
+    return _BLOCK + (-read.start if read.stop is None else read.stop - read.start)
+
+
+class Session:
+    """The session of an `HTTPFileSystem`, with everything that it was told."""
+
+    def __init__(self, home: Home, headers: Mapping[str, str] | None = None, idle_s: float = 30.0) -> None:
+        self.home, self.idle_s = home, idle_s
+        self.headers = {**IDENTITY, **(headers or {})}
+
+    async def visit(self, call: Callable[[Asking], Awaitable[T]]) -> T:
+        """Return `await call(asking)` on the loop of the filesystem."""
+        return await self.home.visit(lambda filesystem: call(_Asking(self, filesystem)))
+
+
+class _Asking:
+    def __init__(self, session: Session, filesystem: Any) -> None:
+        self._session, self._filesystem = session, filesystem
+
+    async def get(self, url: str, extra: Mapping[str, str], want: Want) -> Reply:
+        """Return the response for an encoded URL, after redirects."""
+        from aiohttp import ClientTimeout
+        from yarl import URL
+
+        session = await self._filesystem.set_session()
+        timeout = ClientTimeout(total=None, connect=30, sock_read=self._session.idle_s)
+        common = {**self._filesystem.kwargs, "timeout": timeout}
+        headers = {**common.pop("headers", {}), **self._session.headers, **extra}
+        async with session.get(URL(url, encoded=True), headers=headers, **common) as response:
+            if response.status == 200:
+                check_announced(response.content_length, want.limit)
+            unwanted = response.status == 200 and want.stop == 0  # the server knows no ranges
+            body = b"" if unwanted else await response.read()
+            return Reply(response.status, response.headers, body)
+
+
+def encode_url(url: str) -> str:
+    """Return a URL whose path is not encoded, encoded: `%` too, so that any key can be said."""
+    head, slashes, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    encoded = percent_encode(path.encode("utf-8", "surrogateescape"), safe="/:@!$&'()*+,;=~-._")
+    return head + slashes + host + slash + encoded

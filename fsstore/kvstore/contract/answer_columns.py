@@ -1,0 +1,111 @@
+"""Answers to a batch as columns: each is a part of one of a few larger ones.
+
+A batch of thousands of references is fetched as a few spans of bytes.  An answer apiece would cost more than the bytes:
+a tuple, a view and a generation each, all alive at the same time.  `Excerpts` is the sequence of these answers without
+them: which span, from where to where.  An answer is made when somebody asks for it; who wants the values alone takes
+`values_of`, which is one array where they lie at equal distances in one span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, ReadResult
+
+__all__ = ["Excerpts", "values_of"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpts(Sequence[ReadResult]):
+    """Answer `i` is the bytes `[starts[i], stops[i])` of `sources[where[i]]`; where that is -1, the key is missing.
+
+    `stamp(number)` is the generation of an answer and the size of its whole value, if that is known, by its number in
+    the batch it was asked in.  `time` is when keys were found missing.
+    """
+
+    sources: Sequence[ReadResult]
+    where: Ints
+    starts: Ints
+    stops: Ints
+    numbers: Ints
+    stamp: Callable[[int], tuple[bytes, int | None]]
+    time: float
+
+    def __len__(self) -> int:
+        """Return the number of answers."""
+        return len(self.where)
+
+    @overload
+    def __getitem__(self, place: int) -> ReadResult: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Excerpts: ...
+
+    def __getitem__(self, place: int | slice) -> ReadResult | Excerpts:
+        """Return one answer, or some without making them."""
+        if not isinstance(place, slice):
+            at = range(len(self))[place]
+            return next(iter(self[at : at + 1]))
+        columns = (self.where[place], self.starts[place], self.stops[place], self.numbers[place])
+        return Excerpts(self.sources, *columns, self.stamp, self.time)
+
+    def __iter__(self) -> Iterator[ReadResult]:
+        """Yield the answers."""
+        columns = [column.tolist() for column in (self.where, self.starts, self.stops, self.numbers)]
+        for where, start, stop, number in zip(*columns, strict=True):
+            if where < 0:
+                yield ReadResult("missing", b"", NO_VALUE, self.time)
+            else:
+                source = self.sources[where]
+                generation, size = self.stamp(number)
+                value = memoryview(source.value)[start:stop]
+                yield ReadResult("value", value, generation, source.time, size)
+
+    def among(self, places: Ints, count: int) -> Excerpts:
+        """Return the answers at their places among `count`; the other keys are missing."""
+        if len(places) == count:
+            return self
+        where = np.full(count, -1)
+        starts, stops, numbers = np.zeros((3, count), np.int64)
+        where[places], starts[places], stops[places] = self.where, self.starts, self.stops
+        numbers[places] = self.numbers
+        return Excerpts(self.sources, where, starts, stops, numbers, self.stamp, self.time)
+
+    def _values(self, present: Ints) -> Sequence[Buffer] | npt.NDArray[np.uint8]:
+        """Return the values at some places: the rows of an array, or a view each."""
+        where, starts, stops = self.where[present], self.starts[present], self.stops[present]
+        if len(where) and (where == where[0]).all():
+            rows = _rows(self.sources[where[0]].value, starts, stops)
+            if rows is not None:
+                return rows
+        views = [memoryview(source.value) for source in self.sources]
+        columns = zip(where.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        return [views[number][start:stop] for number, start, stop in columns]
+
+
+def values_of(answers: Sequence[ReadResult]) -> tuple[list[int], Sequence[Buffer] | npt.NDArray[np.uint8]]:
+    """Return which of the answers have a value, and the values: buffers, or the rows of an array where that is free."""
+    if isinstance(answers, Excerpts):
+        present = np.flatnonzero(answers.where >= 0)
+        return present.tolist(), answers._values(present)
+    found = [number for number, answer in enumerate(answers) if answer.state == "value"]
+    return found, [answers[number].value for number in found]
+
+
+def _rows(value: Buffer, starts: Ints, stops: Ints) -> npt.NDArray[np.uint8] | None:
+    """Return parts of one size at equal distances as rows of a view; None for others."""
+    first, size = int(starts[0]), int(stops[0] - starts[0])
+    pace = int(starts[1]) - first if len(starts) > 1 else size
+    if pace < size or stops[-1] != first + pace * (len(starts) - 1) + size:  # nearly always tells all
+        return None
+    expected = first + pace * np.arange(len(starts))
+    if (starts != expected).any() or (stops - starts != size).any():
+        return None
+    return np.ndarray((len(starts), size), np.dtype(np.uint8), value, first, (pace, 1))

@@ -1,0 +1,173 @@
+"""Merging of byte ranges: many small requests for one key become few larger ones.
+
+A request to a remote store costs about as much as some hundred kilobytes, so ranges of one key that lie close
+together are read as one span and cut apart afterwards.  `coalesce` decides which (pure, numpy, O(n log n));
+`read_merged` applies it to a batch of `Read`s of many keys.  Results are slices of the spans, not copies:
+they keep the whole span alive, whose size the limits bound.
+
+Only ranges with both ends known are merged; whole values and suffixes pass through.  This module does no I/O
+and knows no store: `fetch` reads the merged requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fsstore.kvstore.contract.driver import Read, ReadResult
+
+__all__ = ["REMOTE", "Ints", "Limits", "Spans", "coalesce", "limits_from", "read_merged"]
+
+Ints = npt.NDArray[np.int64]
+Fetch = Callable[[list[Read]], Awaitable[list[ReadResult]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far merging goes.
+
+    Ranges at most `max_gap` bytes apart are merged into spans of at most `max_size` bytes; a single range
+    may be larger.  `max_gap` of -1 merges nothing, 0 merges what touches or overlaps.
+    """
+
+    max_gap: int = 64 * 1024
+    max_size: int = 16 * 1024 * 1024
+
+
+REMOTE = Limits()
+"""What remote stores use when the context says nothing."""
+
+
+def limits_from(resources: Mapping[str, Any]) -> Limits:
+    """Return the limits of a driver's resources; what the resource leaves open is `REMOTE`'s."""
+    value = resources.get("range_coalescing")
+    gap, size = getattr(value, "max_gap", None), getattr(value, "max_size", None)
+    return Limits(REMOTE.max_gap if gap is None else gap, REMOTE.max_size if size is None else size)
+
+
+class Spans(NamedTuple):
+    """Merged ranges `[starts, stops)`; request `i` lies in span `where[i]`, `offset[i]` bytes into it."""
+
+    starts: Ints
+    stops: Ints
+    where: Ints
+    offset: Ints
+
+
+def coalesce(starts: npt.ArrayLike, stops: npt.ArrayLike, gap: int, limit: int) -> Spans:
+    """Return the spans that cover the ranges `[starts[i], stops[i])`.
+
+    Spans are sorted by start.  Every range lies in one span; a span holds no hole larger than `gap`, and
+    more than `limit` bytes only if one of its ranges does.  A range that lies within another costs nothing,
+    whatever its size.
+    """
+    first, last = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
+    if len(first) < 2:
+        return Spans(first, last, zero := np.zeros_like(first), zero)
+    if gap >= 0 and last[-1] - first[0] <= limit and (first[1:] == last[:-1]).all():
+        # as often: one after the other
+        return Spans(first[:1], last[-1:], np.zeros_like(first), first - first[0])
+    order = np.argsort(first, kind="stable")
+    begin, end = first[order], last[order]
+    is_head = np.ones(len(order), bool)
+    if gap >= 0:
+        reach = np.maximum.accumulate(end)
+        np.greater(begin[1:], reach[:-1] + gap, out=is_head[1:])
+        heads = is_head.nonzero()[0]
+        is_head[_split(begin, reach, heads, limit)] = True
+    heads = is_head.nonzero()[0]
+    span_starts = begin[heads]
+    index = np.empty(len(order), np.int64)
+    index[order] = is_head.cumsum() - 1
+    return Spans(span_starts, np.maximum.reduceat(end, heads), index, first - span_starts[index])
+
+
+def _split(begin: Ints, reach: Ints, heads: Ints, limit: int) -> list[int]:
+    """Return where groups larger than `limit` are cut greedily; one step a resulting span.
+
+    `reach` is monotone, and where a span is cut it equals the stop of the range at the cut (it grows
+    there), so the running maximum over the whole batch is also that of each span.
+    """
+    cuts: list[int] = []
+    if reach[-1] - begin[0] <= limit:
+        return cuts
+    ends = np.append(heads[1:], len(begin))
+    large = reach[ends - 1] - begin[heads] > limit
+    for head, end in zip(heads[large].tolist(), ends[large].tolist(), strict=True):
+        at = head
+        while True:
+            bound = max(int(begin[at]) + limit, int(reach[at]))
+            at += int(np.searchsorted(reach[at:end], bound, side="right"))
+            if at >= end:
+                break
+            cuts.append(at)
+    return cuts
+
+
+async def read_merged(reads: Sequence[Read], limits: Limits, fetch: Fetch) -> list[ReadResult]:
+    """Return the answers to `reads`, in order, asking `fetch` for merged ranges of one key and condition.
+
+    `fetch` is called once.  A batch in which no key appears twice is passed on untouched.
+    """
+    if len(reads) < 2 or limits.max_gap < 0 or len({read.key for read in reads}) == len(reads):
+        return await fetch(list(reads))
+    groups: dict[tuple[str, bytes], list[int]] = {}
+    merged: list[Read] = []
+    places: list[int] = []
+    for place, (key, start, stop, if_not_equal, _) in enumerate(reads):
+        if stop is not None and 0 <= start < stop:
+            group = groups.get((key, if_not_equal))
+            if group is None:
+                group = groups[key, if_not_equal] = []
+            group.append(place)
+        else:
+            merged.append(reads[place])
+            places.append(place)
+    plans = [_plan(reads, members, limits, merged) for members in groups.values()]
+    fetched = await fetch(merged)
+    results: list[Any] = [None] * len(reads)
+    for place, result in zip(places, fetched, strict=False):
+        results[place] = result
+    for members, (base, spans) in zip(groups.values(), plans, strict=True):
+        _cut(reads, members, spans, fetched[base : base + len(spans.starts)], results)
+    return results
+
+
+def _plan(reads: Sequence[Read], members: list[int], limits: Limits, merged: list[Read]) -> tuple[int, Spans]:
+    """Append the merged reads of one key to `merged`; return where they begin, and the spans."""
+    base = len(merged)
+    if len(members) == 1:
+        read = reads[members[0]]
+        merged.append(read)
+        zero = np.zeros(1, np.int64)
+        return base, Spans(zero + read.start, zero + (read.stop or 0), zero, zero)
+    starts = np.array([reads[place].start for place in members], np.int64)
+    stops = np.array([reads[place].stop for place in members], np.int64)
+    spans = coalesce(starts, stops, limits.max_gap, limits.max_size)
+    bound = max([reads[place].staleness_bound for place in members])
+    model = reads[members[0]]._replace(staleness_bound=bound)
+    pairs = zip(spans.starts.tolist(), spans.stops.tolist(), strict=True)
+    merged.extend(model._replace(start=start, stop=stop) for start, stop in pairs)
+    return base, spans
+
+
+def _cut(
+    reads: Sequence[Read], members: list[int], spans: Spans, fetched: Sequence[ReadResult], results: list[Any]
+) -> None:
+    """Put the answer of each member into `results`: a slice of its span."""
+    views = [memoryview(result.value) for result in fetched]
+    for place, span, low in zip(members, spans.where.tolist(), spans.offset.tolist(), strict=True):
+        state, whole, generation, time, size = fetched[span]
+        if state != "value":
+            results[place] = fetched[span]
+            continue
+        _, start, stop, _, _ = reads[place]
+        length = (stop or 0) - start
+        view = views[span]
+        results[place] = ReadResult(
+            state, whole if length == len(view) else view[low : low + length], generation, time, size
+        )

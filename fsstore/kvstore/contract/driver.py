@@ -1,0 +1,292 @@
+"""The contract of a key-value store driver, and the values that cross it.
+
+A driver maps string keys to byte strings.  Array code, adapters and the `KvStore` façade see nothing else
+of storage.  The batch is the primitive: `read_many` and `write_many` answer a whole batch, in order, one
+answer a request.
+
+What every driver promises (`fsstore.testing` checks it over each):
+
+* A missing key is `state="missing"`, never an exception.  Any other failure is an exception that names the
+  key through `describe_key`: never "missing", or the reader would see fill values in place of data.
+* A byte range that reaches outside the value raises `OutOfRangeError`; a short read is an error.
+* `if_not_equal` equal to the current generation answers `state="unspecified"` without the value.
+* A driver that can tell how large a value is without reading it says so in the answer to an empty range, `[0, 0)`:
+  that is how to ask whether a key exists, how large its value is, and of which generation.
+* A write whose `if_equal` does not hold changes nothing and answers the generation `UNKNOWN`.
+  `if_equal=NO_VALUE` writes only if the key is missing.  A driver that cannot promise this atomically
+  declares so in `features` and raises `UnimplementedError`: it never pretends.
+* A write is visible as a whole or not at all, and durable when answered (unless its options say otherwise).
+* `value=None` deletes; deleting a missing key is fine and answers `NO_VALUE`.
+* A driver that never waits may offer `read_now(read)` besides: what `read_many([read])` answers, as a plain call,
+  because a coroutine takes longer than a look into memory.
+* A driver that looks many keys up at once may offer `read_whole(keys)` besides: what `read_many` answers for reads
+  of the whole values.
+* A driver over something that may be missing as a whole, and must not pass for empty then, raises `NotFoundError` for
+  reads and listings.  It offers `begin_creating()`: who is about to write calls that, and from then on it is empty.
+  A driver that writes to another one forwards the call.
+* A driver that can write while values are being made may offer `write_late(makes, makers=None)` besides: what
+  `write_many` answers for the writes that the functions `makes` return.  It calls them on `makers` threads, one a core
+  unless told, and writes what is made meanwhile.  Of a value that comes in portions it asks for the next when it has
+  written the one before, and for none if the condition does not hold.
+* Values returned may be any read-only buffer; the caller must not change them.
+* With `features.waits` false no coroutine of the driver ever suspends, so `runtime.execution` may drive it inline on
+  any thread.  All drivers are thread-safe.
+
+Keys are `str`; bytes that are not UTF-8 travel as surrogate escapes (`key.encode("utf-8", "surrogateescape")`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+
+from fsstore.errors import UnimplementedError
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.values.json_value import Json
+
+__all__ = [
+    "NO_VALUE",
+    "UNKNOWN",
+    "Buffer",
+    "Entry",
+    "Features",
+    "KvDriver",
+    "KvPrefix",
+    "LateValue",
+    "LateWrite",
+    "Read",
+    "ReadOnly",
+    "ReadResult",
+    "Stamp",
+    "State",
+    "Write",
+    "begin_creating",
+    "now",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+State: TypeAlias = Literal["value", "missing", "unspecified"]
+
+UNKNOWN = b""
+"""The generation nobody knows; as the answer of a write: the condition did not hold."""
+
+NO_VALUE = b"\x02"
+"""The generation of a missing key."""
+
+
+class Read(NamedTuple):
+    """A request for a value, or for the bytes `[start, stop)` of it.
+
+    A negative `start` asks for the last `-start` bytes (`stop` is None then).  `stop=None` reads to the end.
+    `staleness_bound`: an answer known to be current at that time (seconds since the epoch) is good enough;
+    the default wants a fresh one.
+    """
+
+    key: str
+    start: int = 0
+    stop: int | None = None
+    if_not_equal: bytes = UNKNOWN
+    staleness_bound: float = math.inf
+
+
+class ReadResult(NamedTuple):
+    """The answer to a `Read`: `value` is empty unless `state` is "value".
+
+    `size` is that of the whole value where the answer came with it; None says nothing.
+    """
+
+    state: State
+    value: Buffer = b""
+    generation: bytes = UNKNOWN
+    time: float = -math.inf
+    size: int | None = None
+
+
+LateValue: TypeAlias = Buffer | Generator[Sequence[Buffer], None, None]
+"""A value, or one made in portions: lists of buffers that follow each other.  Who draws these closes the generator."""
+
+
+class Write(NamedTuple):
+    """A request to store `value`, or to delete the key when it is None.  `if_equal=UNKNOWN`: no condition."""
+
+    key: str
+    value: Buffer | None
+    if_equal: bytes = UNKNOWN
+
+
+class LateWrite(NamedTuple):
+    """A `Write` whose value may come in portions."""
+
+    key: str
+    value: LateValue | None
+    if_equal: bytes = UNKNOWN
+
+
+class Stamp(NamedTuple):
+    """A generation and a time at which it was current."""
+
+    generation: bytes = UNKNOWN
+    time: float = -math.inf
+
+
+class Entry(NamedTuple):
+    """A key in a listing, and the size of its value where the listing knows it."""
+
+    key: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a driver can do; callers ask here instead of trying."""
+
+    waits: bool = True
+    """Whether coroutines may suspend (network); false for memory and local files."""
+    writable: bool = True
+    listable: bool = True
+    create_only: bool = False
+    """Whether `if_equal=NO_VALUE` is honoured atomically."""
+    conditional_write: bool = False
+    """Whether `if_equal=<any generation>` is honoured atomically, against every writer of the store."""
+    conditional_delete: bool = True
+    """Whether a condition guards deletions too, where `conditional_write` holds; S3 can guard writes only.
+
+    Deleting under `if_equal=NO_VALUE` changes nothing and works wherever conditions do.
+    """
+    atomic_transactions: bool = False
+    """Whether `write_many(..., )` of several keys can be applied as one (see `kvstore/transaction/transaction.py`)."""
+    sorted_scan: bool = False
+    empty_key: bool = False
+    """Whether the empty key is where a value is expected, as in a store of one decompressed file."""
+    slow_writes: bool = False
+    """Whether writes block for long although the driver never suspends (a sync to disk): worth a pool thread."""
+
+
+class KvDriver(Protocol):
+    """A key-value store.  The module docstring states the promises."""
+
+    id: ClassVar[str]
+
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        """Return one result for each of `reads`, in order: a list, or a sequence that makes them when asked."""
+        ...
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply `writes` (of distinct keys) and return one stamp for each, in order."""
+        ...
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Delete every key in the range."""
+        ...
+
+    def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys in the range in batches of any size, sorted if `features.sorted_scan`."""
+        ...
+
+    def describe_key(self, key: str) -> str:
+        """Return how messages call the key: `local file "/a/b"`, `"x" in ...`."""
+        ...
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the JSON members with which the driver was opened, as effective now.
+
+        Without `driver`, `path`, `base` and context resources; without members equal to their default.
+        """
+        ...
+
+    @property
+    def features(self) -> Features:
+        """What the driver can do."""
+        ...
+
+
+class ReadOnly:
+    """A driver that refuses to be written."""
+
+    __slots__ = ()
+
+    async def write_many(self: KvDriver, writes: Sequence[Write]) -> list[Stamp]:
+        """Refuse."""
+        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
+
+    async def delete_range(self: KvDriver, keys: KeyRange) -> None:
+        """Refuse."""
+        raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
+
+
+class KvPrefix(NamedTuple):
+    """A driver and a path that is put before every key: where adapters and arrays live.
+
+    A path is a pure prefix of keys, not a directory.
+    """
+
+    driver: KvDriver
+    path: str = ""
+
+    async def read(self, key: str = "", start: int = 0, stop: int | None = None) -> ReadResult:
+        """Return the answer to a single read."""
+        return (await self.driver.read_many([Read(self.path + key, start, stop)]))[0]
+
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        """Return the answers to `reads`, whose keys are relative to the path."""
+        path = self.path
+        if path:
+            reads = [Read(path + key, start, stop, known, bound) for key, start, stop, known, bound in reads]
+        return await self.driver.read_many(reads)
+
+    async def write(self, key: str, value: Buffer | None, if_equal: bytes = UNKNOWN) -> Stamp:
+        """Return the stamp of a single write."""
+        return (await self.driver.write_many([Write(self.path + key, value, if_equal)]))[0]
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Return the stamps of `writes`, whose keys are relative to the path."""
+        path = self.path
+        return await self.driver.write_many(
+            [write._replace(key=path + write.key) for write in writes] if path else writes
+        )
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Delete the keys of a range relative to the path."""
+        await self.driver.delete_range(keys.with_prefix(self.path))
+
+    async def scan(self, keys: KeyRange | None = None) -> AsyncIterator[list[Entry]]:
+        """Yield batches of entries of a range relative to the path, with relative keys."""
+        async for batch in self.driver.scan((keys or KeyRange()).with_prefix(self.path)):
+            yield self._relative(batch)
+
+    async def documents(self) -> AsyncIterator[list[Entry]]:
+        """Yield batches of the entries below the path, of which a driver may leave out those that end in a number.
+
+        A driver that can do so has a method `documents` like `scan`: a set of a million chunks is not listed for the
+        metadata of ten arrays.
+        """
+        scan = getattr(self.driver, "documents", self.driver.scan)
+        async for batch in scan(KeyRange().with_prefix(self.path)):
+            yield self._relative(batch)
+
+    def _relative(self, batch: list[Entry]) -> list[Entry]:
+        cut = len(self.path)
+        return [Entry(entry.key[cut:], entry.size) for entry in batch] if cut else batch
+
+    def describe(self, key: str = "") -> str:
+        """Return how messages call the key below the path."""
+        return self.driver.describe_key(self.path + key)
+
+    def join(self, path: str) -> KvPrefix:
+        """Return the prefix with `path` appended as it is."""
+        return KvPrefix(self.driver, self.path + path)
+
+
+def begin_creating(driver: KvDriver) -> None:
+    """Announce writes to what may not exist as a whole, before it is read for them."""
+    begin = getattr(driver, "begin_creating", None)
+    if begin is not None:
+        begin()
+
+
+def now() -> float:
+    """Return the time stamps carry: seconds since the epoch."""
+    return time.time()

@@ -1,0 +1,8 @@
+"""Every store that a client library reaches is one driver over one contract.
+
+`contract` says what a client must do; `driver` makes a key-value store of it; `retry`, `fault` and `secret` say when to
+try again, what a failure means, and what must not be shown.
+
+* `single_writer`: conditions for stores that have none, on the word of the user that no other process writes:
+  "single_writer": true
+"""

@@ -1,0 +1,217 @@
+"""The driver of every store that a storage library reaches: fsspec filesystems, S3, GCS, Azure, HTTP.
+
+The driver owns keys and merging: it puts the root path before keys, refuses keys that storage systems would read in
+different ways, merges ranges, and lists by key range.  What happens on the wire is the business of an `Engine`; `Home`
+keeps the filesystem on the event loop it belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.engine.contract import Engine
+from fsstore.kvstore.engine.secret import without_user
+from fsstore.values.json_value import Json, quote
+
+__all__ = ["Choose", "FsspecDriver", "Home", "check_key"]
+
+T = TypeVar("T")
+Choose: TypeAlias = Callable[[], tuple[Engine, str]]
+"""Returns an engine and the root path in it."""
+
+_DELETE_BATCH = 1000
+
+
+def check_key(path: str) -> None:
+    """Refuse a path with components that storage systems read in different ways, or not at all."""
+    parts = path.split("/")
+    if "" in parts or "." in parts or ".." in parts or "\0" in path:
+        raise StoreError(f"Invalid key: {quote(path)}")
+
+
+class FsspecDriver:
+    """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
+
+    A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
+    works in the child.
+
+    Keys must not have empty, `.` or `..` components.  The root may have: it was given by whoever opened the
+    store, and when it names a file the empty key is that file.
+    """
+
+    id: ClassVar[str] = "fsspec"
+
+    def __init__(
+        self,
+        engine: Engine,
+        root: str,
+        *,
+        shown: str | None = None,
+        members: Mapping[str, Json] | None = None,
+        limits: Limits = REMOTE,
+        again: Choose | None = None,
+    ) -> None:
+        self.engine, self.root, self.limits = engine, root, limits
+        self._again, self._process = again, os.getpid()
+        self.shown = without_user(engine.shown + root if shown is None else shown)
+        self._members = dict(members or {})
+
+    @property
+    def features(self) -> Features:
+        """What the engine's storage can do."""
+        return self.engine.features
+
+    def _stay(self) -> None:
+        """See that the engine belongs to this process."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            if self._again is not None:
+                self.engine, self.root = self._again()
+
+    def _path(self, key: str) -> str:
+        if key or not self.root or self.root.endswith("/"):
+            check_key(key)
+        return self.root + key
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`; ranges of one key are merged within the limits."""
+        self._stay()
+        return await read_merged(self._absolute(reads), self.limits, self._fetch)
+
+    def _absolute(self, reads: Sequence[Read]) -> list[Read]:
+        """Return `reads` with paths for keys.  A key is looked at once: a batch may hold thousands of its ranges."""
+        paths: dict[str, str] = {}
+        out = []
+        for key, start, stop, if_not_equal, bound in reads:
+            path = paths.get(key)
+            if path is None:
+                path = paths[key] = self._path(key)
+            out.append(Read(path, start, stop, if_not_equal, bound))
+        return out
+
+    async def _fetch(self, reads: list[Read]) -> list[ReadResult]:
+        return await self.engine.read_many(reads) if reads else []
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply `writes` (of distinct keys) and return one stamp for each."""
+        self._stay()
+        if not self.features.writable:
+            raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
+        absolute = [write._replace(key=self._path(write.key)) for write in writes]
+        guards = [place for place, write in enumerate(writes) if write[1:] == (None, NO_VALUE)]
+        if not guards:
+            return await self.engine.write_many(absolute)
+        # "delete unless it exists" changes nothing: it asks whether the key exists, which any storage can answer
+        found = await self.engine.read_many([Read(absolute[place].key, 0, 0) for place in guards])
+        others = [write for write in absolute if write[1:] != (None, NO_VALUE)]
+        stamps = iter(await self.engine.write_many(others) if others else [])
+        answers = {
+            place: Stamp(NO_VALUE if result.state == "missing" else UNKNOWN, result.time)
+            for place, result in zip(guards, found, strict=True)
+        }
+        return [answers[place] if place in answers else next(stamps) for place in range(len(writes))]
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Delete every key in the range, a thousand at a time."""
+        self._stay()
+        if not self.features.writable:
+            raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
+        found = [entry.key async for batch in self.scan(keys) for entry in batch]
+        for start in range(0, len(found), _DELETE_BATCH):
+            doomed = [Write(self.root + key, None) for key in found[start : start + _DELETE_BATCH]]
+            await self.engine.write_many(doomed)
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys in the range, page by page as the storage lists them."""
+        self._stay()
+        if not self.features.listable:
+            raise UnimplementedError(f"KeyValueStore does not support listing: {self.describe_key('')}")
+        if keys.empty:
+            return
+        cut = len(self.root)
+        async for page in self.engine.pages(self.root + key_text(keys.common_prefix)):
+            entries = [Entry(e.key[cut:], e.size) for e in page if e.key.startswith(self.root)]
+            found = [e for e in entries if e.key and keys.contains(key_bytes(e.key))]
+            if found:
+                yield found
+
+    def describe_key(self, key: str) -> str:
+        """Return the quoted URL of the key, without secrets."""
+        return quote(self.shown + key)
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members of the spec."""
+        return self._members
+
+
+class Home:
+    """The event loop on which a filesystem lives, and the filesystem.
+
+    A filesystem made by `make` belongs to the loop that first uses it and is made anew when another loop
+    does (after a fork, or under `asyncio.run`).  One given by the caller stays where its owner put it: with
+    `asynchronous=False` it lives on fsspec's own loop, and calls are sent there, one a batch.
+    """
+
+    def __init__(self, make: Callable[[], Any] | None, filesystem: Any = None) -> None:
+        self._make, self._filesystem = make, filesystem
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _own(self, make: Callable[[], Any]) -> Any:
+        running = asyncio.get_running_loop()
+        if self._filesystem is None or self._loop is not running:
+            self._filesystem, self._loop = make(), running
+            weakref.finalize(self, _retire, self._filesystem, running)
+        return self._filesystem
+
+    async def visit(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        """Return `await call(filesystem)`, run on the filesystem's loop."""
+        if self._make is not None:
+            return await call(self._own(self._make))
+        filesystem = self._filesystem
+        target = None if filesystem.asynchronous else filesystem.loop
+        if target is None or target is asyncio.get_running_loop():
+            return await call(filesystem)
+
+        async def there() -> T:
+            return await call(filesystem)
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), target))
+
+
+def _retire(filesystem: Any, loop: asyncio.AbstractEventLoop) -> None:
+    """Close the connections of a filesystem that nobody uses any more, on its loop if that still runs."""
+    session = getattr(filesystem, "_session", None)
+    creator = getattr(filesystem, "_s3creator", None)
+    if session is None and creator is None:
+        return
+    if loop.is_running():
+        loop.call_soon_threadsafe(lambda: _spawn(loop, session, creator))
+        return
+    client = getattr(getattr(creator, "_client", None), "_endpoint", None)
+    sessions = getattr(getattr(client, "http_session", None), "_sessions", None) or {}
+    for one in [session, *sessions.values()]:
+        connector = getattr(one, "_connector", None)
+        if connector is not None:
+            connector._close()  # aiohttp has no other way to close once the loop is gone
+
+
+def _spawn(loop: asyncio.AbstractEventLoop, session: Any, creator: Any) -> None:
+    async def close() -> None:
+        if session is not None:
+            await session.close()
+        if creator is not None:
+            await creator.__aexit__(None, None, None)
+
+    _closing.add(task := loop.create_task(close()))
+    task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()

@@ -1,0 +1,118 @@
+"""Foreign failures as fsstore's errors: the one place where exceptions of storage libraries are judged.
+
+What matters is to keep three things apart: the key is missing (only when the store says so), the failure
+may pass (worth another try), and everything else.  Libraries are recognised by the names of their exception
+classes, so that none needs to be imported.  Messages pass through `redact`; the original stays attached as
+the cause.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fsstore.errors import (
+    FailedPreconditionError,
+    NotFoundError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    StoreError,
+    UnavailableError,
+    UnimplementedError,
+)
+from fsstore.kvstore.engine.secret import redact
+
+__all__ = ["from_status", "is_missing", "status_of", "translate"]
+
+_STATUS = re.compile(r"(?:status code: |status: )([345]\d{2})\b")
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|(?:bucket|container) does not exist")
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_TRANSIENT_NAMES = frozenset(
+    {
+        "ClientConnectionError", "ClientPayloadError", "ServerDisconnectedError", "ServerTimeoutError",
+        "ClientOSError", "EndpointConnectionError", "ConnectionClosedError", "HTTPClientError",
+        "ResponseStreamingError", "IncompleteReadError", "IncompleteRead", "ConnectionError", "HttpError",
+        "FSTimeoutError", "RemoteProtocolError", "ServiceResponseError", "ServiceRequestError", "JoinError",
+    }
+)  # fmt: skip
+_DENIED_NAMES = frozenset(
+    {
+        "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "UnauthenticatedError",
+        "PermissionDeniedError", "ClientAuthenticationError", "TokenRetrievalError",
+    }
+)  # fmt: skip
+_TRANSIENT_TEXT = re.compile(
+    r"error sending request|body error|connection (?:closed|reset|refused)|timed? ?out|SlowDown"
+    r"|ServiceUnavailable|InternalError|incomplete"
+    r"|reduce your request rate|Unexpected.?Range|Requested \d+\.\.\d+, got",
+    re.IGNORECASE,
+)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status a foreign exception carries, if any."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status if isinstance(status, int) else None
+    named = [getattr(error, name, None) for name in ("status", "status_code", "code")]
+    for status in (*named, getattr(response, "status_code", None)):
+        if isinstance(status, int) and 300 <= status < 600:
+            return status
+    found = _STATUS.search(str(error)) if type(error).__module__.startswith("obstore") else None
+    return int(found[1]) if found else None
+
+
+def is_missing(error: BaseException) -> bool:
+    """Return whether the exception says that the key, and not something else, does not exist."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        return response.get("Error", {}).get("Code") in {"NoSuchKey", "404", "NotFound"}
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return not _NO_BUCKET.search(f"{error} {error.__cause__}")
+    return status_of(error) in {404, 410}
+
+
+def from_status(status: int, text: str = "") -> StoreError:
+    """Return the error for an HTTP status that is not an answer."""
+    message = f"HTTP response code {status}" + (f": {redact(text)}" if text else "")
+    if status in _TRANSIENT_STATUS:
+        return UnavailableError(message)
+    if status in (401, 403, 407):
+        return PermissionDeniedError(message)
+    if status in (404, 410):
+        return NotFoundError(message)
+    if status == 412:
+        return FailedPreconditionError(message)
+    if status == 416:
+        return OutOfRangeError(message)
+    if status in (405, 501):
+        return UnimplementedError(message)
+    return FailedPreconditionError(message)
+
+
+def translate(error: BaseException) -> StoreError:
+    """Return the fsstore error for a foreign exception; one of fsstore's own is returned as it is."""
+    if isinstance(error, StoreError):
+        return error
+    new = _translated(error)
+    new.__cause__ = error
+    return new
+
+
+def _translated(error: BaseException) -> StoreError:
+    text = redact(str(error)) or type(error).__name__
+    status = status_of(error)
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if status is not None:
+        return from_status(status, text)
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(text)
+    if isinstance(error, PermissionError) or names & _DENIED_NAMES:
+        return PermissionDeniedError(text)
+    if isinstance(error, NotImplementedError):
+        return UnimplementedError(text)
+    if isinstance(error, TimeoutError | ConnectionError) or names & _TRANSIENT_NAMES:
+        return UnavailableError(f"{type(error).__name__}: {text}")
+    if type(error).__module__.startswith("obstore") and _TRANSIENT_TEXT.search(text):
+        return UnavailableError(text)
+    return FailedPreconditionError(f"{type(error).__name__}: {text}")

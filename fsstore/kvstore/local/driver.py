@@ -1,0 +1,221 @@
+"""The `file` key-value store: local files, read by position and written atomically.
+
+A key is the path of a file.  Reads, the lock protocol, the write protocol and listing live beside this module; here
+they become a driver and a kind.  The coroutines of the driver never suspend: they make their system calls at once,
+on whichever thread drives them, because handing a small read to another thread costs more than the read.
+
+It speaks to the system itself instead of through fsspec's `LocalFileSystem`, whose writes can tear and which has no
+locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from fsstore.errors import UnimplementedError
+from fsstore.kvstore.contract.driver import (
+    Entry,
+    Features,
+    KvDriver,
+    LateWrite,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+)
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.local import scan as local_scan
+from fsstore.kvstore.local.lock import forgetting
+from fsstore.kvstore.local.path import check_prefix, normalize
+from fsstore.kvstore.local.read import describe, read_batch
+from fsstore.kvstore.local.stage import Protocol
+from fsstore.kvstore.local.write import write_batch, write_late
+from fsstore.values.json_value import Fields, Json, Parser, integer, one_of, string
+from fsstore.values.url import decode_path, encode_path, reject_query
+
+__all__ = ["KIND", "LocalDriver", "LocalKind"]
+
+
+class LocalDriver:
+    """Local files as a key-value store.
+
+    With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
+    and the write.  Those modes are asked for by name and TensorStore writes parts of chunks in them, so the driver
+    still says that it takes conditions.
+    `io_limit` bounds the threads that write a batch; how many batches run at once is up to the caller.
+    """
+
+    id: ClassVar[str] = "file"
+    features: ClassVar[Features] = Features(
+        waits=False, create_only=True, conditional_write=True, slow_writes=True
+    )
+
+    def __init__(
+        self,
+        protocol: Protocol | None = None,
+        *,
+        mapped: bool = False,
+        io_limit: int | None = None,
+        members: Mapping[str, Json] | None = None,
+    ) -> None:
+        self.protocol = protocol or Protocol()
+        self.mapped = mapped
+        self.io_limit = io_limit
+        self._members = dict(members or {})
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`, in order."""
+        return read_batch(reads, mapped=self.mapped)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply `writes`; each is atomic, and all are durable when answered."""
+        with forgetting():
+            return write_batch(writes, self.protocol, self.io_limit)
+
+    async def write_late(
+        self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
+    ) -> list[Stamp]:
+        """Apply writes that are made while others are written."""
+        with forgetting():
+            return write_late(makes, self.protocol, makers=makers, threads=self.io_limit)
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Delete every key in the range, and directories that lie in it as a whole."""
+        with forgetting():
+            local_scan.delete_range(keys, self.protocol)
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys in the range, unsorted, and without sizes unless it is a range of one key."""
+        for batch in local_scan.scan(keys):
+            yield batch
+
+    def describe_key(self, key: str) -> str:
+        """Return `local file "<path>"`."""
+        return describe(key)
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members the driver was opened with."""
+        return self._members
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` reads and writes the same files in the same way."""
+        return isinstance(other, LocalDriver) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[Protocol, bool]:
+        return self.protocol, self.mapped
+
+
+def _resource(parser: Parser[Any], name: str) -> Parser[Any]:
+    """Return a parser of an inline resource; a bare reference to the default means the default."""
+
+    def parse(value: Any) -> Any:
+        inner = value[0] if isinstance(value, list) and len(value) == 1 else value
+        return {} if inner is None or inner == name else parser(inner)
+
+    return parse
+
+
+def _mode(value: Any) -> str | None:
+    fields = Fields(value)
+    mode: str | None = fields.take("mode", one_of("default", "memmap", "direct"))
+    fields.finish()
+    return mode
+
+
+def _retries(value: Any) -> Any:
+    fields = Fields(value)
+    fields.take("initial_delay", string)
+    fields.take("max_delay", string)
+    count = fields.take("max_retries", integer(0))
+    fields.finish()
+    return value if count else {}
+
+
+_REFUSED = "{} is not supported for local files"
+
+
+def _of_context(opening: KvOpening, name: str) -> Any:
+    """Return the value of a resource that the context of the store says, or its default."""
+    return None if opening.context is None else opening.context[name].value
+
+
+class LocalKind:
+    """The static side of the `file` driver.
+
+    The resources `file_io_mode` and `file_io_retries` of newer TensorStore releases are read, as members and from the
+    context: the first may ask for `file_io_memmap`.  Opening refuses direct input and output, and retries, of which
+    there are none.  They are no resources of the kind, because what they ask for is printed in the older form.
+    """
+
+    id: str = "file"
+    schemes: tuple[str, ...] = ("file",)
+    role: Literal["root"] = "root"
+    resources: tuple[str, ...] = (
+        "file_io_concurrency",
+        "file_io_locking",
+        "file_io_memmap",
+        "file_io_sync",
+    )
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `file_io_mode` and `file_io_retries`; the result says `file_io_memmap` if they ask for it."""
+        mode = fields.take("file_io_mode", _resource(_mode, "file_io_mode"))
+        retries = fields.take("file_io_retries", _resource(_retries, "file_io_retries"))
+        members: dict[str, Json] = {"file_io_memmap": True} if mode == "memmap" else {}
+        members |= {"file_io_mode": {"mode": mode}} if mode == "direct" else {}
+        return members | ({"file_io_retries": retries} if retries else {})
+
+    def check_path(self, path: str) -> str:
+        """Return the path; `.` and `..`, doubled slashes and names of lock files are refused."""
+        return check_prefix(path)
+
+    def base_path(self, path: str) -> str:
+        """Return the path: a root has no base."""
+        return path
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
+        """Return the path of `file://<rest>`: relative unless it begins with a slash or names this machine."""
+        reject_query(rest)
+        if rest == "localhost" or rest.startswith("localhost/"):
+            rest = rest.removeprefix("localhost")
+        return check_prefix(normalize(decode_path(rest))), {}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return `file://<path>`."""
+        if path == "localhost" or path.startswith("localhost/"):
+            path = "./" + path
+        return "file://" + encode_path(path, safe="@\\")
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the driver that the resources ask for."""
+        values, members = opening.resources, dict(opening.members)
+        mode = _of_context(opening, "file_io_mode")
+        if "file_io_mode" in members or mode == "direct":
+            raise UnimplementedError(_REFUSED.format("file_io_mode: direct input and output"))
+        if "file_io_retries" in members or _of_context(opening, "file_io_retries"):
+            raise UnimplementedError(_REFUSED.format("file_io_retries: repeating calls"))
+        if mode == "memmap":
+            members["file_io_memmap"] = True
+        locking = values.get("file_io_locking")
+        limit = getattr(values.get("file_io_concurrency"), "limit", None)
+        protocol = Protocol(
+            getattr(locking, "mode", "os"),
+            getattr(locking, "acquire_timeout_s", 60.0),
+            values.get("file_io_sync", True) is not False,
+        )
+        return LocalDriver(
+            protocol,
+            mapped=bool(values.get("file_io_memmap") or members.get("file_io_memmap")),
+            io_limit=limit if isinstance(limit, int) else None,
+            members=members,
+        )
+
+
+KIND = LocalKind()
+"""The kind of `{"driver": "file"}` and `file://`."""

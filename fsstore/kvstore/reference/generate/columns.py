@@ -1,0 +1,185 @@
+"""Writing out a generator in columns: thousands of its references at once.
+
+Most generators count: their expressions are arithmetic on dimensions of integers.  Such an expression is evaluated
+once a batch, with a `_Column` in place of each integer; one by one, it costs a microsecond an operator.  Where that
+will not do (a template that makes text of a variable, an integer that may not fit 64 bits) the column raises
+`TemplateError`, and from there on references are computed one by one, which also says exactly what is wrong.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fsstore.kvstore.reference.generate.template import Template, TemplateError, Value
+from fsstore.kvstore.reference.table.value import Located
+
+if TYPE_CHECKING:
+    from fsstore.kvstore.reference.generate.generator import Gen
+
+__all__ = ["BATCH", "Written", "in_columns"]
+
+Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+BATCH = 4096
+_SURE = 2.0**62  # below this a float tells for sure that an integer fits 64 bits
+
+
+class _Column:
+    """The values that a variable or expression has in a batch; in expressions it stands for each of them.
+
+    Comparing asks about all values, except `==`, which asks about any: that is how bounds and divisors are checked.
+    """
+
+    __slots__ = ("values",)
+    __hash__ = None  # type: ignore[assignment]  # equality is no equivalence here
+
+    def __init__(self, values: Ints) -> None:
+        self.values = values
+
+    def _with(self, other: Any, apply: Callable[[Any, Any], Any], *, swapped: bool = False) -> _Column:
+        """Return the result for each value; NumPy's integers wrap, so floating point tells whether they did."""
+        right = other.values if isinstance(other, _Column) else np.int64(other)
+        pair = (right, self.values) if swapped else (self.values, right)
+        if np.abs(apply(*(np.float64(side) for side in pair))).max() >= _SURE:
+            raise TemplateError("The integers of a column may not fit 64 bits")
+        return _Column(apply(*pair))
+
+    def __add__(self, other: Any) -> _Column:
+        """Return the sums."""
+        return self._with(other, operator.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> _Column:
+        """Return the differences."""
+        return self._with(other, operator.sub)
+
+    def __rsub__(self, other: Any) -> _Column:
+        """Return the differences."""
+        return self._with(other, operator.sub, swapped=True)
+
+    def __mul__(self, other: Any) -> _Column:
+        """Return the products."""
+        return self._with(other, operator.mul)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> _Column:
+        """Return the quotients."""
+        return self._with(other, operator.floordiv)
+
+    def __rfloordiv__(self, other: Any) -> _Column:
+        """Return the quotients."""
+        return self._with(other, operator.floordiv, swapped=True)
+
+    def __mod__(self, other: Any) -> _Column:
+        """Return the remainders."""
+        return self._with(other, operator.mod)
+
+    def __rmod__(self, other: Any) -> _Column:
+        """Return the remainders."""
+        return self._with(other, operator.mod, swapped=True)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether any value is `other`."""
+        return bool((self.values == other).any())
+
+    def __ge__(self, other: int) -> bool:
+        """Return whether no value is below `other`."""
+        return bool((self.values >= other).all())
+
+    def __lt__(self, other: int) -> bool:
+        """Return whether all values are below `other`."""
+        return bool((self.values < other).all())
+
+    def __str__(self) -> str:
+        """Refuse: a column is no text."""
+        raise TemplateError("A column has no text")
+
+
+class Written(NamedTuple):
+    """References written out: their keys, the numbers of their URLs among `urls`, offsets, lengths (-1: all)."""
+
+    names: list[str]
+    urls: list[str]
+    where: Ints
+    offset: Ints
+    length: Ints
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[str, Located]]) -> Written:
+        """Return references computed one by one."""
+        names, places = zip(*pairs, strict=True)
+        urls, offsets, lengths = zip(*places, strict=True)
+        count = np.arange(len(pairs))
+        return cls(list(names), list(urls), count, np.array(offsets, np.int64), np.array(lengths, np.int64))
+
+    def pairs(self) -> Iterator[tuple[str, Located]]:
+        """Yield the references one by one."""
+        urls = [self.urls[number] for number in self.where.tolist()]
+        return zip(self.names, map(Located, urls, self.offset.tolist(), self.length.tolist()), strict=True)
+
+
+def in_columns(gen: Gen) -> Iterator[Written]:
+    """Yield the references of a generator in order, in batches, as far as columns can tell."""
+    sizes = tuple(len(axis) for axis in gen.axes.values())
+    for start in range(0, gen.count if sizes else 0, BATCH):
+        numbers = np.arange(start, min(start + BATCH, gen.count))
+        places = dict(zip(gen.axes, np.unravel_index(numbers, sizes), strict=True))
+        try:
+            batch = _batch(gen, places, len(numbers))
+        except (TemplateError, OverflowError):
+            return
+        yield batch
+
+
+def _batch(gen: Gen, places: Mapping[str, Ints], count: int) -> Written:
+    scope: Any = {
+        name: _Column(_values(axis, places[name]))
+        for name, axis in gen.axes.items()
+        if isinstance(axis, range) or all(isinstance(item, int) for item in axis)
+    }
+    names = _texts(gen.key, scope, count)
+    urls, where = _urls(gen, places, count)
+    if gen.offset is None or gen.length is None:
+        return Written(names, urls, where, np.zeros(count, np.int64), np.full(count, -1))
+    offset, length = (_numbers(bound(scope), count) for bound in (gen.offset, gen.length))
+    return Written(names, urls, where, offset, length)
+
+
+def _numbers(value: Any, count: int) -> Ints:
+    return value.values if isinstance(value, _Column) else np.full(count, value, np.int64)
+
+
+def _values(axis: Sequence[Value], places: Ints) -> Ints:
+    """Return the values of a dimension of integers at places in it."""
+    if isinstance(axis, range):
+        return axis.start + axis.step * places.astype(np.int64)
+    return np.array(axis, np.int64)[places]
+
+
+def _texts(template: Template, scope: Any, count: int) -> list[str]:
+    """Return the texts of a template."""
+    columns: list[Sequence[Any]] = []
+    for part in template.parts:
+        value: Any = part if isinstance(part, str) else part.evaluate(scope)
+        columns.append(value.values.tolist() if isinstance(value, _Column) else [value] * count)
+    pattern = "%s" * len(columns)
+    return [pattern % row for row in zip(*columns, strict=True)]
+
+
+def _urls(gen: Gen, places: Mapping[str, Ints], count: int) -> tuple[list[str], Ints]:
+    """Return the URLs, one for each combination of the variables it mentions, and which of them is whose."""
+    used = [name for name in gen.axes if name in gen.url.names]
+    if not used:
+        return [str(gen.url.value({}))], np.zeros(count, np.int64)
+    sizes = [len(gen.axes[name]) for name in used]
+    linear = np.ravel_multi_index([places[name] for name in used], sizes)
+    numbers, where = np.unique(linear, return_inverse=True)
+    chosen = zip(*np.unravel_index(numbers, sizes), strict=True)
+    scopes = ({name: gen.axes[name][int(at)] for name, at in zip(used, row, strict=True)} for row in chosen)
+    return [str(gen.url.value(scope)) for scope in scopes], where

@@ -1,0 +1,9 @@
+"""The targets of references: which may be read, how they are opened, and how bytes are fetched from them.
+
+* `fetch`: reading the bytes references point to: a batch becomes a few range reads per target
+* `policy`: which targets a reference set may read
+* `target_url`: the URLs of references as text: which are relative, which are chains, which are paths of another
+  system
+* `targets`: from the URL of a reference to an opened store and a key in it
+* `web_root`: web servers as roots whose redirects are authorised hop by hop
+"""

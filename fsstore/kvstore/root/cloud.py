@@ -1,0 +1,307 @@
+"""The kinds of roots that storage libraries serve: `fsspec` (any protocol), `s3`, `gcs`, `http`, `abfs`.
+
+JSON members are TensorStore's, and `storage_options` for what only the fsspec filesystem knows.  Cloud roots are
+served by obstore where it is installed and by the fsspec filesystem otherwise: same answers, same tests.
+
+`fsspec_scheme` makes every protocol of fsspec a root URL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fsstore.errors import JsonError, UnimplementedError, UrlError
+from fsstore.kvstore.client.condition_check import endpoint_of, judged
+from fsstore.kvstore.contract.coalesce import limits_from
+from fsstore.kvstore.contract.driver import KvDriver
+from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
+from fsstore.kvstore.engine.contract import Engine, shared
+from fsstore.kvstore.engine.driver import FsspecDriver
+from fsstore.kvstore.engine.retry import retry_from
+from fsstore.kvstore.engine.secret import guard, reveal
+from fsstore.kvstore.engine.single_writer import guarded, take_single_writer
+from fsstore.kvstore.root.chain_url import join_chain
+from fsstore.kvstore.root.option import (
+    azure_options,
+    azure_store,
+    choose_engine,
+    concurrency_from,
+    gcs_options,
+    gcs_store,
+    s3_options,
+    s3_store,
+    take_engine,
+    take_options,
+)
+from fsstore.kvstore.root.web import HttpDriver, HttpKind, fsspec_engine, own_engine, root_of
+from fsstore.values import registry
+from fsstore.values.json_value import Fields, Json, boolean, dumps, quote, string
+from fsstore.values.url import decode_path, encode_path, reject_query
+
+__all__ = ["ABFS", "FSSPEC", "GCS", "HTTP", "S3", "fsspec_scheme"]
+
+
+class S3Driver(FsspecDriver):
+    """A bucket of S3."""
+
+    id: ClassVar[str] = "s3"
+
+
+class GcsDriver(FsspecDriver):
+    """A bucket of Google Cloud Storage."""
+
+    id: ClassVar[str] = "gcs"
+
+
+class FsspecHttpDriver(HttpDriver):
+    """A web server opened as `fsspec`, with options of the HTTP filesystem."""
+
+    id: ClassVar[str] = "fsspec"
+
+
+class AbfsDriver(FsspecDriver):
+    """A container of Azure Blob Storage."""
+
+    id: ClassVar[str] = "abfs"
+
+
+def _url(value: Any) -> Any:
+    return guard(string(value))
+
+
+@dataclass(frozen=True)
+class FsspecKind(RootKind):
+    """Any protocol of fsspec: `{"driver": "fsspec", "url": "abfs://container/", "storage_options": {}}`."""
+
+    id: str = "fsspec"
+    schemes: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ("range_coalescing",)
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `url`, `storage_options` and `single_writer`."""
+        url = fields.require("url", _url)
+        return {"url": url, **take_options(fields), **take_single_writer(fields)}
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
+        """Return the path, and what stands before it as `url`."""
+        host, _, path = rest.partition("/")
+        return decode_path(path), {"url": guard(f"{scheme}://{host}/")}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return the URL, unless options or a chain make it impossible."""
+        url = str(members["url"])
+        if members.get("single_writer"):
+            raise UnimplementedError("fsspec URL syntax not supported with single_writer")
+        if members.get("storage_options") or "://" not in url:
+            raise UnimplementedError(
+                "fsspec URL syntax not supported with storage_options or a bare protocol"
+            )
+        if "::" in url:
+            return join_chain(url, path)
+        scheme, _, rest = url.partition("://")
+        host, slash, inner = rest.partition("/")
+        return f"{scheme}://{host}{slash}{encode_path(decode_path(inner) + path, safe='@')}"
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the driver over the filesystem that the URL names."""
+        from fsstore.kvstore.root.open_engine import engine_for_url
+
+        url, options = str(reveal(opening.members["url"])), reveal(opening.members.get("storage_options", {}))
+        limits = limits_from(opening.resources)
+        if url.startswith(("http://", "https://")):
+            base, _, query = url.partition("?")
+            retry = retry_from(opening.resources, "")
+            web = (
+                fsspec_engine(query, {}, retry, None, options)
+                if options
+                else own_engine(url, {}, retry, None)
+            )
+            return FsspecHttpDriver(web, root_of(base), members=opening.members, limits=limits)
+        engine, root = engine_for_url(url, options)
+        return guarded(FsspecDriver(engine, root, members=opening.members, limits=limits), opening.members)
+
+
+@dataclass(frozen=True)
+class BucketKind(RootKind):
+    """Roots that are a bucket (or container) and a path: what differs between clouds are the fields below."""
+
+    id: str
+    schemes: tuple[str, ...]
+    resources: tuple[str, ...]
+    bucket: str
+    driver: type[FsspecDriver]
+    label: str
+    store: Callable[[str, Mapping[str, Json], Mapping[str, Any]], Callable[[dict[str, Any]], Any]]
+    options: Callable[[Mapping[str, Json], Mapping[str, Any]], dict[str, Any]]
+    texts: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    not_in_url: tuple[str, ...] = ()
+
+    def _bucket(self, value: Any) -> str:
+        name = string(value)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]", name):
+            raise JsonError(f"Invalid {self.label} {self.bucket} name: {quote(name)}")
+        return name
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take the members of the cloud, `engine`, `storage_options` and `single_writer`."""
+        members: dict[str, Json] = {}
+        if self.bucket in fields:
+            members[self.bucket] = fields.take(self.bucket, self._bucket)
+        else:
+            fields.problem(f"{quote(self.bucket)} must be specified")
+        for name in self.texts:
+            value = fields.take(name, string, default="")
+            members |= {name: value} if value else {}
+        for name in self.flags:
+            members |= {name: True} if fields.take(name, boolean, default=False) else {}
+        return {**members, **take_engine(fields), **take_options(fields), **take_single_writer(fields)}
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # the contract's
+        """Return the path and the bucket."""
+        reject_query(rest)
+        bucket, _, path = rest.partition("/")
+        try:
+            return decode_path(path), {self.bucket: self._bucket(bucket)}
+        except JsonError as error:
+            raise UrlError(str(error)) from None
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return the URL, unless an endpoint or options make it impossible."""
+        for name in (*self.not_in_url, "storage_options", "single_writer"):
+            if members.get(name):
+                raise UnimplementedError(f"{self.label} URL syntax not supported with explicit {name}")
+        return f"{self.schemes[0]}://{members[self.bucket]}/{encode_path(path)}"
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the driver."""
+        members = opening.members
+        if members.get("host_header"):
+            raise UnimplementedError("host_header is not supported")
+
+        def choose() -> tuple[Engine, str]:
+            return self._engine(members, opening.resources)
+
+        limits = limits_from(opening.resources)
+        return guarded(self.driver(*choose(), members=members, limits=limits, again=choose), members)
+
+    def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
+        """Return the engine, over obstore or the fsspec filesystem, and the root in it."""
+        shown = f"{self.schemes[0]}://{members[self.bucket]}/"
+        retry = retry_from(resources, f"{self.id}_request_retries")
+        threads = concurrency_from(resources, f"{self.id}_request_concurrency")
+        if choose_engine(members, possible=not members.get("storage_options")) == "obstore":
+            from fsstore.kvstore.client.object_store import ObstoreEngine, bucket_engine
+
+            def make() -> ObstoreEngine:
+                store = self.store(str(members[self.bucket]), members, resources)
+                plain = str(members.get("endpoint", "")).startswith("http:")
+                return bucket_engine(store, shown, retry=retry, concurrency=threads, plain=plain)
+
+            given = dumps([{name: reveal(value) for name, value in members.items()}, _plain(resources)])
+            return shared((self.id, given, retry, threads), make), ""
+        from fsstore.kvstore.root.open_engine import engine_for_url
+
+        options = self.options(members, resources)
+        return engine_for_url(shown, options, retry=retry, concurrency=threads or 32)
+
+
+def _plain(resources: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in resources.items() if isinstance(value, dict | str)}
+
+
+@dataclass(frozen=True)
+class S3Kind(BucketKind):
+    """Buckets of S3, on Amazon's servers or on others, which may check conditions or not (see `referee`)."""
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `use_conditional_write` besides: left out, the server is asked."""
+        wish = fields.take("use_conditional_write", boolean)
+        members = super().members(fields)
+        return members if wish is None else {**members, "use_conditional_write": wish}
+
+    def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
+        engine, root = super()._engine(members, resources)
+        endpoint = endpoint_of(members, reveal(members.get("storage_options", {})))
+        return judged(engine, endpoint, members.get("use_conditional_write")), root
+
+
+@dataclass(frozen=True)
+class AzureKind(BucketKind):
+    """Containers of Azure: a URL may name the account too, `abfs://container@account.dfs.core.windows.net/path`."""
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
+        """Return the path, the container and the account, if the URL names one."""
+        authority, slash, path = rest.partition("/")
+        container, at, host = authority.partition("@")
+        account = _AZURE_HOST.fullmatch(host)
+        if at and account is None:
+            raise UrlError(f"Invalid Azure host name: {quote(host)}")
+        found, members = super().from_url(scheme, container + slash + path)
+        return found, members | ({"account_name": account["account"]} if account else {})
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return the URL, with the account where the spec has one."""
+        account = members.get("account_name")
+        url = super().to_url(path, {name: value for name, value in members.items() if name != "account_name"})
+        container = f"://{members[self.bucket]}"
+        return url.replace(container, f"{container}@{account}.dfs.core.windows.net", 1) if account else url
+
+
+_AZURE_HOST = re.compile(r"(?P<account>[a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
+
+FSSPEC = FsspecKind()
+HTTP = HttpKind()
+
+S3 = S3Kind(
+    "s3",
+    ("s3",),
+    ("aws_credentials", "s3_request_concurrency", "s3_request_retries", "range_coalescing"),
+    bucket="bucket",
+    label="S3",
+    driver=S3Driver,
+    texts=("endpoint", "aws_region", "host_header"),
+    flags=("requester_pays",),
+    not_in_url=("endpoint",),
+    store=s3_store,
+    options=s3_options,
+)
+
+GCS = BucketKind(
+    "gcs",
+    ("gs",),
+    ("gcs_user_project", "gcs_request_concurrency", "gcs_request_retries", "range_coalescing"),
+    bucket="bucket",
+    label="GCS",
+    driver=GcsDriver,
+    store=gcs_store,
+    options=gcs_options,
+)
+
+ABFS = AzureKind(
+    "abfs",
+    ("abfs", "abfss", "az"),
+    ("abfs_request_concurrency", "abfs_request_retries", "range_coalescing"),
+    bucket="container",
+    label="Azure",
+    driver=AbfsDriver,
+    texts=("account_name", "endpoint"),
+    not_in_url=("endpoint",),
+    store=azure_store,
+    options=azure_options,
+)
+
+
+def fsspec_scheme(scheme: str) -> KvKind | None:
+    """Return the kind of a root URL whose scheme is a protocol of fsspec that means nothing else to fsstore."""
+    if scheme in registry.kvstores.names() or scheme in registry.drivers.names():
+        return None
+    from fsstore.kvstore.root.open_engine import knows
+
+    return FSSPEC if scheme not in _OWN and knows(scheme) else None
+
+
+_OWN = frozenset({"fsstore"})  # our own fsspec protocols whose names are no kind

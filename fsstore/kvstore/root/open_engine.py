@@ -1,0 +1,162 @@
+"""Which engine serves an fsspec filesystem, and how one is made: from a URL and options, or from a live object.
+
+Filesystems made here never share instances with the rest of the process, keep no listings, and leave retries to us.
+A missing optional package is reported with the extra that brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+from fsspec.registry import available_protocols
+
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.client.condition_check import endpoint_of, questioned
+from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
+from fsstore.kvstore.client.s3 import S3Engine
+from fsstore.kvstore.client.web import HttpEngine, Session
+from fsstore.kvstore.engine.contract import Engine
+from fsstore.kvstore.engine.driver import Home
+from fsstore.kvstore.engine.fault import translate
+from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.engine.secret import redact
+
+__all__ = [
+    "engine_for_url", "engine_of", "filesystem_class", "home_of", "is_bound", "knows", "protocols_of",
+    "shares_paths", "unwrapped",
+]  # fmt: skip
+
+_CHAINED = ("ChainedFileSystem", "CachingFileSystem")  # versions of 2024 do not know the first
+_EXTRAS = {
+    "s3": ("s3fs", "fsstore[s3]"),
+    "s3a": ("s3fs", "fsstore[s3]"),
+    "gs": ("gcsfs", "fsstore[gcs]"),
+    "gcs": ("gcsfs", "fsstore[gcs]"),
+    "http": ("aiohttp", "fsstore[http]"),
+    "https": ("aiohttp", "fsstore[http]"),
+    "abfs": ("adlfs", "adlfs"),
+    "az": ("adlfs", "adlfs"),
+}
+_BOUND = frozenset(("http", "s3", "gs", "abfs"))
+
+
+def knows(protocol: str) -> bool:
+    """Return whether fsspec has a filesystem of this name, installed or not."""
+    return protocol in available_protocols()
+
+
+def filesystem_class(protocol: str) -> Any:
+    """Return the filesystem class of a protocol, or raise an error that names the package to install."""
+    try:
+        return fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        package, extra = _EXTRAS.get(protocol, ("", ""))
+        advice = f"it needs the package {package}: pip install '{extra}'" if package else redact(str(error))
+        raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from error
+    except ValueError as error:
+        raise StoreError(f'Unknown filesystem protocol: "{protocol}"') from error
+
+
+def shares_paths(protocol: str) -> bool:
+    """Return whether a filesystem in a chain has the paths of the next one, as caches do."""
+    try:
+        bases = {base.__name__ for base in filesystem_class(protocol).__mro__}
+        return not bases.isdisjoint(_CHAINED)
+    except StoreError:  # what it is shows when it is opened
+        return True
+
+
+def protocols_of(filesystem: Any) -> tuple[str, ...]:
+    """Return the names of a filesystem or filesystem class."""
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def unwrapped(filesystem: Any, path: str) -> tuple[Any, str]:
+    """Return the filesystem and path below `dir`, which only puts a path before others."""
+    while "dir" in protocols_of(filesystem):
+        filesystem, path = filesystem.fs, f"{filesystem.path}/{path.lstrip('/')}"
+    return filesystem, path
+
+
+def is_bound(filesystem: Any) -> bool:
+    """Return whether the client of a live filesystem belongs to the event loop that used it first, maybe not ours."""
+    return bool(filesystem.asynchronous) and not _BOUND.isdisjoint(protocols_of(filesystem))
+
+
+def home_of(filesystem: Any) -> Home:
+    """Return the home of a live filesystem, or of its like on our loop where its client belongs to another."""
+    if not is_bound(filesystem):
+        return Home(None, filesystem)
+    options = {**filesystem.storage_options, "skip_instance_cache": True}
+    options.pop("loop", None)
+    return Home(lambda: type(filesystem)(*filesystem.storage_args, **options))
+
+
+def _options(cls: Any, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
+    out = {**options, "skip_instance_cache": True}
+    if not cls.async_impl or "dir" in protocols_of(cls):  # that one must be what the filesystem below it is
+        return out
+    out |= {"asynchronous": True, "use_listings_cache": False}
+    if "s3" in protocols_of(cls):
+        ours = {
+            "retries": {"total_max_attempts": 1},
+            "read_timeout": retry.idle_s,
+            "connect_timeout": min(retry.idle_s, 30.0),
+            "max_pool_connections": 64,
+        }
+        out["config_kwargs"] = {**ours, **options.get("config_kwargs", {})}
+    return out
+
+
+def engine_for_url(
+    url: str, options: Mapping[str, Any], *, retry: Retry | None = None, concurrency: int = 32
+) -> tuple[Engine, str]:
+    """Return an engine for an fsspec URL (chains with `::` too), and the path in it that the URL names.
+
+    A trailing slash of the URL is kept.
+    """
+    policy = retry or Retry()
+    first, chained, _ = url.partition("::")
+    protocol = fsspec.core.split_protocol(first)[0] or (first if chained else "file")
+    cls = filesystem_class(protocol)
+    given = _options(cls, options, policy)
+
+    def make() -> Any:
+        return fsspec.core.url_to_fs(url, **given)
+
+    try:
+        filesystem, root = make()
+    except Exception as error:  # whatever a library raises that logs in
+        raise translate(error).within(f'Cannot open the filesystem "{protocol}"') from error
+    if chained:
+        root = "" if url.startswith(("dir::", "dir://::")) else root  # fsspec says that of the link behind it
+        root += "/" if url.endswith("/") and root and not root.endswith("/") else ""
+        filesystem, root = unwrapped(filesystem, root)
+    else:  # a letter more keeps what would be cut off: slashes at the end
+        root = cls._strip_protocol(url + "x")[:-1]
+    if chained or not cls.async_impl:
+        return engine_of(filesystem, retry=policy, concurrency=concurrency), root
+    engine = _async_engine(protocols_of(cls), Home(lambda: make()[0]), policy, concurrency)
+    return questioned(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root
+
+
+def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int = 32) -> Engine:
+    """Return an engine for a live filesystem, which stays on its own loop."""
+    protocols = protocols_of(filesystem)
+    if getattr(filesystem, "async_impl", False):
+        engine = _async_engine(protocols, home_of(filesystem), retry or Retry(), concurrency)
+        if isinstance(engine, S3Engine):
+            return questioned(engine, endpoint_of({}, vars(filesystem)))
+        return engine
+    return SyncEngine(filesystem, protocols[0], retry=retry)
+
+
+def _async_engine(protocols: tuple[str, ...], home: Home, retry: Retry, concurrency: int) -> Engine:
+    if "s3" in protocols:
+        return S3Engine(home, retry=retry, concurrency=concurrency)
+    if "http" in protocols:
+        return HttpEngine(Session(home, idle_s=retry.idle_s), retry=retry, concurrency=concurrency)
+    return AsyncEngine(home, protocols[0], retry=retry, concurrency=concurrency)

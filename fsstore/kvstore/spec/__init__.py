@@ -1,0 +1,6 @@
+"""Specs of key-value stores: parsing them from JSON, URLs and live objects, and opening them.
+
+* `kv_spec`: where a key-value store is and how it is opened: KvStore.Spec
+* `opening`: opening the specs of key-value stores: resources are bound, bases opened first
+* `parse`: parsing the specs of key-value stores: JSON objects, URL pipelines, live objects
+"""

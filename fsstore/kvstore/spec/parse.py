@@ -1,0 +1,260 @@
+"""Parsing the specs of key-value stores: JSON objects, URL pipelines, live objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fsstore.context.context import ContextSpec, is_default, parse_resource
+from fsstore.errors import JsonError, StoreError, UrlError
+from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.engine.secret import guard
+from fsstore.kvstore.root.chain_url import is_chain, split_chain
+from fsstore.kvstore.spec.kv_spec import KvSpec
+from fsstore.values import registry
+from fsstore.values.json_value import Fields, expected, obj, quote, string
+from fsstore.values.url import Component, encode_path, split_pipeline
+
+__all__ = [
+    "cannot_be_first",
+    "holds_values",
+    "kv_from_components",
+    "kv_kind",
+    "kv_spec",
+    "live_spec",
+    "path_spec",
+    "place_spec",
+    "unsupported",
+]
+
+
+def kv_kind(name: str) -> KvKind | None:
+    """Return the kind of key-value store with a JSON name, or None."""
+    kind: KvKind | None = registry.kvstores.get(name)
+    if kind is None or kind.id != name:
+        return None
+    return kind
+
+
+def kv_scheme(scheme: str) -> KvKind | None:
+    """Return the kind that a URL scheme means: a registered one, or any protocol that fsspec knows."""
+    kind: KvKind | None = registry.kvstores.get(scheme)
+    if kind is not None and scheme in kind.schemes:
+        return kind
+    from fsstore.kvstore.root.cloud import fsspec_scheme
+
+    found: KvKind | None = fsspec_scheme(scheme)
+    return found
+
+
+def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
+    """Return the spec that `json` means: a spec, a URL, a JSON object, a `Path`, a store that is open, or a live
+    filesystem or mapping.
+
+    `single_writer` promises that nobody else writes to a live object; other stores have a member for that.
+    """
+    found = _from_text(json)
+    if found is not None:
+        if single_writer:
+            raise StoreError(
+                'single_writer is for live objects: give "single_writer": true in the spec instead'
+            )
+        return found
+    from fsstore.kvstore.store.kv_store import KvStore  # which takes specs
+
+    if isinstance(json, KvStore):
+        if json.transaction is not None:
+            raise StoreError("A store bound to a transaction cannot stand in a spec: give it as `kvstore=`")
+        return json.spec(retain_context=True)
+    if json is not None and not isinstance(json, bool | int | float | list):
+        return live_spec(json, single_writer=single_writer)
+    raise expected("object", json)
+
+
+def place_spec(place: Any) -> KvSpec:
+    """Return the spec of what users name who think of places: as `kv_spec`, and text that is no URL is a local path."""
+    if isinstance(place, str) and not any(mark in place for mark in ("://", "|", "::")):
+        return path_spec(place)
+    return kv_spec(place)
+
+
+def path_spec(path: str | os.PathLike[str]) -> KvSpec:
+    """Return the spec of a path of the local filesystem; a slash at its end stays."""
+    slash = "/" if os.fspath(path).endswith("/") else ""
+    absolute = Path.cwd() / path
+    if ".." in absolute.parts:  # which no key may hold; links on the way are followed, as the system would
+        absolute = absolute.resolve()
+    return kv_spec({"driver": "file", "path": str(absolute).rstrip("/") + slash})
+
+
+def _from_text(json: Any) -> KvSpec | None:
+    """Return the spec that `json` means if it is no live object."""
+    if isinstance(json, KvSpec):
+        return json.copy()
+    if isinstance(json, str):
+        return _from_url(json)
+    if isinstance(json, Path):
+        return path_spec(json)
+    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
+        return _from_json(json)
+    return None
+
+
+def holds_values(json: Any) -> bool:
+    """Return whether a dictionary is a store, keys with bytes, and not the JSON of a spec; an empty one is not."""
+    return isinstance(json, dict) and isinstance(
+        next(iter(json.values()), None), bytes | bytearray | memoryview
+    )
+
+
+def live_spec(source: Any, *, single_writer: bool = False) -> KvSpec:
+    """Return the spec of a live object."""
+    from fsstore.kvstore.root.live import from_live
+
+    prefix = from_live(source, single_writer=single_writer)
+    kind = kv_kind("memory")
+    if kind is None:
+        raise StoreError("the memory key-value store is not registered")
+    return KvSpec.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
+
+
+def _from_url(url: str) -> KvSpec:
+    try:
+        components = split_pipeline(url)
+        spec, rest = kv_from_components(components)
+        if rest:
+            raise unsupported(rest[0], for_kvstore=True)
+    except StoreError as error:
+        raise error.within(f"Parsing spec from url: {quote(url)}") from None if url else error
+    return spec
+
+
+def kv_from_components(components: list[Component]) -> tuple[KvSpec, list[Component]]:
+    """Return the spec of the key-value part of a pipeline, and the components that follow it."""
+    spec = _root_spec(components[0])
+    for number, component in enumerate(components[1:], 1):
+        kind = registry.kvstores.get(component.scheme)
+        if kind is None or component.scheme not in kind.schemes:
+            return spec, components[number:]
+        if kind.role == "root":
+            raise component.error(
+                f"root kvstore URL scheme in {quote(component.text)} is not valid following a KvStore URL"
+                " pipeline component"
+            )
+        spec = _component_spec(kind, component, spec)
+    return spec, []
+
+
+def _root_spec(first: Component) -> KvSpec:
+    kind = kv_scheme(first.scheme)
+    if is_chain(first.text) and not (kind and kind.role == "root" and first.scheme in kind.schemes):
+        from fsstore.kvstore.root.cloud import FSSPEC
+
+        url, path = split_chain(first.text)
+        return KvSpec.of(FSSPEC, path, members={"url": guard(url)})
+    if kind is None:
+        raise unsupported(first, for_kvstore=True)
+    if kind.role != "root":
+        raise cannot_be_first(first, "kvstore adapter")
+    if not first.is_root:
+        if ":" not in first.text:
+            raise first.error(f"URL scheme must be specified in {quote(first.text)}")
+        raise first.error(
+            f"Invalid kvstore URL component {quote(first.text)}: Scheme {quote(first.scheme + '://')}"
+            " not present in url"
+        )
+    return _component_spec(kind, first, None)
+
+
+def _component_spec(kind: KvKind, component: Component, base: KvSpec | None) -> KvSpec:
+    try:
+        path, members = kind.from_url(component.scheme, component.rest)
+        return KvSpec.of(kind, path, members=members, base=base)
+    except UrlError as error:
+        raise component.error(
+            f"Invalid kvstore URL component {quote(component.text)}: {error.message}"
+        ) from None
+    except StoreError as error:
+        raise error.within(f"Invalid kvstore URL component {quote(component.text)}") from None
+
+
+def cannot_be_first(first: Component, what: str) -> UrlError:
+    """Return the error for a URL that begins with what has to follow a store."""
+    _, chained, place = first.text.partition("::")
+    meant = f"Did you mean {quote(f'{_local_url(place)}|{first.scheme}:')}?" if chained else ""
+    return first.error(
+        f"{what} URL scheme in {quote(first.text)} is not valid as the first URL pipeline component", meant
+    )
+
+
+def _local_url(place: str) -> str:
+    return place if "://" in place else f"file://{encode_path(str(Path(place).absolute()))}"
+
+
+def unsupported(component: Component, *, for_kvstore: bool = False) -> UrlError:
+    """Return the error for a component whose scheme nobody knows, or that is an array's and not a store's."""
+    what = f"unsupported URL scheme: {quote(component.scheme)}"
+    if for_kvstore:
+        what = f"unsupported URL scheme {quote(component.scheme)} in {quote(component.text)}"
+        if component.scheme != "array" and registry.drivers.get(component.scheme) is not None:
+            what += f": {quote(component.scheme)} is a kvstore-based TensorStore URL scheme"
+    return component.error(what, _meant(component))
+
+
+def _meant(component: Component) -> str:
+    """Return what was probably meant by a component whose scheme nobody knows, or nothing."""
+    if component.position == 0 and ":" not in component.text:
+        return f"A place is named by a URL; for a local file or directory: {_local_url(component.text)}"
+    kind = registry.drivers.get(component.scheme)
+    if kind is not None:  # a name in JSON, which may have another in URLs
+        near = [scheme for scheme in kind.schemes if scheme != component.scheme]
+    else:
+        from difflib import get_close_matches  # needed by errors only
+
+        near = get_close_matches(
+            component.scheme, {*registry.kvstores.names(), *registry.drivers.names()}, n=1
+        )
+    return f"Did you mean {quote(near[0])}?" if near else ""
+
+
+def _kind_of(value: Any) -> KvKind:
+    name = string(value)
+    kind = kv_kind(name)
+    if kind is not None:
+        return kind
+    if registry.drivers.get(name) is not None:
+        raise JsonError(f"{quote(name)} is a TensorStore driver, not a KvStore driver")
+    raise JsonError(f"{quote(name)} is not a registered KvStore driver")
+
+
+def _base_spec(value: Any) -> KvSpec:
+    try:
+        return kv_spec(value)
+    except JsonError:
+        raise
+    except StoreError as error:
+        raise JsonError(str(error)) from None
+
+
+def _from_json(json: Mapping[str, Any]) -> KvSpec:
+    head = Fields({name: value for name, value in json.items() if name == "driver"})
+    kind: KvKind = head.require("driver", _kind_of)
+    head.finish()
+    fields = Fields({name: value for name, value in json.items() if name != "driver"})
+    path = fields.take("path", string, default="")
+    context = fields.take("context", ContextSpec)
+    resources = {
+        name: fields.take(name, partial(parse_resource, name)) for name in kind.resources if name in fields
+    }
+    base = fields.require("base", _required_base) if kind.role == "adapter" else None
+    members = kind.members(fields)
+    fields.finish()
+    given = {name: value for name, value in resources.items() if not is_default(name, value)}
+    return KvSpec.of(kind, path, members=members, resources=given, base=base, context=context)
+
+
+def _required_base(value: Any) -> KvSpec:
+    return _base_spec(value) if isinstance(value, KvSpec | str) else _base_spec(obj(value))

@@ -1,0 +1,340 @@
+"""`KvStore`: a key-value store as users see it, TensorStore's Python interface.
+
+A façade: it parses arguments, binds the path and the transaction, and hands a coroutine to the runtime.  What waits
+runs on the event loop; what does not runs at once in the caller, except writes that sync to disk, which go to pool
+threads so that many of them overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, TypeVar
+
+from fsstore.context.context import Context, context_of
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract import driver as contract
+from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange as Range
+from fsstore.kvstore.contract.key_range import key_bytes, key_text
+from fsstore.kvstore.spec.kv_spec import KvSpec, join_path
+from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
+from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.store import result
+from fsstore.kvstore.store.batch import Batch
+from fsstore.kvstore.store.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
+from fsstore.kvstore.store.write_queue import queued
+from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding, check_transaction
+from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.values.printing import pretty
+
+__all__ = ["KvStore"]
+
+T = TypeVar("T")
+Key = str | bytes
+_WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
+
+
+class KvStore:
+    """Keys and values below a path.  Keys are `str` (UTF-8) or `bytes`; the path is a prefix of every key.
+
+    >>> store = KvStore.open("memory://").result()
+    >>> store["a"] = b"value"
+    >>> store.read("a").result().value
+    b'value'
+    >>> store.list().result()
+    [b'a']
+    """
+
+    __slots__ = ("__weakref__", "_open", "_transaction")
+
+    KeyRange: ClassVar[type[Range]] = Range
+    ReadResult: ClassVar[type[result.ReadResult]] = result.ReadResult
+    Spec: ClassVar[type[KvSpec]] = KvSpec
+    TimestampedStorageGeneration: ClassVar[type[result.TimestampedStorageGeneration]] = (
+        result.TimestampedStorageGeneration
+    )
+    __iter__: ClassVar[None] = None  # `[]` takes keys, so Python's fallback over 0, 1, 2... would mislead
+
+    _open: OpenKv
+    _transaction: Transaction | None
+
+    def __init__(self) -> None:
+        raise TypeError("KvStore has no constructor; KvStore.open(...) returns a future of one")
+
+    @classmethod
+    def of(cls, opened: OpenKv, transaction: Transaction | None = None) -> KvStore:
+        """Return the façade of an opened store."""
+        self = object.__new__(cls)
+        self._open, self._transaction = opened, transaction
+        return self
+
+    @staticmethod
+    def open(
+        spec: Any,
+        *,
+        context: Context | None = None,
+        transaction: Transaction | None = None,
+        single_writer: bool = False,
+    ) -> Future[KvStore]:
+        """Open a store given by a spec, JSON, a URL, or a live filesystem or mapping.
+
+        `single_writer` promises of a live object that nobody but this process writes to it: then conditions can be
+        checked here, and parts of chunks be written.
+        """
+        check_transaction(transaction)
+        parsed = kv_spec(spec, single_writer=single_writer)
+        opening = _open_store(parsed, context_of(context), transaction)
+        return execution.start(opening, waits=opening_waits(parsed))
+
+    @property
+    def path(self) -> str:
+        """The prefix of every key; may be set."""
+        return self._open.path
+
+    @path.setter
+    def path(self, path: Key) -> None:
+        self._open = self._open.at(self._open.spec.kind.check_path(key_text(path)))
+
+    @property
+    def url(self) -> str:
+        """The URL pipeline that says the same; raises `UnimplementedError` if there is none."""
+        return self._open.effective_spec().url
+
+    @property
+    def base(self) -> KvStore | None:
+        """The store below an adapter, or None."""
+        return None if self._open.base is None else KvStore.of(self._open.base, self._transaction)
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction the store is bound to, or None; may be set."""
+        return self._transaction
+
+    @transaction.setter
+    def transaction(self, transaction: Transaction | None) -> None:
+        check_rebinding(None, transaction)
+        self._transaction = transaction
+
+    def with_transaction(self, transaction: Transaction | None) -> KvStore:
+        """Return the same store bound to a transaction, or to none."""
+        check_rebinding(self._transaction, transaction)
+        return KvStore.of(self._open, transaction)
+
+    def spec(self, *, retain_context: bool | None = None, unbind_context: bool | None = None) -> KvSpec:
+        """Return a spec that opens the same store.
+
+        Without arguments context resources are left out; `retain_context` keeps them bound, `unbind_context` writes
+        them down as a `context`.
+        """
+        spec = self._open.effective_spec()
+        if retain_context:
+            return spec
+        return kv_spec(spec.to_json()) if unbind_context else spec.unbound()
+
+    def copy(self) -> KvStore:
+        """Return a copy whose path can be set by itself."""
+        return KvStore.of(self._open, self._transaction)
+
+    __copy__ = copy
+
+    def __truediv__(self, component: Key) -> KvStore:
+        """Return the store with `component` joined to its path by one slash."""
+        other = self.copy()
+        other.path = join_path(self.path, key_text(component))
+        return other
+
+    def __add__(self, suffix: Key) -> KvStore:
+        """Return the store with `suffix` appended to its path as it is."""
+        other = self.copy()
+        other.path = self.path + key_text(suffix)
+        return other
+
+    @property
+    def prefix(self) -> KvPrefix:
+        """The driver, as the transaction sees it, and the path: what adapters and arrays are built on."""
+        return KvPrefix(self._driver(), self._open.path)
+
+    def _driver(self) -> KvDriver:
+        if self._transaction is None:
+            return self._open.driver
+        return TransactionalDriver(self._open.driver, self._transaction.ledger)
+
+    def read(
+        self,
+        key: Key,
+        *,
+        if_not_equal: Key | None = None,
+        staleness_bound: float | None = None,
+        batch: Batch | None = None,
+        byte_range: slice | None = None,
+    ) -> Future[result.ReadResult]:
+        """Return the value of a key, or of the bytes `byte_range` of it.
+
+        A missing key is a result with `state="missing"`.  `if_not_equal` names a generation that needs no value;
+        `staleness_bound` a time since when an answer is fresh enough.  With a `batch` the read waits until that is
+        submitted.
+        """
+        start, stop = (0, None) if byte_range is None else byte_bounds(byte_range)
+        known = UNKNOWN if if_not_equal is None else key_bytes(if_not_equal)
+        bound = math.inf if staleness_bound is None else float(staleness_bound)
+        request = tuple.__new__(Read, (self._key(key), start, stop, known, bound))
+        if self._transaction is not None:
+            return self._transaction.ledger.track(lambda: begin_read(self._driver(), request, batch))
+        driver = self._open.driver
+        return begin_read(driver, request) if batch is None else batch.read(driver, request)
+
+    def write(
+        self, key: Key, value: Key | None, *, if_equal: Key | None = None
+    ) -> Future[result.TimestampedStorageGeneration]:
+        """Store `value` under a key, or delete the key when it is None; return the new generation.
+
+        If `if_equal` is not the current generation, nothing changes and the generation returned is empty.
+        """
+        condition = UNKNOWN if if_equal is None else key_bytes(if_equal)
+        request = tuple.__new__(Write, (self._key(key), value_bytes(value), condition))
+        driver = self._open.driver
+        if self._transaction is not None:
+            return put(self._transaction, driver, request)
+        if value is not None and driver.features.slow_writes:
+            return queued(driver, request)
+        return self._begin(lambda: write_one(driver, request))
+
+    def delete_range(self, range: Range) -> Future[None]:  # noqa: A002  # TensorStore's name
+        """Delete every key in a range, relative to the path."""
+        if not isinstance(range, Range):
+            raise TypeError(f"range must be a KvStore.KeyRange, not {type(range).__name__}")
+        return self._begin(lambda: self.prefix.delete_range(range), slow=True)
+
+    def list(  # TensorStore's name
+        self,
+        range: Range | None = None,  # noqa: A002  # TensorStore's name
+        strip_prefix_length: int = 0,
+    ) -> Future[Any]:
+        """Return the keys of a range as `bytes`, relative to the path, without their first bytes."""
+        if strip_prefix_length < 0:
+            raise StoreError(f"strip_prefix_length must not be negative: {strip_prefix_length}")
+        return self._begin(lambda: _keys(self.prefix, range, strip_prefix_length))
+
+    def experimental_copy_range_to(
+        self,
+        target: KvStore,
+        source_range: Range | None = None,
+        source_staleness_bound: float | None = None,  # a copy always reads the newest keys
+    ) -> Future[None]:
+        """Copy keys to a path of the same database, or of one around it, without copying values.
+
+        Raises `UnimplementedError` where the driver cannot do that.  A transaction of the target copies values.
+        """
+        if self._transaction is not None:
+            return futures.failed(UnimplementedError("Source transactions not supported"))
+        copying = getattr(target._driver(), "copy_range", None)
+        if copying is None:
+            return futures.failed(UnimplementedError("CopyRange not supported"))
+        keys = (source_range or Range()).with_prefix(self.path)
+        cut = len(key_bytes(self.path))
+        return target._begin(lambda: copying(self._open.driver, keys, cut, target.path), slow=True)
+
+    def __getitem__(self, key: Key) -> bytes:
+        """Return the value of a key; raise `KeyError` when it is missing."""
+        found = self._find(key)
+        if found.state == "missing":
+            raise KeyError(key)
+        return bytes(found.value)
+
+    def __setitem__(self, key: Key, value: Key | None) -> None:
+        """Store a value and wait until it is durable; None deletes."""
+        if self._open.driver.features.waits or self._transaction is not None:
+            self.write(key, value).result()
+        else:  # who waits anyway can do the work: no hop to a pool thread
+            execution.drive(write_one(self._open.driver, Write(self._key(key), value_bytes(value))))
+
+    def __delitem__(self, key: Key) -> None:
+        """Delete a key; a missing one is fine."""
+        self[key] = None
+
+    def __contains__(self, key: Key) -> bool:
+        """Return whether the key has a value."""
+        return self._find(key).state == "value"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same path of the same store, with the same resources and transaction."""
+        if not isinstance(other, KvStore) or self._transaction is not other._transaction:
+            return False
+        return self._open is other._open or self._open.effective_spec() == other._open.effective_spec()
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality and does not depend on the path."""
+        return hash((self._open.spec.kind.id, id(self._transaction)))
+
+    def __repr__(self) -> str:
+        """Return `KvStore({...})`."""
+        try:
+            return pretty("KvStore", self._open.effective_spec().to_json())
+        except UnimplementedError:
+            return "KvStore(...)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the spec with its resources; a store bound to a transaction refuses."""
+        if self._transaction is not None:
+            raise StoreError("Cannot serialize bound transaction")
+        return _reopen, (self._open.effective_spec(),)
+
+    def _find(self, key: Key) -> contract.ReadResult | result.ReadResult:
+        """Return the answer to a read; without a future where nothing waits."""
+        driver = self._open.driver
+        if self._transaction is not None or driver.features.waits:
+            return self.read(key).result()
+        return answer(driver, Read(self._key(key)))
+
+    def _key(self, key: Key) -> str:
+        if isinstance(key, str):
+            return self._open.path + key
+        if not isinstance(key, bytes):
+            raise TypeError(f"a key is str or bytes, not {type(key).__name__}")
+        return self._open.path + key_text(key)
+
+    def _begin(self, operation: Callable[[], Coroutine[Any, Any, T]], *, slow: bool = False) -> Future[T]:
+        """Run an operation: on the event loop, here, or on a pool thread if it is slow and blocks."""
+        features = self._open.driver.features
+        if self._transaction is not None:
+            return self._transaction.ledger.track(lambda: execution.start(operation(), waits=features.waits))
+        if slow and features.slow_writes:
+            return _in_thread(operation())
+        return execution.start(operation(), waits=features.waits)
+
+
+async def _open_store(spec: KvSpec, context: Context, transaction: Transaction | None) -> KvStore:
+    return KvStore.of(await open_kv(spec, context), transaction)
+
+
+def _reopen(spec: KvSpec) -> KvStore:
+    """Return the store that was pickled; resources pickled together are still shared."""
+    return execution.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
+
+
+async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:
+    scan_keys = getattr(store.driver, "scan_keys", None)
+    if scan_keys is None:
+        return [key_bytes(entry.key)[strip:] async for batch in store.scan(keys) for entry in batch]
+    cut = len(key_bytes(store.path)) + strip
+    found: list[bytes] = []
+    async for part in scan_keys((keys or Range()).with_prefix(store.path)):
+        found += [key[cut:] for key in part] if cut else part
+    return found
+
+
+def _in_thread(operation: Coroutine[Any, Any, T]) -> Future[T]:
+    future: Future[T] = futures.pending()
+
+    def work() -> None:
+        try:
+            futures.resolve(future, execution.drive(operation))
+        except Exception as error:  # noqa: BLE001  # the future carries it
+            futures.fail(future, error)
+
+    execution.submit(work, kind="io", limit=_WRITERS)
+    return future

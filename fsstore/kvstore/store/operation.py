@@ -1,0 +1,84 @@
+"""One read or write as a user asks for it: its arguments checked, and begun in the cheapest way the driver allows.
+
+A store that never waits answers at once: no event loop, no lock, and where the driver offers `read_now` no coroutine.
+What a batch or a transaction takes is taken at once too.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, Write
+from fsstore.kvstore.contract.driver import ReadResult as Answer
+from fsstore.kvstore.contract.key_range import key_bytes
+from fsstore.kvstore.store.batch import Batch
+from fsstore.kvstore.store.result import ReadFuture, ReadResult, StampFuture, TimestampedStorageGeneration
+from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+
+__all__ = ["answer", "begin_read", "byte_bounds", "put", "value_bytes", "write_one"]
+
+
+def byte_bounds(given: slice) -> tuple[int, int | None]:
+    """Return `start` and `stop` of a `Read`."""
+    if given.step is not None:
+        raise TypeError("byte_range must be a slice without a step")
+    start, stop = given.start, given.stop
+    start = 0 if start is None else operator.index(start)
+    stop = None if stop is None else operator.index(stop)
+    if stop is not None and not 0 <= start <= stop:
+        raise StoreError(f"Unsupported byte_range slice: {start}:{stop}")
+    return start, stop
+
+
+def value_bytes(value: Any) -> Buffer | None:
+    """Return the value of a write, which nobody can change any more."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return key_bytes(value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)  # the caller may change it before a pool thread has written it
+    raise TypeError(f"a value is str, bytes, another buffer, or None, not {type(value).__name__}")
+
+
+def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> Future[ReadResult]:
+    """Return the future answer to a read."""
+    if batch is not None:
+        return batch.read(driver, request)
+    if driver.features.waits:
+        return execution.start(_read_one(driver, request))
+    try:
+        return futures.make(ReadFuture, futures.RESULT, answer(driver, request))
+    except Exception as error:  # noqa: BLE001  # the future carries it
+        return futures.failed(error)
+
+
+def answer(driver: KvDriver, request: Read) -> Answer:
+    """Return the answer of a driver that never waits."""
+    read_now = getattr(driver, "read_now", None)  # a coroutine would take longer than a look into memory
+    if read_now is not None:
+        found: Answer = read_now(request)
+        return found
+    return execution.drive(driver.read_many([request]))[0]
+
+
+async def _read_one(driver: KvDriver, request: Read) -> ReadResult:
+    return ReadResult.of((await driver.read_many([request]))[0])
+
+
+def put(transaction: Transaction, driver: KvDriver, request: Write) -> Future[TimestampedStorageGeneration]:
+    """Write inside a transaction, which is done at once."""
+    try:
+        return futures.make(StampFuture, futures.RESULT, transaction.ledger.put(driver, request))
+    except StoreError as error:
+        return futures.failed(error)
+
+
+async def write_one(driver: KvDriver, request: Write) -> TimestampedStorageGeneration:
+    """Return the new generation of a key."""
+    return TimestampedStorageGeneration.of((await driver.write_many([request]))[0])

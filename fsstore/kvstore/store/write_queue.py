@@ -1,0 +1,117 @@
+"""Writes begun one by one and carried out together: what `KvStore.write` of a store with slow writes does.
+
+A durable write waits for the disk, so it belongs on a pool thread.  One job a write would sync the same directory again
+for each; here a job takes its share of the writes that wait, and gives them to the driver as one batch.  A lone write
+is not held back: the first job starts with what there is.
+
+A batch holds distinct keys, and a write with a condition is a batch of its own.  When a batch fails, its writes are
+made again one by one, so that each future has the error of its own write; writing the same value again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from weakref import WeakKeyDictionary
+
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, Stamp, Write
+from fsstore.kvstore.store.result import TimestampedStorageGeneration
+from fsstore.runtime import execution, fork
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+
+__all__ = ["queued"]
+
+_WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
+_LARGEST = 64  # writes of a batch: what finished early should not wait long for the others
+_Waiting = tuple[Write, Future[TimestampedStorageGeneration]]
+
+
+class _DriverQueue:
+    """The writes of one driver that wait, and how many jobs work on them.
+
+    It does not hold the driver, so that the registry below can forget both.
+    """
+
+    def __init__(self) -> None:
+        self._lock = fork.lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._jobs = 0
+
+    def add(self, driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
+        """Begin a write, soon."""
+        future: Future[TimestampedStorageGeneration] = futures.pending()
+        mine = (write, future)
+        try:
+            with self._lock:
+                self._waiting.append(mine)
+                another = self._jobs < _WRITERS
+                self._jobs += another
+            if another:
+                execution.submit(self._work, driver, kind="io", limit=_WRITERS)
+        except BaseException:  # Ctrl-C: whether the job is begun is not known, and one too many does no harm
+            with self._lock, suppress(ValueError):
+                self._jobs = 0
+                self._waiting.remove(mine)
+            raise
+        return future
+
+    def _work(self, driver: KvDriver) -> None:
+        while batch := self._take():
+            try:
+                _apply(driver, batch)
+            except Exception as error:  # noqa: BLE001  # the futures carry it
+                for _, future in batch:
+                    futures.fail(future, error)
+
+    def _take(self) -> list[_Waiting]:
+        """Return the next batch, or nothing, which ends the job."""
+        batch: list[_Waiting] = []
+        keys: set[str] = set()
+        with self._lock:
+            share = min(_LARGEST, -(-len(self._waiting) // _WRITERS))
+            while len(batch) < share:
+                write = self._waiting[0][0]
+                if batch and (write.if_equal != UNKNOWN or write.key in keys):
+                    break
+                batch.append(self._waiting.popleft())
+                keys.add(write.key)
+                if write.if_equal != UNKNOWN:
+                    break
+            self._jobs = max(0, self._jobs - (not batch))
+        return batch
+
+
+def _apply(driver: KvDriver, batch: list[_Waiting]) -> None:
+    try:
+        stamps = execution.drive(driver.write_many([write for write, _ in batch]))
+    except StoreError:
+        if len(batch) == 1:
+            raise
+        for one in batch:
+            try:
+                _apply(driver, [one])
+            except StoreError as error:
+                futures.fail(one[1], error)
+        return
+    for (_, future), stamp in zip(batch, stamps, strict=True):
+        futures.resolve(future, _result(stamp))
+
+
+def _result(stamp: Stamp) -> TimestampedStorageGeneration:
+    return TimestampedStorageGeneration(stamp.generation, stamp.time)
+
+
+_queues: WeakKeyDictionary[KvDriver, _DriverQueue] = WeakKeyDictionary()
+_lock = fork.lock()
+fork.in_child(_queues.clear)  # the jobs of a forked child's parent do not work for the child
+
+
+def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
+    """Return the future generation of a write that a pool thread makes, together with others of the driver."""
+    queue = _queues.get(driver)
+    if queue is None:
+        with _lock:
+            queue = _queues.setdefault(driver, _DriverQueue())
+    return queue.add(driver, write)

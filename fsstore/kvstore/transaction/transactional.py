@@ -1,0 +1,198 @@
+"""A driver seen from inside a transaction: the store as it would be if the transaction were committed now.
+
+`TransactionalDriver` has the contract of a driver.  Reads and listings show the pending changes on top of the store;
+writes go to the transaction's overlay and are answered at once with a pending generation.  A condition that does not
+hold surfaces when the transaction commits, not here.
+
+Atomic transactions refuse a second key where the store cannot write several as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    Buffer,
+    Entry,
+    Features,
+    KvDriver,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    begin_creating,
+    now,
+)
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.transaction.ledger import Ledger
+from fsstore.kvstore.transaction.pending_changes import Modify, Overlay, Pending, evaluate
+from fsstore.values.json_value import Json
+
+__all__ = ["TransactionalDriver"]
+
+
+class TransactionalDriver:
+    """`base` as seen and changed by a transaction.  Equal to other views of the same store and transaction."""
+
+    id: ClassVar[str] = "transaction"
+
+    def __init__(self, base: KvDriver, ledger: Ledger) -> None:
+        self.base = base
+        self.ledger = ledger
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return the answers the store would give after the commit."""
+        overlay = self._overlay()
+        changes = [overlay.find(read.key) for read in reads]
+        below = [self._below(read, change) for read, change in zip(reads, changes, strict=True)]
+        asked = [read for read in below if read is not None]
+        answers = iter(await self.base.read_many(asked) if asked else ())
+        results = []
+        for read, change, needed in zip(reads, changes, below, strict=True):
+            found = None if needed is None else next(answers)
+            if found is not None and self.ledger.repeatable_read:
+                self._observe(overlay, read.key, found)
+            results.append(await self._answer(read, change, found))
+        return results
+
+    def _overlay(self) -> Overlay:
+        """Return the pending changes; if there are any, the store will exist."""
+        overlay = self.ledger.overlay(self.base)
+        if not overlay.empty:
+            self.begin_creating()
+        return overlay
+
+    def begin_creating(self) -> None:
+        """Pass on that the store is about to be written."""
+        begin_creating(self.base)
+
+    def _below(self, read: Read, change: Pending | None) -> Read | None:
+        """Return what must be asked of the store, or None."""
+        if change is None:
+            return read
+        return Read(read.key, staleness_bound=read.staleness_bound) if change.stored else None
+
+    def _observe(self, overlay: Overlay, key: str, found: ReadResult) -> None:
+        try:
+            overlay.observe(key, found.generation)
+        except StoreError as error:
+            raise error.within(f"Error reading {self.base.describe_key(key)}") from None
+
+    async def _answer(self, read: Read, change: Pending | None, found: ReadResult | None) -> ReadResult:
+        if change is None:
+            return found or ReadResult("missing", b"", NO_VALUE, now())
+        start = found or _as_result(change.value)
+        value = await evaluate(change.functions, start) if change.functions else change.value
+        if value is None:
+            return ReadResult("missing", b"", NO_VALUE, math.inf)
+        generation = change.generation_over(found)
+        if read.if_not_equal == generation:
+            return ReadResult("unspecified", b"", generation, math.inf)
+        try:
+            low, high = resolve_range(read.start, read.stop, len(value))
+        except StoreError as error:
+            raise error.within(f"Error reading {self.base.describe_key(read.key)}") from None
+        part = value if high - low == len(value) else memoryview(value)[low:high]
+        return ReadResult("value", part, generation, math.inf, len(value))
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Remember `writes`; their values are copied unless they are `bytes`."""
+        overlay = self.ledger.overlay(self.base)
+        stamps = []
+        for key, value, if_equal in writes:
+            self.ledger.admit(self.base, key)
+            generation = overlay.put(key, None if value is None else bytes(value), if_equal)
+            stamps.append(Stamp(generation, now()))
+        return stamps
+
+    def modify(self, key: str, function: Modify) -> None:
+        """Change a key by `function` of its value: now for readers inside, and again at commit.
+
+        The function must not suspend if the store does not wait, and must give the same result each time it is
+        called with the same value.
+        """
+        overlay = self.ledger.overlay(self.base)
+        self.ledger.admit(self.base, key)
+        overlay.modify(key, function)
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Remember that the range is deleted."""
+        overlay = self.ledger.overlay(self.base)
+        if not self.base.features.atomic_transactions:
+            self.ledger.admit(self.base, key_text(keys.inclusive_min))
+        overlay.delete(keys)
+
+    async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
+        """Remember copies of what `other` holds in a range, where the store could take it by `copy_range`.
+
+        `target` takes the place of the first `cut` bytes of the keys.
+        """
+        copies_from = getattr(self.base, "copies_from", None)
+        if copies_from is None or not copies_from(other):
+            raise UnimplementedError("CopyRange not supported")
+        async for batch in other.scan(keys):
+            results = await other.read_many([Read(entry.key) for entry in batch])
+            names = [target + key_text(key_bytes(entry.key)[cut:]) for entry in batch]
+            found = [
+                (name, one.value) for name, one in zip(names, results, strict=True) if one.state == "value"
+            ]
+            await self.write_many([Write(name, value) for name, value in found])
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys the store would have after the commit."""
+        overlay = self._overlay()
+        changed = list(overlay.keys_in(keys))
+        present = [
+            Entry(read.key, len(result.value))
+            for read, result in await self._read_changed(changed)
+            if result.state == "value"
+        ]
+        if not self.base.features.sorted_scan:
+            async for batch in self.base.scan(keys):
+                yield [entry for entry in batch if overlay.find(entry.key) is None]
+            yield present
+            return
+        shown = [
+            entry
+            async for batch in self.base.scan(keys)
+            for entry in batch
+            if overlay.find(entry.key) is None
+        ]
+        yield sorted(shown + present, key=lambda entry: key_bytes(entry.key))
+
+    async def _read_changed(self, keys: Sequence[str]) -> list[tuple[Read, ReadResult]]:
+        reads = [Read(key) for key in keys]
+        return list(zip(reads, await self.read_many(reads), strict=True))
+
+    def describe_key(self, key: str) -> str:
+        """Return the name the store gives the key."""
+        return self.base.describe_key(key)
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members of the store."""
+        return self.base.spec()
+
+    @property
+    def features(self) -> Features:
+        """What the store can do; conditions are taken here and decided at commit."""
+        return replace(self.base.features, atomic_transactions=False)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` shows the same store in the same transaction."""
+        if not isinstance(other, TransactionalDriver):
+            return False
+        return self.ledger is other.ledger and self.base == other.base
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash((self.base, id(self.ledger)))
+
+
+def _as_result(value: Buffer | None) -> ReadResult:
+    return ReadResult("missing", b"", NO_VALUE) if value is None else ReadResult("value", value)

@@ -1,0 +1,11 @@
+"""The HTTP client of fsstore: connections, routes, headers and answers.
+
+It is used for reading from web servers, where a range must be exactly the range that was asked for.
+
+* `answer`: the answers of web servers as bytes: where a head ends, what it says, and where its body ends
+* `client`: the HTTP client of fsstore: GET over connections that are kept, on one event loop and without threads
+* `header`: headers of HTTP that a caller gives, as lines or by name: checked, and never shown, for a value may be a
+  credential
+* `route`: how a web server is reached: directly or through a proxy, by which address, with which trust
+* `wire`: one connection to a web server, and the GET under way on it
+"""

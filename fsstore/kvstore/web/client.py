@@ -1,0 +1,191 @@
+"""The HTTP client of fsstore: `GET` over connections that are kept, on one event loop and without threads.
+
+It is the default, being as strict as the others and cheaper: a connection that the server closed while nobody used it
+is replaced without a word; any other failure is raised as the error it is.  Redirects are followed here, hop by hop:
+`follow` may refuse one by raising, and headers that were given for one origin are never sent to another.  Connections
+are kept for a while, the ones used last, so that a set of references to a thousand servers does not hold all of them.
+
+What it does not speak (HTTP/2, proxies reached by TLS or SOCKS, cookies) other clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote as percent_encode
+from urllib.parse import urldefrag, urljoin
+
+from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
+from fsstore.kvstore.engine.secret import redact_url
+from fsstore.kvstore.web.route import Dial, Route, route_to
+from fsstore.kvstore.web.wire import Connection, Reply, Want
+from fsstore.values.json_value import quote
+
+__all__ = ["HttpClient", "check_able"]
+
+T = TypeVar("T")
+
+_KEPT_S = 15.0  # servers close idle connections after some time; one used that late may be closing
+_HOPS = 10
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_LEFT_TO_OTHERS = frozenset(
+    ("connection", "content-length", "transfer-encoding", "expect", "te", "upgrade", "proxy-authorization")
+)
+_FOR_ANYBODY = frozenset(("accept", "accept-encoding", "accept-language", "user-agent"))
+_ROUTES = 1000  # servers whose way is remembered
+_KEPT = 128  # idle connections
+_URL = re.compile(r"(https?://[^/?#\s]+)([!-~]*)", re.ASCII)
+
+
+def check_able(url: str, headers: Mapping[str, str]) -> None:
+    """Raise `UnimplementedError` if a server cannot be reached, or headers not be sent, by this client."""
+    odd = sorted(_LEFT_TO_OTHERS & {name.lower() for name in headers})
+    if odd:
+        raise UnimplementedError(
+            f"The client of fsstore does not send the header {odd[0]}; leave `engine` out"
+        )
+    route_to(_split(url.partition("?")[0])[0])
+
+
+class HttpClient:
+    """Requests over kept connections.  Used on one event loop at a time; another loop starts with none."""
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        idle_s: float,
+        *,
+        follow: Callable[[str], Any] | None = None,
+        most: int = _KEPT,
+    ) -> None:
+        self._headers = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
+        self._idle_s, self._follow, self._most = idle_s, follow, most
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._kept: dict[Connection, str] = {}  # with its origin; the one used last is the last
+        self._dial = Dial(idle_s, _KEPT_S)
+        self._routes: dict[str, Route] = {}
+        self._fields: dict[tuple[Route, bool], str] = {}
+
+    async def visit(self, call: Callable[[HttpClient], Awaitable[T]]) -> T:
+        """Return `await call(self)`: this client works on any loop."""
+        return await call(self)
+
+    async def get(self, url: str, extra: Mapping[str, str], want: Want) -> Reply:
+        """Return the response for an encoded URL, after redirects."""
+        start, path = _split(url)
+        home = self._route(start)
+        origin, route = start, home
+        for _ in range(_HOPS):
+            at_home = route[:3] == home[:3]
+            if at_home and not route.authorization:  # a server that sends us on does not repeat the user
+                origin, route = start, home
+            fields = self._common(route, at_home=at_home)
+            lines = "".join([f"{name}: {value}\r\n" for name, value in extra.items()])
+            request = f"GET {route.head}{path} HTTP/1.1\r\n{fields}{lines}\r\n".encode("latin-1")
+            reply = await self._send(origin, route, request, want)
+            place = reply.headers.get("location") if reply.status in _REDIRECTS else None
+            if place is None:
+                return reply
+            url = _target(url, place)
+            if self._follow is not None:
+                self._follow(url)
+            origin, path = _split(url)
+            route = self._route(origin)
+        raise FailedPreconditionError(f"{quote(redact_url(url))} is reached by more than {_HOPS} redirects")
+
+    async def _send(self, origin: str, route: Route, request: bytes, want: Want) -> Reply:
+        connection = self._idle(origin)
+        if connection is not None:
+            try:
+                return await self._ask(origin, connection, request, want)
+            except ConnectionError:
+                if not connection.silent:
+                    raise
+        return await self._ask(origin, await self._dial.connect(route), request, want)
+
+    async def _ask(self, origin: str, connection: Connection, request: bytes, want: Want) -> Reply:
+        reply = await connection.ask(request, want)
+        if connection.open:
+            self._kept[connection] = origin
+            if len(self._kept) > self._most:
+                first = next(iter(self._kept))
+                del self._kept[first]
+                first.close()
+        return reply
+
+    def _idle(self, origin: str) -> Connection | None:
+        """Return a kept connection, the one used last."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, _KEPT_S)
+            weakref.finalize(self, _close_all, self._kept, loop).atexit = False
+        for connection in [kept for kept, place in reversed(self._kept.items()) if place == origin]:
+            del self._kept[connection]
+            if connection.clean and loop.time() - connection.last_active < _KEPT_S:
+                return connection
+            connection.close()
+        return None
+
+    def _route(self, origin: str) -> Route:
+        """Return the way to an origin."""
+        found = self._routes.get(origin)
+        if found is None:
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+                self._fields.clear()
+            found = self._routes[origin] = route_to(origin)
+        return found
+
+    def _common(self, route: Route, *, at_home: bool) -> str:
+        """Return the header fields of every request to an origin."""
+        found = self._fields.get((route, at_home))
+        if found is None:
+            own = {
+                name: value
+                for name, value in self._headers.items()
+                if at_home or name.lower() in _FOR_ANYBODY
+            }
+            names = {name.lower() for name in own}
+            lines = {} if "host" in names else {"Host": route.host}
+            if route.authorization and "authorization" not in names:
+                lines["Authorization"] = route.authorization
+            if route.head and route.proxy is not None and route.proxy.authorization:
+                lines["Proxy-Authorization"] = route.proxy.authorization
+            text = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **own}.items())
+            found = text.encode().decode(
+                "latin-1"
+            )  # tags come and go as Latin-1, what the user gave is UTF-8
+            self._fields[route, at_home] = found
+        return found
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Return the origin of an encoded URL, and its path with the query."""
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise UrlError(f"Cannot open {quote(redact_url(url))}: it is no encoded URL", redact_url(url))
+    path = parts[2]
+    return parts[1], path if path.startswith("/") else "/" + path
+
+
+def _target(url: str, place: str) -> str:
+    """Return where a redirect leads."""
+    encoded = percent_encode(place.encode("latin-1"), safe="%/:?#[]@!$&'()*+,;=~-._")
+    target = urldefrag(urljoin(url, encoded)).url
+    if not target.startswith(("http://", "https://")):
+        raise FailedPreconditionError(f"The redirect to {quote(redact_url(target))} leaves HTTP")
+    return target
+
+
+def _close_all(kept: Mapping[Connection, str], loop: asyncio.AbstractEventLoop) -> None:
+    def close() -> None:
+        for connection in kept:
+            connection.close()
+
+    if loop.is_running():
+        loop.call_soon_threadsafe(close)
+    elif not loop.is_closed():
+        close()

@@ -1,0 +1,250 @@
+"""How a web server is reached: directly or through a proxy, by which address, with which trust.
+
+The environment decides, as it does for other programs: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` (and the
+settings of the system on Windows and macOS), `SSL_CERT_FILE` and `SSL_CERT_DIR`.  Certificates are always verified.
+
+Names are looked up once in ten seconds, whatever the number of connections, and their addresses tried in turns of a
+quarter of a second, so that a network without a way to one of them does not stop the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache, partial
+from ipaddress import ip_address
+from itertools import zip_longest
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
+from fsstore.kvstore.engine.fault import from_status
+from fsstore.kvstore.engine.secret import redact_url
+from fsstore.kvstore.web.wire import Connection, Want
+from fsstore.values.json_value import quote
+
+__all__ = ["Dial", "Proxy", "Route", "basic", "proxy_of", "route_to"]
+
+_PORTS = {"http": 80, "https": 443}
+_NAMES_KEPT_S = 10.0  # that the addresses of a name are remembered
+_STAGGER_S = 0.25  # that one address is tried before the next is too
+_CONNECT_S = 30.0
+
+
+class Proxy(NamedTuple):
+    """A proxy and what it is told about who asks."""
+
+    host: str
+    port: int
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.host}:{self.port})"
+
+
+class Route(NamedTuple):
+    """The way to an origin.  `host` is the value of the header, with the port where it is not the scheme's own."""
+
+    scheme: str
+    name: str
+    port: int
+    host: str
+    authorization: str = ""
+    proxy: Proxy | None = None
+
+    def __repr__(self) -> str:
+        return f"Route({self.scheme}://{self.host})"
+
+    @property
+    def head(self) -> str:
+        """What stands before the path in a request: the origin, where a proxy reads it."""
+        return f"http://{self.host}" if self.proxy is not None and self.scheme == "http" else ""
+
+
+def basic(user: str, password: str) -> str:
+    """Return the value of an `Authorization` header."""
+    return "Basic " + b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+
+
+def route_to(origin: str) -> Route:
+    """Return the way to `scheme://host`, which may hold a user and a port."""
+    try:
+        parts = urlsplit(origin)
+        name, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        name = name.replace("%25", "%") if ":" in name else name  # the zone of an address
+        if not name.isascii():
+            name = name.encode("idna").decode()
+    except (ValueError, KeyError) as error:
+        raise UrlError(f"Cannot open {quote(redact_url(origin))}: {error}", redact_url(origin)) from error
+    if not name or not name.isprintable() or any(mark in name for mark in " /?#@\\"):
+        raise UrlError(f"Cannot open {quote(redact_url(origin))}: no such host", redact_url(origin))
+    host = f"[{name.partition('%')[0]}]" if ":" in name else name
+    shown = host if port == _PORTS[parts.scheme] else f"{host}:{port}"
+    return Route(parts.scheme, name, port, shown, _allowed(parts), proxy_of(parts.scheme, f"{host}:{port}"))
+
+
+def proxy_of(scheme: str, host: str) -> Proxy | None:
+    """Return the proxy that the environment wants between us and `host:port`, if any."""
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies = getproxies()
+    url = proxies.get(scheme) or proxies.get("all")
+    if not url or proxy_bypass(host):
+        return None
+    proxy = _proxy_at(url if "://" in url else f"http://{url}")
+    if proxy is None:
+        raise UnimplementedError(
+            f"The proxy that the environment names for {scheme} is none of the form http://user:password@host:port; "
+            "others need another client: install obstore"
+        )
+    return proxy
+
+
+def _proxy_at(url: str) -> Proxy | None:
+    """Return the proxy at a URL; None if it is reached in another way, or the URL is none: nothing of it is shown."""
+    try:
+        parts = urlsplit(url)
+        name, port = parts.hostname, parts.port or 80
+    except ValueError:
+        return None
+    return Proxy(name, port, _allowed(parts)) if name and parts.scheme == "http" else None
+
+
+def _allowed(parts: SplitResult) -> str:
+    """Return the `Authorization` header for the user of a URL, if there is one."""
+    return "" if parts.username is None else basic(parts.username, parts.password or "")
+
+
+def trust() -> ssl.SSLContext:
+    """Return whom we trust: the certificates of the system, or those that the environment names."""
+    return _trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@lru_cache(maxsize=4)  # reading the certificates takes 15 ms
+def _trust(_file: str | None, _directory: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Dial:
+    """Makes connections on one event loop."""
+
+    def __init__(self, idle_s: float, kept_s: float) -> None:
+        self._idle_s, self._kept_s = idle_s, kept_s
+        self._names: dict[tuple[str, int], tuple[float, asyncio.Task[list[str]]]] = {}
+
+    async def connect(self, route: Route) -> Connection:
+        """Return a new connection to an origin, through its proxy and with TLS where the route says so."""
+        limit = min(_CONNECT_S, self._idle_s)
+        try:
+            async with asyncio.timeout(limit):  # before 3.12 wait_for may swallow being cancelled
+                return await self._connect(route)
+        except TimeoutError as error:
+            raise ConnectionError(f"{route.host} did not accept a connection within {limit:g} s") from error
+
+    async def _connect(self, route: Route) -> Connection:
+        context = trust() if route.scheme == "https" else None
+        if route.proxy is None:
+            return await self._reach(route.name, route.port, context)
+        connection = await self._reach(route.proxy.host, route.proxy.port, None)
+        if context is None:
+            return connection
+        try:
+            await self._tunnel(connection, route, route.proxy)
+            await connection.secure(context, route.name)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _tunnel(self, connection: Connection, route: Route, proxy: Proxy) -> None:
+        """Ask a proxy for a way to an origin."""
+        place = route.host if route.host.endswith(f":{route.port}") else f"{route.host}:{route.port}"
+        allowed = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+        request = f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{allowed}\r\n"
+        reply = await connection.ask(request.encode(), Want(tunnel=True))
+        if not 200 <= reply.status < 300:
+            raise from_status(reply.status, f"from the proxy that was asked for a way to {place}")
+
+    async def _reach(self, name: str, port: int, context: ssl.SSLContext | None) -> Connection:
+        """Return a connection to one of the addresses of a host: the first that answers."""
+        addresses = await self._addresses(name, port)
+        calls = [partial(self._open, address, port, context, name) for address in addresses]
+        return await (calls[0]() if len(calls) == 1 else _first(calls))
+
+    async def _open(self, address: str, port: int, context: ssl.SSLContext | None, name: str) -> Connection:
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(self._idle_s, self._kept_s),
+                address,
+                port,
+                ssl=context,
+                server_hostname=name if context else None,
+            )
+        except (ssl.SSLCertVerificationError, ConnectionError):
+            raise
+        except OSError as error:  # no way to the host, and what a broken handshake raises
+            raise ConnectionError(str(error)) from error
+        return connection
+
+    async def _addresses(self, name: str, port: int) -> list[str]:
+        """Return the addresses of a host, those of its two families in turns."""
+        try:
+            return [str(ip_address(name))]
+        except ValueError:
+            pass  # a name, not an address
+        loop = asyncio.get_running_loop()
+        kept = self._names.get((name, port))
+        if kept is None or kept[0] < loop.time() or (kept[1].done() and kept[1].exception() is not None):
+            kept = self._names[name, port] = (
+                loop.time() + _NAMES_KEPT_S,
+                loop.create_task(_look_up(name, port)),
+            )
+        return await asyncio.shield(kept[1])
+
+
+async def _look_up(name: str, port: int) -> list[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            raise ConnectionError(f"{name}: {error.strerror}") from error
+        raise FailedPreconditionError(f"There is no host {quote(name)}: {error.strerror}") from error
+    first = [str(place[0]) for family, _, _, _, place in found if family == found[0][0]]
+    other = [str(place[0]) for family, _, _, _, place in found if family != found[0][0]]
+    turns = [address for pair in zip_longest(first, other) for address in pair if address is not None]
+    return list(dict.fromkeys(turns))
+
+
+async def _first(calls: Sequence[Callable[[], Coroutine[Any, Any, Connection]]]) -> Connection:
+    """Return what the first call that succeeds returns; each begins when those before have failed or take long."""
+    rest = iter(calls)
+    begun: list[asyncio.Task[Connection]] = []
+    won: asyncio.Task[Connection] | None = None
+    try:
+        while won is None:
+            call = next(rest, None)
+            if call is not None:
+                begun.append(asyncio.create_task(call()))
+            waiting = [task for task in begun if not task.done()]
+            if not waiting:
+                return begun[0].result()  # its error: all have failed
+            limit = None if call is None else _STAGGER_S
+            await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            won = next((task for task in begun if task.done() and not task.exception()), None)
+        return won.result()
+    finally:
+        for task in begun:
+            if task is not won:
+                task.add_done_callback(_close_late)
+                task.cancel()
+
+
+def _close_late(task: asyncio.Task[Connection]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()

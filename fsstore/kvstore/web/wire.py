@@ -1,0 +1,299 @@
+"""One connection to a web server, and the `GET` under way on it.
+
+A batch of small values spends its time in the client: aiohttp needs about 110 µs of processor a request, this needs a
+third.  A value of known length is received into the memory it is handed out in, and is never copied; what is small
+arrives with its head and is copied once.
+
+One request is under way on a connection at a time.  What a hostile server can cost is bounded: heads (those of interim
+answers included), trailers, and answers that are no values by 64 KiB, values by what `Want` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
+from fsstore.kvstore.contract.driver import Buffer
+from fsstore.kvstore.contract.value_limit import check_announced
+from fsstore.kvstore.web.answer import (
+    CHUNKED,
+    UNTIL_CLOSED,
+    Chunks,
+    Head,
+    end_of_head,
+    framing,
+    inflate,
+    is_coded,
+    parse_head,
+)
+
+__all__ = ["ANYTHING", "Connection", "Reply", "Want"]
+
+_SCRATCH = 64 * 1024  # bytes of a head, and of small values that come with it
+
+
+class Want(NamedTuple):
+    """What a request is for: values of at most `limit` bytes, parts of at most `part`.
+
+    `stop`: how much is of use of a value that comes whole although a part was asked for; the rest, if it is much, is
+    not received.  `tunnel`: a way through a proxy, whose bytes are those of another server from then on.
+    """
+
+    limit: int | None = None
+    part: int | None = None
+    stop: int | None = None
+    tunnel: bool = False
+
+
+ANYTHING = Want()
+
+
+class Reply(NamedTuple):
+    """A response: what `fs_http.judge` takes."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Buffer
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection that is `open`, or was.  `idle_s` is how long a server may be silent, `kept_s` how long we may."""
+
+    def __init__(self, idle_s: float, kept_s: float) -> None:
+        self._idle_s, self._kept_s = idle_s, kept_s
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._unread = select.poll()
+        self._waiter: asyncio.Future[Reply] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._scratch = bytearray(_SCRATCH)
+        self._view = memoryview(self._scratch)
+        self._begin(ANYTHING)
+        self.last_active = self._loop.time()
+        self.open = True
+
+    def _begin(self, want: Want) -> None:
+        self._want = want
+        self._used = 0  # bytes of heads in the scratch
+        self._seen = 0  # of these, the ones of interim answers
+        self._head: Head | None = None
+        self._body: memoryview | None = None  # a value of known length, and how much of it has arrived
+        self._filled = 0
+        self._chunks: Chunks | None = None
+        self._rest: bytearray | None = None  # a value that ends with the connection
+        self._enough: int | None = None  # how much of the body is of use; None: all
+        self.silent = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember where to write."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+        if (socket := transport.get_extra_info("socket")) is not None:
+            self._unread.register(socket.fileno(), select.POLLIN)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the connection may be used again: nothing has arrived that would be taken for the next answer.
+
+        What came with the last answer has closed it; the system may hold more, or the end.
+        """
+        return self.open and not self._unread.poll(0)
+
+    async def secure(self, context: ssl.SSLContext, name: str) -> None:
+        """Speak TLS from now on, with a server of this name."""
+        if self._transport is None or not self.open:
+            raise ConnectionResetError("the connection is closed")
+        self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
+
+    async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
+        """Return the response to a request."""
+        if self._transport is None or not self.open:
+            raise ConnectionResetError("the connection is closed")
+        self._begin(want)
+        self.last_active = self._loop.time()
+        self._waiter = self._loop.create_future()
+        self._transport.write(request)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._idle_s, self._check)
+        try:
+            return await self._waiter
+        except BaseException:
+            self.close()  # what still arrives would be taken for the answer to the next request
+            raise
+        finally:
+            self._waiter = None
+
+    def _check(self) -> None:
+        """Fail a request whose server has been silent for too long; close what nobody has used for long."""
+        self._timer = None
+        if not self.open:
+            return
+        asking = self._waiter is not None and not self._waiter.done()
+        left = self.last_active + (self._idle_s if asking else self._kept_s) - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(min(left, self._idle_s), self._check)
+        elif asking:
+            self._fail(TimeoutError(f"the server was silent for {self._idle_s:g} s"))
+        else:
+            self.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        if self._body is not None:
+            return self._body[self._filled :]
+        return self._view[self._used :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take a part of a response."""
+        if self._waiter is None or self._waiter.done():
+            self.close()
+            return
+        self.last_active, self.silent = self._loop.time(), False
+        try:
+            if self._body is not None:
+                self._filled += nbytes
+                if self._filled == len(self._body):
+                    self._finish(self._body)
+            elif self._head is not None:
+                self._collect(self._view[:nbytes])
+            else:
+                self._used += nbytes
+                self._find_head()
+        except Exception as error:  # noqa: BLE001  # the request under way carries it
+            self._fail(error)
+
+    def _find_head(self) -> None:
+        """Look for the end of the head, and begin the body."""
+        while (place := end_of_head(self._scratch, self._seen, self._used)) is not None:
+            end, begin = place
+            head = parse_head(bytes(self._view[self._seen : end]))
+            if head.status >= 200:
+                self._begin_body(head, begin)
+                return
+            self._seen = begin  # more is to come
+        if self._used == _SCRATCH:
+            raise UnavailableError(f"The head of the answer has more than {_SCRATCH} bytes")
+
+    def _begin_body(self, head: Head, begin: int) -> None:
+        self._head = head
+        arrived = self._view[begin : self._used]
+        size = framing(head)
+        self._check_size(head.status, size)
+        self._used = 0
+        self._enough = _useful(head, self._want.stop)
+        if self._is_enough(size):
+            self._head, size = head._replace(keeps=False), max(self._enough or 0, len(arrived))
+        if self._want.tunnel and head.status < 300:
+            self._head = head._replace(keeps=not arrived)
+            self._finish(b"")
+        elif size in (CHUNKED, UNTIL_CLOSED):
+            self._chunks = Chunks() if size == CHUNKED else None
+            self._rest = bytearray() if size == UNTIL_CLOSED else None
+            self._collect(arrived)
+        elif size <= len(arrived):
+            if size < len(arrived):
+                self.close()  # nobody asked for more: the connection is no longer to be trusted
+            self._finish(bytes(arrived[:size]))
+        else:
+            self._body = _room(size)
+            self._body[: len(arrived)] = arrived
+            self._filled = len(arrived)
+
+    def _is_enough(self, size: int) -> bool:
+        """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
+        return self._enough is not None and size > self._enough + _SCRATCH
+
+    def _collect(self, data: memoryview) -> None:
+        """Take a part of a body of unknown length."""
+        if self._chunks is not None:
+            self._chunks.feed(data)
+            body, done = self._chunks.body, self._chunks.done
+            if self._chunks.beyond:
+                self.close()
+        else:
+            assert self._rest is not None
+            self._rest += data
+            body, done = self._rest, False
+        assert self._head is not None
+        self._check_size(self._head.status, len(body))
+        if not done and self._is_enough(len(body)):
+            self.close()
+            done = True
+        if done:
+            self._finish(body)
+
+    def _check_size(self, status: int, size: int) -> None:
+        if status == 200:
+            check_announced(size, self._want.limit)
+        elif status == 206 and self._want.part is not None and size > self._want.part:
+            raise UnavailableError(f"The server sends {size} bytes for a range of {self._want.part}")
+
+    def _finish(self, body: Buffer) -> None:
+        head, waiter = self._head, self._waiter
+        assert head is not None
+        assert waiter is not None
+        if not head.keeps or self._rest is not None:
+            self.close()
+        if head.status == 200 and self._want.stop != 0 and is_coded(head.headers):
+            body = inflate(body, head.headers, self._want.limit)
+        self._body = self._chunks = self._rest = None
+        waiter.set_result(Reply(head.status, head.headers, body))
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+
+    def eof_received(self) -> bool:
+        """End a body that ends with the connection."""
+        if self._rest is not None and self._waiter is not None and not self._waiter.done() and self._is_end():
+            try:
+                self._finish(self._rest)
+            except StoreError as error:
+                self._fail(error)
+        return False
+
+    def _is_end(self) -> bool:
+        """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        try:
+            return tls is None or not tls.read(1)
+        except ssl.SSLError:
+            return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the request under way."""
+        self.open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(exc or ConnectionResetError("the server closed the connection"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _useful(head: Head, stop: int | None) -> int | None:
+    """Return how many bytes of a body are of use: of failures the beginning; None: all."""
+    if head.status not in (200, 206):
+        return 0
+    return None if head.status == 206 or (stop and is_coded(head.headers)) else stop
+
+
+def _room(size: int) -> memoryview:
+    """Return memory for a value: NumPy's, which is not set to zero first, and has large pages where it is large."""
+    try:
+        return np.empty(size, np.uint8).data
+    except (MemoryError, ValueError) as error:
+        raise ResourceExhaustedError(f"A value of {size} bytes is more than memory can hold") from error

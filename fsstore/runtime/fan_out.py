@@ -1,0 +1,98 @@
+"""A piece of work that several threads do item by item, and the future of its end."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.runtime.wake import Flag
+
+__all__ = ["End", "Spread"]
+
+S = TypeVar("S")
+
+_NOTHING: Any = object()
+
+
+class End:
+    """What is called when nothing of a piece of work goes on any more; `is_due` from when that is sure to come."""
+
+    __slots__ = ("_ended", "is_due")
+
+    def __init__(self, ended: Callable[[], object] = bool) -> None:
+        self._ended, self.is_due = ended, False
+
+    def __call__(self) -> None:
+        """Say so; it may be said again."""
+        self._ended()
+
+
+class Spread(Generic[S]):
+    """`function` of each of `items`, as many at once as there are threads that `work`.
+
+    The first error fails `future` and stops the drawing of items, and so does cancelling it, which sets `stopped`.  The
+    last of as many `workers` calls `ended`, and then the future is done.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[S], Any],
+        items: Iterable[S],
+        workers: int,
+        ended: End,
+        stopped: Flag,
+    ) -> None:
+        self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped
+        self.future: Future[None] = futures.pending(cancel=stopped.set)
+        self._lock = threading.Lock()
+        self._shares = [None] * workers  # one for each, taken by who begins
+        self._left = itertools.count(workers - 1, -1)
+        self._failure: BaseException | None = None
+
+    def work(self) -> None:
+        """Do what is left, one item after the other."""
+        if not self._took_share():
+            return
+        try:
+            while not self._stopped.is_set() and (item := self._draw()) is not _NOTHING:
+                self._function(item)
+        except BaseException as error:  # noqa: BLE001  # the future carries it
+            self._fail(error)
+        self._leave()
+
+    def give_up(self, error: BaseException) -> None:
+        """Return when nobody works any more, now or later."""
+        self._fail(error)
+        while self._took_share():
+            self._leave()
+        with suppress(BaseException):
+            self.future.result()
+
+    def _draw(self) -> Any:
+        with self._lock:
+            return next(self._source, _NOTHING)
+
+    def _took_share(self) -> bool:
+        try:
+            self._shares.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._stopped.set()
+
+    def _leave(self) -> None:
+        if next(self._left) > 0:
+            return
+        self._ended()
+        if self._failure is None:
+            futures.resolve(self.future, None)
+        else:
+            futures.fail(self.future, self._failure)

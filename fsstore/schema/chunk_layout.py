@@ -1,0 +1,260 @@
+"""`ChunkLayout`: how an array is, or should be, cut into chunks.
+
+The public object around `LayoutValue`: constraints by name, properties, chunk templates.  It changes only by
+`update`, which changes all or nothing.
+
+Knows nothing of formats: what of a layout a format can have is the format's business.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final, TypeAlias
+
+from fsstore.errors import StoreError
+from fsstore.index.domain import IndexDomain
+from fsstore.index.transform import IndexTransform
+from fsstore.schema.constraint import hard, soft
+from fsstore.schema.layout_grid import Grid as ChunkGrid
+from fsstore.schema.layout_grid import GridValue, grid_of, integers, numbers
+from fsstore.schema.layout_transform import backward, forward
+from fsstore.schema.layout_value import GRIDS, GridName, LayoutValue, layout_from_json, merge_grids
+from fsstore.values.json_value import Json
+from fsstore.values.printing import pretty
+
+__all__ = ["ChunkLayout", "layout_of"]
+
+_SOFT: Final = "_soft_constraint"
+_INNER: Final = ("inner_order", "inner_order_soft_constraint")
+_ORIGIN: Final = ("grid_origin", "grid_origin_soft_constraint")
+_PREFIXES: Final[dict[str, tuple[GridName, ...]]] = {
+    "chunk_": ("write_chunk", "read_chunk"),
+    "write_chunk_": ("write_chunk",),
+    "read_chunk_": ("read_chunk",),
+    "codec_chunk_": ("codec_chunk",),
+}
+# Constraint name -> the grids it is for, the fact, whether it is required.  In the order they are applied.
+_GRID_FACTS: Final[dict[str, tuple[tuple[GridName, ...], str, bool]]] = {
+    f"{prefix}{fact}{suffix}": (
+        GRIDS if prefix == "chunk_" and fact == "aspect_ratio" else names,
+        fact,
+        not suffix,
+    )
+    for fact in ("shape", "aspect_ratio", "elements")
+    for prefix, names in _PREFIXES.items()
+    for suffix in ("", _SOFT)
+}
+CONSTRAINTS: Final = ("rank", *_INNER, *_ORIGIN, "chunk", *GRIDS, *_GRID_FACTS, "finalize")
+"""The names `ChunkLayout(...)` and `update(...)` take, in the order they are applied."""
+
+
+def _integer(given: Any, name: str) -> int:
+    try:
+        count = operator.index(given)
+    except TypeError:
+        raise TypeError(f"Invalid {name}") from None
+    if not -(2**63) <= count < 2**63:
+        raise TypeError(f"Invalid {name}")
+    return count
+
+
+def _with_fact(value: LayoutValue, name: str, given: Any) -> LayoutValue:
+    names, fact, is_hard = _GRID_FACTS[name]
+    add = GridValue()
+    for target in names:
+        try:
+            if fact == "shape":
+                add = GridValue().with_shape(integers(given, name), is_hard=is_hard)
+            elif fact == "aspect_ratio":
+                add = GridValue().with_aspect_ratio(numbers(given, name), is_hard=is_hard)
+            else:
+                add = GridValue().with_elements(_integer(given, name), is_hard=is_hard)
+        except StoreError as error:
+            raise error.within(f"Error setting {target} {fact}") from None
+        value = _with_grid(value, target, add)
+    return value
+
+
+def _with_grid(value: LayoutValue, target: GridName, add: GridValue) -> LayoutValue:
+    return value.with_grid(target, lambda grid: merge_grids(grid, add, target))
+
+
+def _with_chunk(value: LayoutValue, name: str, given: Any) -> LayoutValue:
+    if not isinstance(given, ChunkGrid):
+        raise TypeError(f"Invalid {name}")
+    if name != "chunk":
+        return _with_grid(value, GRIDS[GRIDS.index(name)], given._value)
+    for target in GRIDS[:2]:
+        value = _with_grid(value, target, given._value)
+    ratio = GridValue(given._value.rank, aspect_ratio=given._value.aspect_ratio)
+    return _with_grid(value, "codec_chunk", ratio)
+
+
+def _with_constraint(value: LayoutValue, name: str, given: Any) -> LayoutValue:
+    if name == "rank":
+        rank = _integer(given, name)
+        return value if rank == -1 else value.with_rank(rank)
+    if name == "finalize":
+        return value.finalized() if given else value
+    if name in _GRID_FACTS:
+        return _with_fact(value, name, given)
+    if name not in _INNER + _ORIGIN:
+        return _with_chunk(value, name, given)
+    numbered = integers(given, name)
+    try:
+        if name in _ORIGIN:
+            return value.with_grid_origin(numbered, is_hard=name == _ORIGIN[0])
+        order = [-1 if dimension is None else dimension for dimension in numbered]
+        return value.with_inner_order(order, is_hard=name == _INNER[0])
+    except StoreError as error:
+        raise error.within(f"Error setting {name.removesuffix(_SOFT)}") from None
+
+
+class ChunkLayout:
+    """Constraints on a chunk layout, from JSON or by name.
+
+    Names: `rank`, `inner_order`, `grid_origin`, `chunk`, `write_chunk`, `read_chunk`, `codec_chunk` (each a
+    `ChunkLayout.Grid`), and `shape`, `aspect_ratio`, `elements` with one of the prefixes `chunk_`, `write_chunk_`,
+    `read_chunk_`, `codec_chunk_`.  All but rank and the grids also exist with the suffix `_soft_constraint`.
+    `finalize=True` makes a precise layout of what is required.
+
+    >>> ChunkLayout(grid_origin=[5, 6], read_chunk_shape=[100, 200]).read_chunk_template
+    { [5, 105), [6, 206) }
+    """
+
+    __slots__ = ("_value",)
+    __hash__ = None  # type: ignore[assignment]  # it changes by update
+    Grid: TypeAlias = ChunkGrid
+
+    _value: LayoutValue
+
+    def __init__(self, *args: Any, **constraints: Any) -> None:
+        """Take JSON (or another layout), or constraints by name."""
+        json = constraints.pop("json") if "json" in constraints and not args else None
+        if args or json is not None:
+            if len(args) > 1 or constraints:
+                raise TypeError("ChunkLayout takes json or constraints by name, not both")
+            given = args[0] if args else json
+            self._value = given._value if isinstance(given, ChunkLayout) else layout_from_json(given)
+            return
+        self._value = LayoutValue()
+        self.update(**constraints)
+
+    def update(self, **constraints: Any) -> None:
+        """Add constraints, named as in the constructor.  Raises and changes nothing where they conflict."""
+        unknown = sorted(set(constraints) - set(CONSTRAINTS))
+        if unknown:
+            raise TypeError(f"ChunkLayout has no constraint called {', '.join(unknown)}")
+        value = self._value
+        for name in CONSTRAINTS:
+            given = constraints.get(name)
+            if given is None:
+                continue
+            try:
+                value = _with_constraint(value, name, given)
+            except StoreError as error:
+                raise error.within(f"Invalid {name}") from None
+        self._value = value
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions, -1 when unknown."""
+        return self._value.rank
+
+    ndim = rank
+
+    @property
+    def inner_order(self) -> tuple[int, ...] | None:
+        """Required order of dimensions inside the innermost chunks, outermost first."""
+        order = self._value.inner_order
+        return order[0] if order is not None and order[1] else None
+
+    @property
+    def inner_order_soft_constraint(self) -> tuple[int, ...] | None:
+        """Preferred order of dimensions."""
+        order = self._value.inner_order
+        return order[0] if order is not None and not order[1] else None
+
+    @property
+    def grid_origin(self) -> tuple[int | None, ...] | None:
+        """Required origin of the chunk grid."""
+        return hard(self._value.grid_origin, self._value.rank)
+
+    @property
+    def grid_origin_soft_constraint(self) -> tuple[int | None, ...] | None:
+        """Preferred origin of the chunk grid."""
+        return soft(self._value.grid_origin, self._value.rank)
+
+    @property
+    def write_chunk(self) -> ChunkGrid:
+        """Constraints on chunks for writing, as a copy."""
+        return grid_of(self._value.write_chunk)
+
+    @property
+    def read_chunk(self) -> ChunkGrid:
+        """Constraints on chunks for reading, as a copy."""
+        return grid_of(self._value.read_chunk)
+
+    @property
+    def codec_chunk(self) -> ChunkGrid:
+        """Constraints on the blocks a codec works in, as a copy."""
+        return grid_of(self._value.codec_chunk)
+
+    @property
+    def read_chunk_template(self) -> IndexDomain:
+        """The read chunk at the grid origin; dimensions where either is not required are unbounded."""
+        return _template(self._value, "read_chunk")
+
+    @property
+    def write_chunk_template(self) -> IndexDomain:
+        """The write chunk at the grid origin; dimensions where either is not required are unbounded."""
+        return _template(self._value, "write_chunk")
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON form."""
+        return self._value.to_json()
+
+    def through(self, transform: IndexTransform) -> ChunkLayout:
+        """Return the layout of a view: of the input space, given this one of the output space."""
+        return layout_of(forward(self._value, transform))
+
+    def beneath(self, transform: IndexTransform) -> ChunkLayout:
+        """Return the constraints on an array that this one on a view of it means."""
+        return layout_of(backward(self._value, transform))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the constraints are the same."""
+        return self._value == other._value if isinstance(other, ChunkLayout) else NotImplemented
+
+    def __repr__(self) -> str:
+        """Return `ChunkLayout({...})`."""
+        return pretty("ChunkLayout", self.to_json())
+
+    def __reduce__(self) -> tuple[Any, tuple[LayoutValue]]:
+        """Pickle by value."""
+        return (layout_of, (self._value,))
+
+
+def layout_of(value: LayoutValue) -> ChunkLayout:
+    """Return the public object around a value."""
+    layout = ChunkLayout()
+    layout._value = value
+    return layout
+
+
+def _template(value: LayoutValue, name: GridName) -> IndexDomain:
+    if value.rank < 0:
+        raise StoreError("Rank of chunk layout is unspecified")
+    infinity = 2**62 - 1
+    lower, upper = [-infinity] * value.rank, [infinity + 1] * value.rank
+    origin, shape = hard(value.grid_origin, value.rank) or (), hard(value.grid(name).shape, value.rank) or ()
+    for dimension, (position, size) in enumerate(zip(origin, shape, strict=True)):
+        if position is None or size is None:
+            continue
+        if position + size > infinity:
+            raise StoreError(
+                f"Incompatible grid origin/chunk shape for dimension {dimension}: "
+                f"({position}, {size}) do not specify a valid sized index interval"
+            )
+        lower[dimension], upper[dimension] = position, position + size
+    return IndexDomain(inclusive_min=lower, exclusive_max=upper)

@@ -1,0 +1,164 @@
+"""The choice of a chunk shape from constraints: pure arithmetic, TensorStore's results to the element.
+
+A dimension whose size is asked for keeps it.  The others share what is left of a target number of elements in the
+proportions of the aspect ratio: their sizes are `ratio * factor`, at least 1 and at most the domain's, and the factor
+is found by bisection.  Preferences count where nothing is required.
+
+One grid serves formats that read and write the same chunks.  Two grids serve sharded formats: the read chunk must
+divide the write chunk, so candidates are rounded to divisors or multiples of what is already known.
+
+Knows nothing of formats; `layout` gives the constraints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from fsstore.errors import StoreError
+from fsstore.schema.constraint import Bound, Vector
+from fsstore.schema.divisors import nearest_divisor
+from fsstore.schema.layout_grid import GridValue
+from fsstore.schema.layout_value import LayoutValue, merge_grids
+
+__all__ = ["DEFAULT_ELEMENTS", "choose_one_grid", "choose_read_write_grids"]
+
+DEFAULT_ELEMENTS: Final = 1024 * 1024  # TensorStore's
+_SATURATED: Final = 2**63 - 1  # what larger products count as
+_MAX_SIZE: Final = 2**62
+_MAX_FACTOR: Final = 1e300  # a float that can still be doubled
+
+Shape: TypeAlias = tuple[int, ...]
+Rounding: TypeAlias = Callable[[int, int], int]
+
+
+def choose_one_grid(layout: LayoutValue, domain_shape: Sequence[int]) -> Shape:
+    """Return the chunk shape where read and write chunks are the same.
+
+    `domain_shape` has the rank of the layout; write constraints come after read constraints.
+    Raises `StoreError` where required read and write sizes differ.
+    """
+    try:
+        grid = merge_grids(layout.read_chunk, layout.write_chunk, "read_chunk")
+    except StoreError as error:
+        raise error.within(
+            "write_chunk constraints not compatible with existing read_chunk constraints"
+        ) from None
+    return _completed(_fixed(grid.shape, domain_shape), grid, domain_shape, _as_it_is)
+
+
+def choose_read_write_grids(layout: LayoutValue, domain_shape: Sequence[int]) -> tuple[Shape, Shape]:
+    """Return the shapes of read and write chunks; the first divides the second in each dimension.
+
+    Raises `StoreError` where the required sizes do not divide.
+    """
+    read = _fixed(layout.read_chunk.shape, domain_shape)
+    write = _fixed(layout.write_chunk.shape, domain_shape)
+    for dimension in range(len(domain_shape)):
+        _reconcile(dimension, read, write, layout)
+    known = list(write)
+    read_shape = _completed(
+        read,
+        layout.read_chunk,
+        domain_shape,
+        lambda d, size: nearest_divisor(known[d], size) if known[d] else size,
+    )
+    write_shape = _completed(
+        write, layout.write_chunk, domain_shape, lambda d, size: _nearest_multiple(read_shape[d], size)
+    )
+    return read_shape, write_shape
+
+
+def _as_it_is(_dimension: int, size: int) -> int:
+    return size
+
+
+def _fixed(shape: Vector[int], domain_shape: Sequence[int]) -> list[int]:
+    """Return the sizes asked for, 0 where none is; -1 is the size of the domain."""
+    if shape is None:
+        return [0] * len(domain_shape)
+    out = []
+    for bound, extent in zip(shape, domain_shape, strict=True):
+        size = bound[0] if bound is not None else 0
+        out.append(max(1, extent) if size == -1 else size)
+    return out
+
+
+def _is_hard(shape: Vector[int], dimension: int) -> bool:
+    bound: Bound[int] = shape[dimension] if shape is not None else None
+    return bound is not None and bound[1]
+
+
+def _reconcile(dimension: int, read: list[int], write: list[int], layout: LayoutValue) -> None:
+    """Change the softer of the two sizes of a dimension, where both are known, so that one divides the other."""
+    r, w = read[dimension], write[dimension]
+    if not r or not w or w % r == 0:
+        return
+    read_hard = _is_hard(layout.read_chunk.shape, dimension)
+    write_hard = _is_hard(layout.write_chunk.shape, dimension)
+    if read_hard and write_hard:
+        raise StoreError(
+            f"Incompatible chunk size constraints for dimension {dimension}: read size of {r}, write size of {w}"
+        )
+    if read_hard:
+        write[dimension] = _nearest_multiple(r, w)
+    else:
+        read[dimension] = nearest_divisor(w, r)
+
+
+def _nearest_multiple(divisor: int, size: int) -> int:
+    """Return the multiple of `divisor` nearest to `size`, the smaller of two, at least `divisor`."""
+    below = size // divisor * divisor
+    if below == 0:
+        return divisor
+    return below if size - below <= below + divisor - size else below + divisor
+
+
+def _completed(fixed: list[int], grid: GridValue, domain_shape: Sequence[int], rounded: Rounding) -> Shape:
+    """Return the shape with its free dimensions chosen, each candidate size passed through `rounded`."""
+    free = [dimension for dimension, size in enumerate(fixed) if not size]
+    if not free:
+        return tuple(fixed)
+    target = DEFAULT_ELEMENTS if grid.elements is None else grid.elements[0]
+    ratios = _ratios(grid.aspect_ratio, free)
+    caps = [min(target, max(1, domain_shape[dimension]), _MAX_SIZE) for dimension in free]
+    rest = math.prod(size for size in fixed if size)
+
+    def sizes(factor: float) -> list[int]:
+        raw = (max(1, int(min(ratio * factor, float(cap)))) for ratio, cap in zip(ratios, caps, strict=True))
+        return [rounded(dimension, size) for dimension, size in zip(free, raw, strict=True)]
+
+    def total(factor: float) -> int:
+        return min(rest * math.prod(sizes(factor)), _SATURATED)
+
+    chosen = sizes(_factor(total, target, ratios, caps))
+    shape = list(fixed)
+    for dimension, size in zip(free, chosen, strict=True):
+        shape[dimension] = size
+    return tuple(shape)
+
+
+def _ratios(vector: Vector[float], free: list[int]) -> list[float]:
+    if vector is None:
+        return [1.0] * len(free)
+    bounds = [vector[dimension] for dimension in free]
+    return [bound[0] if bound is not None else 1.0 for bound in bounds]
+
+
+def _factor(total: Callable[[float], int], target: int, ratios: list[float], caps: list[int]) -> float:
+    """Return the factor whose number of elements comes nearest to the target from below, or meets it."""
+    # A finer step than the half that separates two sizes: sizes in several dimensions change closely together.
+    step = min(1 / ratio for ratio in ratios) / 4
+    low = step
+    high = min(max(cap / ratio for cap, ratio in zip(caps, ratios, strict=True)) * 2, _MAX_FACTOR)
+    while low + step < high:
+        middle = low + (high - low) / 2
+        if not low < middle < high:
+            break  # extreme ratios: the step is below the precision
+        elements = total(middle)
+        if elements >= target:
+            high = middle
+        if elements <= target:
+            low = middle
+    return high if total(high) == target else low

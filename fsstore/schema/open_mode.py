@@ -1,0 +1,110 @@
+"""How an array is opened: found, created, replaced, or taken on trust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fsstore.errors import StoreError
+from fsstore.values.json_value import Fields, boolean
+
+__all__ = ["OpenMode", "as_flag", "mode_from_options"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpenMode:
+    """What `open` may do.  Without any flag it opens what exists.
+
+    >>> OpenMode(create=True, open=True)
+    OpenMode(open=True, create=True)
+    """
+
+    open: bool = False
+    create: bool = False
+    delete_existing: bool = False
+    assume_metadata: bool = False
+    assume_cached_metadata: bool = False
+
+    def __repr__(self) -> str:
+        """Return the flags that are set."""
+        return f"OpenMode({', '.join(f'{name}=True' for name in self.flags())})"
+
+    def flags(self) -> Iterator[str]:
+        """Yield the names of the flags that are set."""
+        return (field.name for field in fields(self) if getattr(self, field.name))
+
+    def __or__(self, other: OpenMode) -> OpenMode:
+        """Return the flags of both."""
+        return OpenMode(*(getattr(self, field.name) or getattr(other, field.name) for field in fields(self)))
+
+    def __bool__(self) -> bool:
+        """Return whether any flag is set."""
+        return any(self.flags())
+
+    @classmethod
+    def take(cls, members: Fields) -> OpenMode:
+        """Take the members of a spec.  `open` is the default unless `create` is given."""
+        taken = {field.name: members.take(field.name, boolean) for field in fields(cls)}
+        if taken["open"] is None:
+            taken["open"] = not taken["create"]
+        mode = cls(**{name: bool(value) for name, value in taken.items()})
+        return mode if mode.open or mode.create else replace(mode, open=True)
+
+    def over(self, earlier: OpenMode) -> OpenMode:
+        """Return what arguments make of the mode of a spec: they replace it if they open or create, else add to it."""
+        return self if self.open or self.create else self | earlier
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members that differ from the default."""
+        out: dict[str, Any] = {name: True for name in self.flags() if name != "open"}
+        if self.open and self.create:
+            out["open"] = True
+        return out
+
+    @staticmethod
+    def defaults() -> dict[str, Any]:
+        """Return the members that `to_json(include_defaults=True)` prints; how `open` is meant is said elsewhere."""
+        return dict.fromkeys(("delete_existing", "assume_metadata", "assume_cached_metadata"), False)
+
+    def effective(self) -> OpenMode:
+        """Return the mode with `open` set where neither `open` nor `create` is."""
+        return self if self.open or self.create else replace(self, open=True)
+
+    def check(self, *, writable: bool) -> None:
+        """Raise `StoreError` for flags that contradict each other."""
+        mode = self.effective()
+        wrong = [
+            (mode.delete_existing and not mode.create, "`delete_existing` without `create`"),
+            (mode.delete_existing and mode.open, "`delete_existing` with `open`"),
+            (mode.delete_existing and mode.assume_metadata, "`delete_existing` with `assume_metadata`"),
+            (
+                mode.delete_existing and mode.assume_cached_metadata,
+                "`delete_existing` with `assume_cached_metadata`",
+            ),
+            (mode.assume_metadata and not mode.open, "`assume_metadata` without `open`"),
+            (mode.assume_cached_metadata and not mode.open, "`assume_cached_metadata` without `open`"),
+            (mode.create and not writable, "`create` without `write`"),
+        ]
+        for is_wrong, what in wrong:
+            if is_wrong:
+                raise StoreError(f"Cannot specify an open mode of {what}")
+
+
+_NAMES = tuple(field.name for field in fields(OpenMode))
+
+
+def mode_from_options(options: Mapping[str, Any]) -> OpenMode:
+    """Return the mode of keyword arguments: `open_mode` and the single flags together."""
+    given = options.get("open_mode")
+    if given is not None and not isinstance(given, OpenMode):
+        raise TypeError(f"open_mode must be an OpenMode, not {type(given).__name__}")
+    flags = {name: as_flag(name, options[name]) for name in _NAMES if name in options}
+    return (given or OpenMode()) | OpenMode(**flags) if flags else given or OpenMode()
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """Return a keyword argument as a boolean; None is not given.  Text and containers are no flags."""
+    if value is not None and not hasattr(type(value), "__bool__"):
+        raise TypeError(f"{name} must be a boolean, not {type(value).__name__}")
+    return bool(value)

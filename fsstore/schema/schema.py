@@ -1,0 +1,286 @@
+"""`Schema`: what an array should be like, whatever the driver stores it with.
+
+The public object around `SchemaValue`: constraints by name, properties, indexing.  It changes only by `update`, which
+changes all or nothing.
+
+A schema says what is wished; what is stored is the metadata of a format.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, Self
+
+import numpy as np
+
+from fsstore.errors import StoreError
+from fsstore.index.domain import IndexDomain
+from fsstore.index.indexable import Indexable
+from fsstore.index.transform import IndexTransform
+from fsstore.schema.base_schema import beneath
+from fsstore.schema.chunk_layout import ChunkLayout, layout_of
+from fsstore.schema.codec_spec import CodecSpec
+from fsstore.schema.fill import fill_of
+from fsstore.schema.layout_grid import integers
+from fsstore.schema.value import SchemaValue, schema_from_json
+from fsstore.values import dtypes
+from fsstore.values.dtypes import dtype_of
+from fsstore.values.json_value import Json
+from fsstore.values.printing import pretty
+from fsstore.values.units import Units, units_of
+
+__all__ = ["CONSTRAINTS", "Schema", "schema_of", "with_constraints"]
+
+
+def _rank(value: SchemaValue, given: Any) -> SchemaValue:
+    try:
+        rank = operator.index(given)
+    except TypeError:
+        raise TypeError("Invalid rank") from None
+    return value if rank == -1 else value.with_rank(rank)
+
+
+def _dtype(value: SchemaValue, given: Any) -> SchemaValue:
+    try:
+        return value.with_dtype(dtype_of(given))
+    except TypeError:
+        raise TypeError("Invalid dtype") from None
+
+
+def _domain(value: SchemaValue, given: Any) -> SchemaValue:
+    if not isinstance(given, IndexDomain):
+        raise TypeError("Invalid domain")
+    return value.with_domain(given)
+
+
+def _shape(value: SchemaValue, given: Any) -> SchemaValue:
+    shape = integers(given, "shape")
+    if any(size is None for size in shape):
+        raise TypeError("Invalid shape")
+    if len(shape) > 32:
+        raise StoreError(f"Rank {len(shape)} is outside valid range [0, 32]")
+    for size in shape:
+        if size is not None and not 0 <= size < 2**62:
+            raise StoreError(f"(0, {size}) do not specify a valid sized index interval")
+    return value.with_domain(IndexDomain(shape=shape), "shape")
+
+
+def _layout(value: SchemaValue, given: Any) -> SchemaValue:
+    if not isinstance(given, ChunkLayout):
+        raise TypeError("Invalid chunk_layout")
+    return value.with_layout(given._value)
+
+
+def _codec(value: SchemaValue, given: Any) -> SchemaValue:
+    if not isinstance(given, CodecSpec):
+        raise TypeError("Invalid codec")
+    return value.with_codec(given)
+
+
+def _fill(value: SchemaValue, given: Any) -> SchemaValue:
+    return value.with_fill(fill_of(given, value.dtype))
+
+
+def _schema(value: SchemaValue, given: Any) -> SchemaValue:
+    if not isinstance(given, Schema):
+        raise TypeError("Invalid schema")
+    return value.merged(given._value)
+
+
+CONSTRAINTS: Final[dict[str, Callable[[SchemaValue, Any], SchemaValue]]] = {
+    "rank": _rank,
+    "dtype": _dtype,
+    "domain": _domain,
+    "shape": _shape,
+    "chunk_layout": _layout,
+    "codec": _codec,
+    "fill_value": _fill,
+    "dimension_units": lambda value, given: value.with_units(units_of(given)),
+    "schema": _schema,
+}
+"""The names `Schema(...)`, `update(...)` and `open(...)` take, in the order they are applied."""
+_NOTHING: Final = SchemaValue()
+_PLAIN_MESSAGES: Final = ("No TensorStore data type", "Invalid dimension_units")
+
+
+def with_constraints(value: SchemaValue, constraints: dict[str, Any]) -> SchemaValue:
+    """Return `value` with constraints by name merged in; None says nothing.
+
+    Raises `TypeError` for unknown names and bad types, `StoreError` for conflicts; both name the constraint.
+    """
+    if not constraints:
+        return value
+    unknown = sorted(set(constraints) - set(CONSTRAINTS))
+    if unknown:
+        raise TypeError(f"Schema has no constraint called {', '.join(unknown)}")
+    for name, add in CONSTRAINTS.items():
+        given = constraints.get(name)
+        if given is None:
+            continue
+        try:
+            value = add(value, given)
+        except StoreError as error:
+            if error.message.startswith(_PLAIN_MESSAGES):
+                raise
+            raise error.within(f"Invalid {name}") from None
+    return value
+
+
+class Schema(Indexable):
+    """Constraints on an array, from JSON or by name.
+
+    Names: `rank`, `dtype`, `domain`, `shape`, `chunk_layout`, `codec`, `fill_value`, `dimension_units`, `schema`.
+    Indexing gives the constraints on a view.
+
+    >>> Schema(rank=5, dtype="uint8")
+    Schema({'dtype': 'uint8', 'rank': 5})
+    """
+
+    __slots__ = ("_value",)
+    __hash__ = None  # type: ignore[assignment]  # it changes by update
+
+    _value: SchemaValue
+
+    def __init__(self, *args: Any, **constraints: Any) -> None:
+        """Take JSON (or another schema), or constraints by name."""
+        if "json" in constraints and not args:
+            args = (constraints.pop("json"),)
+        if len(args) > 1 or (args and constraints):
+            raise TypeError("Schema takes json or constraints by name, not both")
+        if args:
+            given = args[0]
+            self._value = given._value if isinstance(given, Schema) else schema_from_json(given)
+        else:
+            self._value = with_constraints(_NOTHING, constraints)
+
+    def update(self, **constraints: Any) -> None:
+        """Add constraints, named as in the constructor.  Raises and changes nothing where they conflict."""
+        self._value = with_constraints(self._value, constraints)
+
+    def copy(self) -> Self:
+        """Return a copy that changes by itself."""
+        return self._of(self._value)
+
+    @classmethod
+    def _of(cls, value: SchemaValue) -> Self:
+        schema = cls.__new__(cls)
+        schema._value = value
+        return schema
+
+    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> Self:
+        return self._of(self._value.viewed(change))
+
+    def through(self, transform: IndexTransform) -> Self:
+        """Return what the constraints on an array say of a view of it."""
+        known = self.copy()
+        known.update(rank=transform.output_rank)
+        return self._of(known._value.viewed(lambda _: transform)).over(transform.domain)
+
+    def merged(self, other: Schema) -> Self:
+        """Return both constraints as one.  Raises `StoreError` where they conflict."""
+        return self._of(self._value.merged(other._value))
+
+    def retyped(self, dtype: Any) -> Self:
+        """Return the schema of the same array with its elements converted to another type."""
+        kind = None if dtype is None else dtype_of(dtype)
+        fill = self._value.fill and self._value.fill.converted(kind)
+        return self._of(replace(self._value, dtype=kind, fill=fill))
+
+    def over(self, domain: IndexDomain | None) -> Self:
+        """Return the schema with another domain in place of its own, of the same rank, or with none."""
+        return self._of(replace(self._value, domain=domain))
+
+    def beneath(self, transform: IndexTransform) -> Self:
+        """Return what constraints on a view say of the array below it.
+
+        Raises `StoreError` where something required has no place there.
+        """
+        return self._of(beneath(self._value, transform))
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions, or None."""
+        return None if self._value.rank < 0 else self._value.rank
+
+    ndim = rank
+
+    @property
+    def dtype(self) -> dtypes.dtype | None:
+        """Data type, or None."""
+        return self._value.dtype
+
+    @property
+    def domain(self) -> IndexDomain | None:
+        """Domain, or None."""
+        return self._value.domain
+
+    def _known_domain(self) -> IndexDomain:
+        if self._value.domain is not None:
+            return self._value.domain
+        if self._value.rank < 0:
+            raise StoreError("Cannot perform indexing operations on schema with unspecified rank")
+        return IndexDomain(rank=self._value.rank)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the domain."""
+        return self._known_domain().shape
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Inclusive lower bounds of the domain."""
+        return self._known_domain().origin
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the domain."""
+        return self._known_domain().size
+
+    @property
+    def chunk_layout(self) -> ChunkLayout:
+        """Constraints on the chunk layout, as a copy."""
+        return layout_of(self._value.layout)
+
+    @property
+    def codec(self) -> CodecSpec | None:
+        """Constraints on encoding, or None."""
+        return self._value.codec
+
+    @property
+    def fill_value(self) -> np.ndarray[Any, Any] | None:
+        """Fill value as an array that broadcasts to the domain, as a copy, or None."""
+        fill = self._value.fill
+        return None if fill is None else fill.array.copy()
+
+    @property
+    def dimension_units(self) -> Units | None:
+        """A unit or None per dimension, or None without a rank."""
+        if self._value.units is None:
+            return None if self._value.rank < 0 else (None,) * self._value.rank
+        return self._value.units
+
+    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:  # nothing has defaults
+        """Return the JSON form."""
+        return self._value.to_json()
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the constraints are the same."""
+        return self._value == other._value if isinstance(other, Schema) else NotImplemented
+
+    def __repr__(self) -> str:
+        """Return `Schema({...})`; `Schema(...)` where JSON cannot say the fill value."""
+        try:
+            return pretty("Schema", self.to_json())
+        except StoreError:
+            return "Schema(...)"
+
+    def __reduce__(self) -> tuple[Any, tuple[SchemaValue]]:
+        """Pickle by value."""
+        return (schema_of, (self._value,))
+
+
+def schema_of(value: SchemaValue) -> Schema:
+    """Return the public object around a value."""
+    return Schema._of(value)

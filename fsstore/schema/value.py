@@ -1,0 +1,202 @@
+"""The constraints of a `Schema` as one frozen value: merging, views, JSON.
+
+Rank, type, domain, chunk layout, codec, fill value and units of dimensions; what is None (or -1) is open.  Whatever has
+a number of dimensions agrees on it.  Messages say which constraint, and what was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from fsstore.errors import JsonError, StoreError
+from fsstore.index.domain import MAX_RANK, IndexDomain, check_rank
+from fsstore.index.transform import IndexTransform, identity
+from fsstore.index.wire import domain_from_json, domain_to_json
+from fsstore.schema.codec_spec import CodecSpec, merge_codecs
+from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.fill import Fill, fill_from_json
+from fsstore.schema.layout_grid import located
+from fsstore.schema.layout_transform import forward, units_forward
+from fsstore.schema.layout_value import LayoutValue, layout_from_json
+from fsstore.values import dtypes
+from fsstore.values.dtypes import dtype_of
+from fsstore.values.json_value import Json, integer, obj, quote, string
+from fsstore.values.units import Units, merge_units, units_from_json
+
+__all__ = ["SchemaValue", "schema_from_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaValue:
+    """What is asked of an array, whatever the driver."""
+
+    rank: int = -1
+    dtype: dtypes.dtype | None = None
+    domain: IndexDomain | None = None
+    layout: LayoutValue = field(default_factory=LayoutValue)
+    codec: CodecSpec | None = None
+    fill: Fill | None = None
+    units: Units | None = None
+
+    def with_rank(self, rank: int, what: str = "rank") -> SchemaValue:
+        """Return the value with its rank set; `what` is the constraint that brings it."""
+        check_rank(rank)
+        if self.rank not in (-1, rank):
+            raise StoreError(
+                f"Rank specified by {what} ({rank}) does not match existing rank specified by schema ({self.rank})"
+            )
+        if self.rank < 0 and self.fill is not None and self.fill.array.ndim > rank:
+            shape = ", ".join(map(str, self.fill.array.shape))
+            raise StoreError(
+                f"Rank specified by {what} ({rank}) is incompatible with existing fill_value of shape {{{shape}}}"
+            )
+        return replace(self, rank=rank)
+
+    def with_dtype(self, new: dtypes.dtype) -> SchemaValue:
+        """Return the value with its type set."""
+        if self.dtype not in (None, new):
+            assert self.dtype is not None
+            raise StoreError(
+                f"Specified dtype ({new.name}) does not match existing value ({self.dtype.name})"
+            )
+        return replace(self, dtype=new)
+
+    def with_domain(self, new: IndexDomain, what: str = "domain") -> SchemaValue:
+        """Return the value with a domain merged in."""
+        ranked = self.with_rank(new.rank, what)
+        merged = merge_domains(self.domain, new)
+        if self.fill is not None and merged is not None:
+            try:
+                self.fill.check_shape(merged.shape)
+            except StoreError as error:
+                raise error.within("domain is incompatible with fill_value") from None
+        return replace(ranked, domain=merged)
+
+    def with_layout(self, new: LayoutValue) -> SchemaValue:
+        """Return the value with constraints on the chunk layout merged in."""
+        ranked = self if new.rank < 0 else self.with_rank(new.rank, "chunk_layout")
+        return replace(ranked, layout=self.layout.merged(new))
+
+    def with_codec(self, new: CodecSpec) -> SchemaValue:
+        """Return the value with constraints on encoding merged in."""
+        return replace(self, codec=merge_codecs(self.codec, new))
+
+    def with_fill(self, new: Fill) -> SchemaValue:
+        """Return the value with its fill value set."""
+        if self.fill is not None and self.fill.converted(self.dtype) != new.converted(self.dtype):
+            raise StoreError(
+                f"Specified fill_value ({new}) does not match existing value in schema ({self.fill})"
+            )
+        new.check_rank(self.rank)
+        if self.domain is not None:
+            try:
+                new.check_shape(self.domain.shape)
+            except StoreError as error:
+                raise error.within("fill_value is incompatible with domain") from None
+        return self if self.fill is not None else replace(self, fill=new)
+
+    def with_units(self, new: Units) -> SchemaValue:
+        """Return the value with units of dimensions merged in."""
+        ranked = self.with_rank(len(new), "dimension_units")
+        # TensorStore names the new units first.
+        merged = new if self.units is None else merge_units(new, self.units)
+        return replace(ranked, units=_said(merged))
+
+    def merged(self, other: SchemaValue) -> SchemaValue:
+        """Return both constraints as one."""
+        out = self if other.rank < 0 else self.with_rank(other.rank)
+        out = out if other.dtype is None else out.with_dtype(other.dtype)
+        out = out if other.domain is None else out.with_domain(other.domain)
+        out = out.with_layout(other.layout)
+        out = out if other.codec is None else out.with_codec(other.codec)
+        out = out if other.fill is None else out.with_fill(other.fill)
+        return out if other.units is None else out.with_units(other.units)
+
+    def viewed(self, change: Callable[[IndexTransform], IndexTransform]) -> SchemaValue:
+        """Return the constraints on a view, whose transform is `change` of the identity."""
+        if self.rank < 0:
+            raise StoreError("Cannot perform indexing operations on schema with unspecified rank")
+        domain = self.domain
+        if domain is None:
+            open_bounds = [True] * self.rank
+            domain = IndexDomain(
+                rank=self.rank, implicit_lower_bounds=open_bounds, implicit_upper_bounds=open_bounds
+            )
+        transform = change(identity(domain))
+        origin = None if self.domain is None else self.domain.origin
+        return replace(
+            self,
+            rank=transform.input_rank,
+            domain=None if self.domain is None else transform.domain,
+            layout=forward(self.layout, transform),
+            fill=None if self.fill is None else self.fill.through(transform, origin),
+            units=None if self.units is None else _said(units_forward(self.units, transform)),
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the members that say something, sorted."""
+        out: dict[str, Json] = {}
+        layout = self.layout.to_json()
+        layout.pop("rank", None)
+        if layout:
+            out["chunk_layout"] = layout
+        if self.codec is not None:
+            out["codec"] = self.codec.to_json()
+        if self.units is not None:
+            out["dimension_units"] = [None if unit is None else unit.to_json() for unit in self.units]
+        if self.domain is not None:
+            out["domain"] = domain_to_json(self.domain)
+        if self.dtype is not None:
+            out["dtype"] = self.dtype.to_json()
+        if self.fill is not None:
+            try:
+                out["fill_value"] = self.fill.to_json()
+            except StoreError as error:
+                raise error.within('Error converting object member "fill_value"') from None
+        if self.rank >= 0:
+            out["rank"] = self.rank
+        return out
+
+
+def _said(units: Units) -> Units | None:
+    """Return the units, or None where they say nothing."""
+    return units if any(unit is not None for unit in units) else None
+
+
+def _dtype_from_json(json: Any) -> dtypes.dtype:
+    try:
+        return dtype_of(string(json))
+    except JsonError:
+        raise
+    except StoreError:
+        raise StoreError(f"Unsupported data type: {quote(json)}") from None
+
+
+_MEMBERS: Final[dict[str, Callable[[SchemaValue, Any], SchemaValue]]] = {
+    "rank": lambda value, json: value.with_rank(integer(0, MAX_RANK)(json)),
+    "dtype": lambda value, json: value.with_dtype(_dtype_from_json(json)),
+    "domain": lambda value, json: value.with_domain(domain_from_json(json)),
+    "chunk_layout": lambda value, json: value.with_layout(layout_from_json(json)),
+    "codec": lambda value, json: value.with_codec(CodecSpec(json)),
+    "fill_value": lambda value, json: value.with_fill(fill_from_json(json, value.dtype)),
+    "dimension_units": lambda value, json: value.with_units(units_from_json(json)),
+}
+
+
+def schema_from_json(json: Any) -> SchemaValue:
+    """Parse the JSON form; every problem is reported with its member."""
+    members, value, problems = obj(json), SchemaValue(), list[str]()
+    for name, read in _MEMBERS.items():
+        if name not in members:
+            continue
+        try:
+            value = read(value, members.pop(name))
+        except StoreError as error:
+            problems += located(error, name)
+    if members:
+        problems.append("Object includes extra members: " + ", ".join(map(quote, sorted(members))))
+    if problems:
+        raise JsonError(problems)
+    return value

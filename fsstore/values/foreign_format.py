@@ -1,0 +1,88 @@
+"""Formats that are recognised without a driver of ours being needed: one table.
+
+Where a driver of that name is registered it opens what is found; otherwise the error names the format and what reads
+it.
+"""
+
+from __future__ import annotations
+
+from fsstore.values.detection import Detection, is_text_of_json
+
+__all__ = ["FOREIGN", "IMAGES"]
+
+_REFERENCES = "make a reference set of it with fsstore.references.scan, and open that"
+
+
+def _webp(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
+    return head[:4] == b"RIFF" and head[8:12] == b"WEBP" and head[12:16] in (b"VP8 ", b"VP8L", b"VP8X")
+
+
+def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
+    return head[:4] == b"GRIB" and head[7:8] in (b"\x01", b"\x02")
+
+
+_BRANDS = (b"avif", b"heic", b"heix", b"mif1", b"msf1")
+_IMAGE_TOOL = "to open it: pip install 'fsstore[images]'"
+
+IMAGES: tuple[Detection, ...] = (
+    Detection(
+        "avif", "array", signatures=tuple(((4, b"ftyp" + brand),) for brand in _BRANDS), tool=_IMAGE_TOOL
+    ),
+    Detection("bmp", "array", signatures=(((0, b"BM"),),), tool=_IMAGE_TOOL),
+    Detection("jpeg", "array", signatures=(((0, b"\xff\xd8\xff"),),), tool=_IMAGE_TOOL),
+    Detection("png", "array", signatures=(((0, b"\x89PNG\r\n\x1a\n"),),), tool=_IMAGE_TOOL),
+    Detection(
+        "tiff",
+        "array",
+        signatures=tuple(((0, magic),) for magic in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
+        at_least=32,
+        tool=_IMAGE_TOOL,
+    ),
+    Detection("webp", "array", matches=_webp, head=32, at_least=32, tool=_IMAGE_TOOL),
+)
+"""Images, each with a driver of its name."""
+
+FOREIGN: tuple[Detection, ...] = (
+    Detection(
+        "n5",
+        "array",
+        files=("attributes.json",),
+        read_whole=True,
+        title="N5",
+        tool="tensorstore or zarr-python 2 read it",
+    ),
+    Detection(
+        "neuroglancer-precomputed",
+        "array",
+        files=("info",),
+        title="Neuroglancer precomputed",
+        tool="tensorstore or cloud-volume read it",
+    ),
+    Detection(
+        "icechunk", "foreign", files=("repo",), title="an Icechunk repository", tool="icechunk reads it"
+    ),
+    Detection(
+        "icechunk",
+        "foreign",
+        files=("refs/branch.main/ref.json",),
+        title="an Icechunk repository",
+        tool="icechunk reads it",
+    ),
+    Detection("json", "array", matches=is_text_of_json, head=32),
+    Detection(
+        "hdf5",
+        "foreign",
+        signatures=(((0, b"\x89HDF\r\n\x1a\n"),),),
+        title="an HDF5 or NetCDF 4 file",
+        tool=_REFERENCES,
+    ),
+    Detection(
+        "netcdf3",
+        "foreign",
+        signatures=tuple(((0, b"CDF" + version),) for version in (b"\x01", b"\x02", b"\x05")),
+        title="a NetCDF 3 file",
+        tool=_REFERENCES,
+    ),
+    Detection("grib", "foreign", matches=_grib, head=32, at_least=8, title="a GRIB file", tool=_REFERENCES),
+)
+"""Everything else."""

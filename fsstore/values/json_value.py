@@ -1,0 +1,294 @@
+"""JSON values: reading with located errors, strict parsing, canonical writing.
+
+A parser is a function from a JSON value to a Python value that raises `JsonError`.  `Fields` reads the
+members of one object through parsers, collects every problem with its place, and refuses members that
+nobody asked for.  Messages follow TensorStore's wording.
+
+Numbers are JSON numbers: `5.0` is an integer, `"5"` and `true` are not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from fsstore.errors import DataLossError, JsonError
+
+__all__ = [
+    "MISSING",
+    "Fields",
+    "Json",
+    "Parser",
+    "array_of",
+    "boolean",
+    "dumps",
+    "expected",
+    "integer",
+    "integers_between",
+    "loads",
+    "number",
+    "obj",
+    "one_of",
+    "optional",
+    "quote",
+    "show",
+    "sorted_members",
+    "string",
+]
+
+Json: TypeAlias = "bool | int | float | str | list[Any] | dict[str, Any] | None"
+T = TypeVar("T")
+Parser: TypeAlias = Callable[[Any], T]
+
+MISSING: Any = object()
+_ESCAPES = {
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+    ord('"'): '\\"',
+    ord("'"): "\\'",
+    ord("\\"): "\\\\",
+}
+
+
+def quote(text: str | bytes) -> str:
+    r"""Return `text` in double quotes with C escapes on its UTF-8 bytes: `é` becomes `\xc3\xa9`."""
+    try:
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a character, which JSON may hold
+        data = str(text).encode("utf-8", "surrogatepass")
+    out, after_hex = [], False
+    for byte in data:
+        char = chr(byte)
+        if byte in _ESCAPES:
+            out.append(_ESCAPES[byte])
+            after_hex = False
+        elif 32 <= byte < 127 and not (after_hex and char in "0123456789abcdefABCDEF"):
+            out.append(char)
+            after_hex = False
+        else:
+            out.append(f"\\x{byte:02x}")
+            after_hex = True
+    return '"' + "".join(out) + '"'
+
+
+def show(value: Any) -> str:
+    """Return `value` as compact JSON for messages; what JSON cannot say prints as `<discarded>`."""
+    if value is MISSING:
+        return "<discarded>"
+    try:
+        return dumps(value).encode("utf-8", "backslashreplace").decode()
+    except (TypeError, ValueError):
+        return "<discarded>"
+
+
+def expected(what: str, received: Any) -> JsonError:
+    """Return the error `Expected <what>, but received: <value>`."""
+    if received is MISSING:
+        return JsonError(f"Expected {what}, but member is missing")
+    return JsonError(f"Expected {what}, but received: {show(received)}")
+
+
+def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Parser[int]:
+    """Return a parser of integers in `[low, high]`; an integral float counts, a boolean does not."""
+
+    def parse(value: Any) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise expected(integers_between(low, high), value)
+        return value
+
+    return parse
+
+
+def integers_between(low: int, high: int) -> str:
+    """Return how messages call the integers in `[low, high]`."""
+    named = {(-(2**63), 2**63 - 1): "64-bit signed integer", (0, 2**64 - 1): "64-bit unsigned integer"}
+    return named.get((low, high), f"integer in the range [{low}, {high}]")
+
+
+def number(value: Any) -> float:
+    """Parse a finite JSON number."""
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # of an integer that no float can hold
+        pass
+    raise expected("64-bit floating-point number", value)
+
+
+def boolean(value: Any) -> bool:
+    """Parse true or false."""
+    if not isinstance(value, bool):
+        raise expected("boolean", value)
+    return value
+
+
+def string(value: Any) -> str:
+    """Parse a string."""
+    if not isinstance(value, str):
+        raise expected("string", value)
+    return value
+
+
+def obj(value: Any) -> dict[str, Any]:
+    """Parse an object, left as it is."""
+    if not isinstance(value, Mapping):
+        raise expected("object", value)
+    return dict(value)
+
+
+def one_of(*choices: str) -> Parser[str]:
+    """Return a parser of one of `choices`."""
+
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or value not in choices:
+            names = ", ".join(quote(choice) for choice in choices)
+            raise expected(names if len(choices) == 1 else f"one of {names}", value)
+        return value
+
+    return parse
+
+
+def optional(parser: Parser[T]) -> Parser[T | None]:
+    """Return `parser` that also accepts null."""
+    return lambda value: None if value is None else parser(value)
+
+
+def array_of(parser: Parser[T], *, length: int | None = None) -> Parser[list[T]]:
+    """Return a parser of arrays whose elements `parser` reads; all bad positions are reported."""
+
+    def parse(value: Any) -> list[T]:
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise expected("array", value)
+        if length is not None and len(value) != length:
+            raise JsonError(f"Array has length {len(value)} but should have length {length}")
+        out: list[T] = []
+        problems: list[str] = []
+        for position, item in enumerate(value):
+            try:
+                out.append(parser(item))
+            except JsonError as error:
+                problems += error.within(f"Error parsing value at position {position}").problems
+        if problems:
+            raise JsonError(problems)
+        return out
+
+    return parse
+
+
+class Fields:
+    """The members of one JSON object, read one by one.
+
+    `take` reads a member through a parser and remembers its problem instead of raising;
+    `finish` raises all of them at once, together with the members nobody took.
+    """
+
+    def __init__(self, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise expected("object", value)
+        self._left = dict(value)
+        self._problems: list[str] = []
+
+    def take(self, name: str, parser: Parser[Any], *, default: Any = None) -> Any:
+        """Return the member parsed, or `default` when it is absent or malformed."""
+        if name not in self._left:
+            return default
+        return self._parse(name, self._left.pop(name), parser, default)
+
+    def require(self, name: str, parser: Parser[T]) -> T:
+        """Return the member parsed; an absent one is a problem (and None is returned until `finish`)."""
+        return self._parse(name, self._left.pop(name, MISSING), parser, None)
+
+    def _parse(self, name: str, value: Any, parser: Parser[T], default: Any) -> T:
+        try:
+            return parser(value)
+        except JsonError as error:
+            self._problems += error.within(f"Error parsing object member {quote(name)}").problems
+            return default  # type: ignore[no-any-return]  # never seen: finish raises
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the member is present and not taken yet."""
+        return name in self._left
+
+    def problem(self, text: str) -> None:
+        """Remember a problem of the object as a whole."""
+        self._problems.append(text)
+
+    def rest(self) -> dict[str, Any]:
+        """Take and return all members not taken yet."""
+        left, self._left = self._left, {}
+        return left
+
+    def finish(self) -> None:
+        """Raise `JsonError` with every problem found, unknown members included."""
+        if self._left:
+            names = ", ".join(quote(name) for name in sorted(self._left))
+            self._problems.append(f"Object includes extra members: {names}")
+        if self._problems:
+            raise JsonError(self._problems)
+
+
+def _pairs(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in out:
+            raise ValueError(f"the member {quote(name)} appears twice")
+        out[name] = value
+    return out
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
+
+
+def _check_surrogates(text: str, value: Any) -> None:
+    """Raise `UnicodeEncodeError`, a `ValueError`, for an escaped half of a character: no text can hold it."""
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(value, ensure_ascii=False).encode()
+
+
+def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False) -> Any:
+    """Return the value of a stored JSON document.
+
+    Duplicate members, NaN and infinities, also as numbers too large for a float, are refused, because readers
+    disagree on them; `lenient` accepts these, for attribute documents that other writers produce.
+    A byte order mark is skipped.
+    Raises `DataLossError` that says why and where.
+    """
+    try:
+        text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
+        if lenient:
+            value = json.loads(text)
+        else:
+            value = json.loads(
+                text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
+            )
+        _check_surrogates(text, value)
+    except RecursionError:
+        raise DataLossError("Invalid JSON: nested too deeply") from None
+    except ValueError as error:
+        raise DataLossError(f"Invalid JSON: {error}") from None
+    return value
+
+
+def dumps(value: Any, *, allow_nan: bool = False) -> str:
+    """Return `value` as compact JSON with sorted members, as stored documents are written."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False, allow_nan=allow_nan)
+
+
+def sorted_members(value: Any) -> Any:
+    """Return JSON with the members of all objects sorted by name."""
+    if isinstance(value, Mapping):
+        return {name: sorted_members(value[name]) for name in sorted(value)}
+    return [sorted_members(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,175 @@
+"""Names of drivers, formats and codecs, and where their code is.
+
+A registry holds `"module:attribute"` strings and imports on first use, so that `import fsstore` stays cheap.
+Plug-ins add entries through entry-point groups; a built-in name cannot be taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Registry", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Objects by name, loaded when asked for.  `group` is the entry-point group of plug-ins."""
+
+    def __init__(self, group: str, builtin: Mapping[str, str]) -> None:
+        self.group = group
+        self._where = dict(builtin)
+        self._loaded: dict[str, T] = {}
+        self._plugins_read = False
+
+    def _read_plugins(self) -> None:
+        if self._plugins_read:  # twice at once does no harm
+            return
+        from importlib.metadata import entry_points  # costs as much as half of our own modules
+
+        for entry in entry_points(group=self.group):
+            self._where.setdefault(entry.name, entry.value)
+        self._plugins_read = True
+
+    def get(self, name: str) -> T | None:
+        """Return the object called `name`, or None when nobody registered the name."""
+        if name in self._loaded:
+            return self._loaded[name]
+        if name not in self._where:
+            self._read_plugins()
+        where = self._where.get(name)
+        if where is None:
+            return None
+        module, _, attribute = where.partition(":")
+        found: Any = getattr(import_module(module), attribute)
+        self._loaded[name] = found
+        return self._loaded[name]
+
+    def add(self, name: str, where: str) -> None:
+        """Register `name` for this process, as `"module:attribute"`; a name in use is refused."""
+        self._read_plugins()
+        if self._where.setdefault(name, where) != where:
+            raise ValueError(f"{name!r} is already registered in {self.group} as {self._where[name]}")
+
+    def names(self) -> list[str]:
+        """Return all registered names, plug-ins included, sorted."""
+        self._read_plugins()
+        return sorted(self._where)
+
+
+kvstores: Registry[Any] = Registry(
+    "fsstore.kvstores",
+    {
+        "file": "fsstore.kvstore.local.driver:KIND",
+        "memory": "fsstore.kvstore.memory:KIND",
+        "fsspec": "fsstore.kvstore.root.cloud:FSSPEC",
+        "s3": "fsstore.kvstore.root.cloud:S3",
+        "gcs": "fsstore.kvstore.root.cloud:GCS",
+        "gs": "fsstore.kvstore.root.cloud:GCS",
+        "http": "fsstore.kvstore.root.cloud:HTTP",
+        "https": "fsstore.kvstore.root.cloud:HTTP",
+        "abfs": "fsstore.kvstore.root.cloud:ABFS",
+        "abfss": "fsstore.kvstore.root.cloud:ABFS",
+        "az": "fsstore.kvstore.root.cloud:ABFS",
+        "zip": "fsstore.kvstore.archive.zip_driver:KIND",
+        "gzip": "fsstore.kvstore.archive.compressed:GZIP",
+        "zstd": "fsstore.kvstore.archive.compressed:ZSTD",
+        "bz2": "fsstore.kvstore.archive.compressed:BZ2",
+        "xz": "fsstore.kvstore.archive.compressed:XZ",
+        "ocdbt": "fsstore.kvstore.ocdbt.kind:KIND",
+        "reference": "fsstore.kvstore.reference.kind:KIND",
+        "kerchunk": "fsstore.kvstore.reference.kind:KIND",
+    },
+)
+"""Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
+
+drivers: Registry[Any] = Registry(
+    "fsstore.formats",
+    {
+        "zarr3": "fsstore.driver.chunked:ZARR3",
+        "zarr": "fsstore.driver.chunked:ZARR2",
+        "zarr2": "fsstore.driver.chunked:ZARR2",
+        "n5": "fsstore.driver.chunked:N5_KIND",
+        "auto": "fsstore.driver.auto:KIND",
+        "cast": "fsstore.driver.cast:KIND",
+        "json": "fsstore.driver.json_element:KIND",
+        "array": "fsstore.driver.array:KIND",
+        "avif": "fsstore.driver.image:AVIF",
+        "bmp": "fsstore.driver.image:BMP",
+        "jpeg": "fsstore.driver.image:JPEG",
+        "png": "fsstore.driver.image:PNG",
+        "tiff": "fsstore.driver.image:TIFF",
+        "webp": "fsstore.driver.image:WEBP",
+        "stack": "fsstore.driver.stack:KIND",
+        "downsample": "fsstore.driver.downsample:KIND",
+    },
+)
+"""Kinds of TensorStore drivers, by JSON name and by URL scheme."""
+
+codecs: Registry[Any] = Registry(
+    "fsstore.codecs",
+    {
+        "bytes": "fsstore.codec.zarr3.endian:BytesCodec",
+        "transpose": "fsstore.codec.zarr3.transpose:TransposeCodec",
+        "gzip": "fsstore.codec.zarr3.deflate:GzipCodec",
+        "zstd": "fsstore.codec.zarr3.zstd:ZstdCodec",
+        "blosc": "fsstore.codec.zarr3.blosc:BloscCodec",
+        "crc32c": "fsstore.codec.zarr3.crc32c:Crc32cCodec",
+        "sharding_indexed": "fsstore.codec.chain.sharding:ShardingCodec",
+        "vlen-utf8": "fsstore.codec.zarr3.vlen:VlenUtf8Codec",
+        "vlen-bytes": "fsstore.codec.zarr3.vlen:VlenBytesCodec",
+    },
+)
+"""Codecs of zarr v3 (classes with the `Codec` contract), by name."""
+
+codecs_v2: Registry[Any] = Registry(
+    "fsstore.codecs_v2",
+    {
+        "imagecodecs_bz2": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_deflate": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_lz4h5": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_lzf": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_lzma": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_lzw": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_packbits": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_zlib": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_zstd": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_delta": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
+        "imagecodecs_floatpred": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
+        "imagecodecs_jpeg": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_jpeg2k": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_jpegls": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_jpegxl": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_jpegxr": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_lerc": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_png": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_tiff": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "imagecodecs_webp": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "tifffile": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
+        "FITSAscii": "fsstore.codec.numcodecs.kerchunk_v2:FitsAscii",
+        "deflate": "fsstore.codec.numcodecs.kerchunk_v2:ZipMember",
+        "fill_hdf_strings": "fsstore.codec.numcodecs.kerchunk_v2:HdfStrings",
+        "grib": "fsstore.codec.numcodecs.kerchunk_v2:Grib",
+        "pcodec": "fsstore.codec.numcodecs.numeric_v2:Pcodec",
+        "record_member": "fsstore.codec.numcodecs.kerchunk_v2:RecordMember",
+        "zfpy": "fsstore.codec.numcodecs.numeric_v2:Zfpy",
+    },
+)
+"""Codecs that zarr v2 metadata may name beside those that numcodecs always has (`ForeignCodec` classes), by id."""
+
+detections: Registry[Any] = Registry(
+    "fsstore.detections",
+    {
+        "ocdbt": "fsstore.kvstore.ocdbt.detect:DETECT",
+        "reference": "fsstore.kvstore.reference.detect:DETECT",
+        "zarr2": "fsstore.format.zarr2:DETECT",
+        "zarr3": "fsstore.format.zarr3:DETECT",
+        "zip": "fsstore.kvstore.archive.zip_directory:DETECT",
+    },
+)
+"""What formats are recognised by (`Detection`), by the name of the driver or store that reads them.
+
+Images, compressed files and formats without a driver are recognised too; they are listed where they are described.
+"""

@@ -1,0 +1,301 @@
+"""The presentation of one array as zarr: its metadata documents, and the keys of its chunks.
+
+Chunks are encoded as they are stored where both versions of zarr have words for it, and plainly otherwise:
+little-endian elements in C order, strings and byte strings of any length by `vlen-utf8` and `vlen-bytes`.
+
+xarray takes the fill value of zarr v2 for the value that marks missing data, and the attribute `_FillValue` in v3.  The
+one becomes the other here, so that it sees the same data through a view; all chunks exist in one, so nothing else
+depends on the fill value.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.fill import missing_element
+from fsstore.codec.zarr3.vlen import VlenBytesCodec, VlenUtf8Codec
+from fsstore.driver.chunked_array import ChunkedDriver
+from fsstore.driver.contract import ArrayDriver
+from fsstore.errors import StoreError
+from fsstore.format.fill_value import fill_to_v2, fill_to_v3
+from fsstore.format.zarr2_dtype import dtype_json
+from fsstore.format.zarr3_dtype import stored_type
+from fsstore.kvstore.contract.driver import Entry
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
+from fsstore.values.json_value import Json
+from fsstore.view.codec import codecs_v3, pipeline_v2
+
+__all__ = ["Presented", "group_documents", "present"]
+
+_LABELS = "_ARRAY_DIMENSIONS"
+_MASK = "_FillValue"
+_LARGEST_WHOLE = 2**24  # elements of a chunk of an array whose format has no chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """An array shown as zarr: its documents by name, and its grid."""
+
+    zarr_format: int
+    documents: Mapping[str, Json]
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    native: np.dtype[Any]
+    fill: Any
+    codec: Any = None
+    mask: Json = None
+    """The attribute `_FillValue` that stands for the fill value of an array of zarr v2."""
+    model: ChunkModel | None = None
+    """How the chunks are stored, if those shown are those stored."""
+    encoding: Mapping[str, Json] | None = None
+    """The members of the document that say how they are encoded, if they are shown as they are stored."""
+
+    @property
+    def verbatim(self) -> bool:
+        """Whether chunks are shown as they are stored."""
+        return self.encoding is not None
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """How many chunks there are along each dimension."""
+        return tuple(-(-size // step) for size, step in zip(self.shape, self.chunk, strict=True))
+
+    @property
+    def keys(self) -> KeyEncoding:
+        """How the keys of chunks are written: as each version does by default."""
+        return KeyEncoding("c", "/", "c") if self.zarr_format == 3 else KeyEncoding()
+
+    def position(self, name: str) -> tuple[int, ...] | None:
+        """Return which chunk a key below the array names, or None."""
+        numbers = self.keys.numbers(name, len(self.shape))
+        if numbers is None or any(number >= count for number, count in zip(numbers, self.grid, strict=True)):
+            return None
+        return numbers
+
+    @property
+    def chunk_size(self) -> int | None:
+        """How many bytes each chunk has as it is shown, if that is the same for all."""
+        same = self.codec is None and not self.verbatim
+        return math.prod(self.chunk) * self.native.itemsize if same else None
+
+    def entries(self, prefix: str, keys: KeyRange) -> Iterator[Entry]:
+        """Yield the keys of all chunks that lie in a range, in byte order."""
+        encoding, size = self.keys, self.chunk_size
+        first = key_bytes(prefix + encoding.lead)
+        last = prefix_end(first)
+        if (last and keys.inclusive_min >= last) or (keys.exclusive_max and first >= keys.exclusive_max):
+            return
+        columns = [
+            encoding.parts(sorted(range(count), key=str), first=not axis)
+            for axis, count in enumerate(self.grid)
+        ]
+        for parts in itertools.product(*columns):
+            key = prefix + ("".join(parts) or encoding.scalar)
+            if keys.contains(key):
+                yield Entry(key, size)
+
+
+def _chunk_shape(driver: ArrayDriver, shape: tuple[int, ...]) -> tuple[int, ...]:
+    layout = driver.schema().chunk_layout
+    wanted = layout.read_chunk.shape
+    chunk = []
+    for axis, size in enumerate(shape):
+        step = int(wanted[axis] or 0) if wanted is not None else 0
+        chunk.append(step if step > 0 else max(1, size))
+    if wanted is None and math.prod(chunk) > _LARGEST_WHOLE:
+        chunk = [1] * (len(chunk) - 2) + chunk[-2:]
+    return tuple(chunk)
+
+
+def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int) -> Presented:
+    """Return an open array as zarr of a format; raises `StoreError` for elements that the format has not."""
+    domain = driver.domain()
+    if any(domain.origin):
+        raise StoreError("the array does not begin at the origin")
+    shape = tuple(domain.shape)
+    chunk = _chunk_shape(driver, shape)
+    stored = stored_type(driver.dtype)
+    native = stored.native
+    fill = driver.schema().fill_value
+    codec: Any = None
+    if native.kind == "O":
+        maker = VlenUtf8Codec if stored.json == "string" else VlenBytesCodec
+        plain: Any = "" if stored.json == "string" else b""
+        fill = plain if fill is None else np.asarray(fill).item()
+        codec = maker().bind(ChunkSpec(native, chunk, fill))
+    else:
+        native = native.newbyteorder("<")
+        fill = missing_element(native, None) if fill is None else np.asarray(fill, native)[()]
+    mask = _mask_json(fill, native) if _fills(driver) else None
+    labels = [label or None for label in domain.labels]
+    attributes = dict(attributes) or dict(driver.members().get("metadata", {}).get("attributes") or {})
+    build = _v3 if zarr_format == 3 else _v2
+    model = _model(driver, chunk)
+    encoding = None if model is None else _encoding(driver, native, zarr_format)
+    shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mask, model, encoding)
+    return replace(shown, documents=build(shown, stored, labels, attributes))
+
+
+def _model(driver: ArrayDriver, chunk: tuple[int, ...]) -> ChunkModel | None:
+    """Return how chunks are stored if those shown are those stored: of one shape, and not parts of shards."""
+    if not isinstance(driver, ChunkedDriver):
+        return None
+    array = driver.array
+    model = array.model
+    irregular = model.bind is not None or model.component is not None or array.fixed
+    return None if irregular or array.write_chunk != chunk else model
+
+
+def _encoding(driver: ArrayDriver, native: np.dtype[Any], zarr_format: int) -> Mapping[str, Json] | None:
+    """Return the members that say how chunks are encoded in the words of a version of zarr, or None."""
+    metadata = driver.members()["metadata"]
+    stored = metadata.get("zarr_format")
+    if stored == 2 and zarr_format == 3:
+        codecs = codecs_v3(metadata, native)
+        return None if codecs is None else {"codecs": codecs}
+    if stored == 3 and zarr_format == 2:
+        return pipeline_v2(metadata["codecs"], native)
+    return None
+
+
+def _is_opaque(native: np.dtype[Any]) -> bool:
+    """Return whether elements are bytes without an order; those of ml_dtypes have one, whatever their `kind` says."""
+    return native.kind == "S" or (native.type is np.void and native.fields is None)
+
+
+def _fills(driver: ArrayDriver) -> bool:
+    """Return whether an array is one of zarr v2 with a fill value."""
+    metadata = driver.members().get("metadata", {})
+    return metadata.get("zarr_format") == 2 and metadata.get("fill_value") is not None
+
+
+def _mask_json(fill: Any, native: np.dtype[Any]) -> Json:
+    """Return a fill value as xarray writes it to the attribute of zarr v3, or None."""
+    if native.kind in "biu":
+        plain: Json = np.asarray(fill).item()
+        return plain
+    if native.kind == "f" and native.itemsize > 1:
+        return base64.standard_b64encode(struct.pack("<d", float(fill))).decode()
+    if native.kind == "S":
+        return base64.standard_b64encode(bytes(fill)).decode()
+    return str(fill) if native.kind == "U" else None
+
+
+def _mask_value(mask: Any, native: np.dtype[Any]) -> Any:
+    """Return the value of such an attribute; one of another form marks nothing."""
+    try:
+        if native.kind == "f":
+            mask = struct.unpack("<d", base64.standard_b64decode(mask))[0] if isinstance(mask, str) else mask
+        elif native.kind == "S":
+            mask = base64.standard_b64decode(mask)
+        return np.asarray(mask).astype(native)[()]
+    except (ValueError, TypeError, struct.error):
+        return None
+
+
+def _dimension_names(attributes: dict[str, Any], labels: list[str | None]) -> list[str | None]:
+    """Take the names of dimensions from attributes of zarr v2, or from the labels."""
+    named = attributes.get(_LABELS)
+    if isinstance(named, list) and len(named) == len(labels) and all(isinstance(each, str) for each in named):
+        del attributes[_LABELS]
+        return [each or None for each in named]
+    return labels
+
+
+def _v3(
+    shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]
+) -> dict[str, Json]:
+    names = _dimension_names(attributes, labels)
+    name = stored.json if isinstance(stored.json, str) else ""
+    codecs: list[Json] = [{"name": "bytes"}]
+    if shown.codec is not None:
+        codecs = [{"name": "vlen-utf8" if name == "string" else "vlen-bytes"}]
+        fill: Json = shown.fill if isinstance(shown.fill, str) else ""
+    else:
+        fill = fill_to_v3(shown.fill, shown.native.newbyteorder("="), name)
+        if shown.native.itemsize > 1 and not _is_opaque(shown.native):
+            codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    if shown.mask is not None and _MASK not in attributes:
+        attributes[_MASK] = shown.mask
+    document: dict[str, Json] = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shown.shape),
+        "data_type": stored.json,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shown.chunk)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": codecs,
+        "attributes": attributes,
+        **(shown.encoding or {}),
+    }
+    if any(names):
+        document["dimension_names"] = names
+    return {"zarr.json": document}
+
+
+def _v2(
+    shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]
+) -> dict[str, Json]:
+    if shown.codec is not None:
+        fill: Json = shown.fill if isinstance(shown.fill, str) else ""
+        filters: Json = [{"id": "vlen-utf8" if stored.json == "string" else "vlen-bytes"}]
+        kind: Json = "|O"
+    else:
+        mask = attributes.pop(_MASK, None)
+        fill = None if mask is None else fill_to_v2(_mask_value(mask, shown.native), shown.native)
+        filters, kind = None, dtype_json(shown.native)
+    if any(labels) and _LABELS not in attributes:
+        attributes[_LABELS] = [label or f"dim_{axis}" for axis, label in enumerate(labels)]
+    document: dict[str, Json] = {
+        "zarr_format": 2,
+        "shape": list(shown.shape),
+        "chunks": list(shown.chunk),
+        "dtype": kind,
+        "compressor": None,
+        "filters": filters,
+        "fill_value": fill,
+        "order": "C",
+        "dimension_separator": ".",
+        **(shown.encoding or {}),
+    }
+    return {".zarray": document, ".zattrs": attributes}
+
+
+def group_documents(
+    groups: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, Json], zarr_format: int
+) -> dict[str, Json]:
+    """Return all documents by key, with those of groups, and consolidated in the root."""
+    documents = dict(arrays)
+    for path, attributes in groups.items():
+        prefix = f"{path}/" if path else ""
+        if zarr_format == 2:
+            documents[f"{prefix}.zgroup"] = {"zarr_format": 2}
+            documents[f"{prefix}.zattrs"] = dict(attributes)
+        else:
+            documents[f"{prefix}zarr.json"] = {
+                "zarr_format": 3,
+                "node_type": "group",
+                "attributes": dict(attributes),
+            }
+    if "" not in groups:
+        return documents
+    if zarr_format == 2:
+        documents[".zmetadata"] = {"zarr_consolidated_format": 1, "metadata": dict(documents)}
+        return documents
+    inner = {key.removesuffix("/zarr.json"): value for key, value in documents.items() if key != "zarr.json"}
+    root = dict(documents["zarr.json"])  # type: ignore[arg-type]  # a group's document is an object
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": inner}
+    documents["zarr.json"] = {**root, "consolidated_metadata": consolidated}
+    return documents
