@@ -18,7 +18,6 @@ from pathlib import Path
 USER, PASSWORD = "user", "secret"
 NEEDS = {
     "gcs": ("gcp_storage_emulator", "gcsfs"),
-    "ftp": ("pyftpdlib",),
     "sftp": ("asyncssh", "paramiko"),
     "webdav": ("wsgidav", "cheroot", "webdav4"),
     "azure": ("adlfs",),
@@ -86,21 +85,6 @@ def serve_gcs(_home):
     wait_for_the_end()
 
 
-def serve_ftp(home):
-    """Serve a directory by FTP."""
-    from pyftpdlib.authorizers import DummyAuthorizer
-    from pyftpdlib.handlers import FTPHandler
-    from pyftpdlib.servers import ThreadedFTPServer
-
-    authorizer = DummyAuthorizer()
-    authorizer.add_user(USER, PASSWORD, home, perm="elradfmwMT")
-    FTPHandler.authorizer, FTPHandler.use_sendfile = authorizer, False
-    server = ThreadedFTPServer(("127.0.0.1", 0), FTPHandler)
-    say(server.address[1])
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    wait_for_the_end()
-
-
 def serve_sftp(home):
     """Serve a directory by SFTP."""
     import asyncssh
@@ -142,8 +126,7 @@ def serve_webdav(home):
     app = WsgiDAVApp(
         {
             "provider_mapping": {"/": home},
-            "simple_dc": {"user_mapping": {"*": {USER: {"password": PASSWORD}}}},
-            "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
+            "simple_dc": {"user_mapping": {"*": True}},
             "verbose": 0,
             "logging": {"enable": False},
         }
@@ -159,14 +142,14 @@ def serve_azure(_home):
     """Serve Azure's blobs from memory."""
     command = ["node", str(azurite()), "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
     command += ["--blobHost", "127.0.0.1", "--blobPort", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if "successfully listens on" in line:
-                say(line.rsplit(":", 1)[1].strip())
-                break
-        threading.Thread(target=lambda: [None for _ in process.stdout], daemon=True).start()
-        wait_for_the_end()
-        process.kill()
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if "successfully listens on" in line:
+            say(line.rsplit(":", 1)[1].strip())
+            break
+    threading.Thread(target=lambda: [None for _ in process.stdout], daemon=True).start()
+    wait_for_the_end()
+    process.kill()
 
 
 def serve_nginx(home):
@@ -195,7 +178,7 @@ def main(name):
     """Serve until standard input ends."""
     with tempfile.TemporaryDirectory() as home:
         globals()[f"serve_{name}"](os.path.realpath(home))
-        os.chdir("/")
+    os._exit(0)  # whatever threads there are
 
 
 if __name__ == "__main__":
