@@ -12,14 +12,14 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.wake import Flag
 
-__all__ = ["End", "Spread"]
+__all__ = ["Spread", "WorkEnd"]
 
 S = TypeVar("S")
 
 _NOTHING: Any = object()
 
 
-class End:
+class WorkEnd:
     """What is called when nothing of a piece of work goes on any more; `is_due` from when that is sure to come."""
 
     __slots__ = ("_ended", "is_due")
@@ -44,7 +44,7 @@ class Spread(Generic[S]):
         function: Callable[[S], Any],
         items: Iterable[S],
         workers: int,
-        ended: End,
+        ended: WorkEnd,
         stopped: Flag,
     ) -> None:
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from fsstore.codec.chain.bound_chain import Array, BoundChain
-from fsstore.codec.contract import Buffer
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array, Buffer
 from fsstore.runtime import fork
 from fsstore.runtime.cache_pool import CachePool
 
