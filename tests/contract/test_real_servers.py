@@ -1,8 +1,11 @@
 """Servers of other authors keep the contract through fsspec's clients: SFTP and WebDAV, and nginx as a web server."""
 
+import contextlib
+import gc
 import itertools
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -29,6 +32,16 @@ NOT_EXPRESSIBLE = {
 def able(server):
     """Return the checks that can be made of a server, by name."""
     return {name: check for name, check in CHECKS.items() if server not in NOT_EXPRESSIBLE.get(name, ())}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def closed():
+    """Have the clients go before the last test ends: at exit nobody hears that their sockets are still open."""
+    yield
+    for protocol in ("sftp", "webdav"):
+        with contextlib.suppress(ImportError, ValueError):
+            fsspec.get_filesystem_class(protocol).clear_instance_cache()
+    gc.collect()
 
 
 def opened(kind, members):
