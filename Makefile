@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 VENV := .venv
 NEWEST := 3.13
+AZURITE := 3.37.0
 NEWEST_VENV := .venv-$(NEWEST)
 JOBS ?= 2
 LINTED := fsstore tests benchmarks examples docs conftest.py
@@ -42,6 +43,15 @@ $(VENV)/.development: $(VENV)/.created pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --editable . --group test --group lint --group docs
 	touch $(VENV)/.runtime $@
 
+# azurite, a server for the tests; where there is no npm they name what they miss
+$(VENV)/.node: $(VENV)/.created
+	@if command -v npm >/dev/null; then \
+	    npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node azurite@$(AZURITE) || true; \
+	else \
+	    echo "npm is missing on this machine: the tests run without a server for Azure"; \
+	fi
+	touch $@
+
 # -- targets ----------------------------------------------------------------------------------------------------
 
 demo: $(VENV)/.runtime
@@ -49,7 +59,7 @@ demo: $(VENV)/.runtime
 
 test: test-suite test-newest
 
-test-suite: $(VENV)/.development
+test-suite: $(VENV)/.development $(VENV)/.node
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m "not long"
 
 test-newest:

@@ -17,10 +17,13 @@ import zlib
 from collections import deque
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import pytest
+
+from tests.servers import process as process_of_servers
 
 
 @pytest.fixture
@@ -294,6 +297,40 @@ def moto_bucket(moto_url):
     """Give `(endpoint, bucket)` of a bucket of the moto server."""
     urllib.request.urlopen(urllib.request.Request(f"{moto_url}/tests", method="PUT")).close()
     return moto_url, "tests"
+
+
+def _start(name):
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "servers" / "process.py"), name]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    said = process.stdout.readline().split()
+    assert said, f"the {name} server did not start"
+    return process, (int(said[0]), *said[1:])
+
+
+@pytest.fixture(scope="session")
+def real_server():
+    """Give a function that returns the port of a server of a name, and what else it says; started once, ended with us.
+
+    A test of a server that cannot be had is skipped, with what is missing.
+    """
+    started = {}
+
+    def get(name):
+        if name not in started:
+            why = process_of_servers.missing(name)
+            if why:
+                pytest.skip(why)
+            started[name] = _start(name)
+        return started[name][1]
+
+    yield get
+    for process, _ in started.values():
+        process.stdin.close()
+    for process, _ in started.values():
+        process.wait(20)
+        process.stdout.close()
 
 
 def build_zip(members, *, prefix=b"", shift=True, comment=b"", zip64=False, suffix=b""):

@@ -10,12 +10,12 @@ A store remembers its resources as `ContextResource` objects.  `ResourceNames` w
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from fsstore.context.resource_kinds import ResourceKind, kind_of, kind_of_member
 from fsstore.errors import JsonError, StoreError
+from fsstore.runtime import fork
 from fsstore.values.json_value import Json, quote, show
 from fsstore.values.printing import pretty
 
@@ -42,7 +42,7 @@ class ContextResource:
     def __init__(self, kind: ResourceKind, config: Json, key: str = "") -> None:
         self.kind, self.config, self.key = kind, config, key
         self._value: Any = _MISSING
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
 
     @property
     def value(self) -> Any:
@@ -202,7 +202,7 @@ class Context:
             parent = Context()
         self._parent = parent
         self._made: dict[str, ContextResource] = {}
-        self._lock = threading.RLock()
+        self._lock = fork.lock()
 
     @property
     def spec(self) -> ContextSpec | None:

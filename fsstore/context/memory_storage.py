@@ -6,9 +6,10 @@ The `memory` key-value store puts its contract over it.
 from __future__ import annotations
 
 import itertools
-import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+
+from fsstore.runtime import fork
 
 __all__ = ["MemoryStorage"]
 
@@ -25,7 +26,7 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self.values: dict[str, tuple[bytes, bytes]] = {}
-        self.lock = threading.Lock()
+        self.lock = fork.lock()
         self._counter = itertools.count()
         self._sorted: list[bytes] | None = None
 

@@ -6,7 +6,6 @@ opens an array when it is first read.  Which tool shows the group it does not kn
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.values.json_value import dumps, quote
 from fsstore.values.url import decode_path, split_pipeline
 
@@ -36,7 +35,7 @@ class GroupArray:
 
     def __init__(self, group: OpenGroup, node: Node) -> None:
         self._group, self._node = group, node
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._store: TensorStore | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:

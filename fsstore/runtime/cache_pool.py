@@ -11,11 +11,12 @@ read since, and nothing older.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
+
+from fsstore.runtime import fork
 
 __all__ = ["CachePool"]
 
@@ -50,7 +51,7 @@ class CachePool:
         self._forgotten: dict[Hashable, int] = {}  # the epochs of groups and owners
         self._oldest = 0
         self._used = 0
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     def share(self, key: Hashable, made: T) -> T:

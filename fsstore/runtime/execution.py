@@ -14,20 +14,23 @@ A forked child starts with no threads: the state is reset and made anew on first
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future as ThreadFuture
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
+from fsstore.runtime import fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import Spread, WorkEnd
 from fsstore.runtime.future import Future
 from fsstore.runtime.ordered_map import InOrder
-from fsstore.runtime.pool import Pool
+from fsstore.runtime.pool import Job, Pool, begin_thread
+from fsstore.runtime.wake import Flag
 
 __all__ = [
     "MayWait",
@@ -35,6 +38,7 @@ __all__ = [
     "core_count",
     "drive",
     "gather",
+    "hand_over",
     "loop",
     "map_blocking",
     "map_in_order",
@@ -59,10 +63,11 @@ class _State:
     """Everything that lives in threads; replaced as a whole after a fork."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = fork.lock()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread_id: int | None = None
         self.pools: dict[tuple[PoolKind, int], Pool] = {}
+        self.is_over = False
 
 
 _state = _State()
@@ -75,7 +80,7 @@ def _reset() -> None:
     _worker.__dict__.clear()
 
 
-os.register_at_fork(after_in_child=_reset)
+fork.in_child(_reset)
 
 
 @cache
@@ -96,7 +101,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
     new = asyncio.new_event_loop()
-    started = threading.Event()
+    started = Flag()
 
     def run() -> None:
         state.thread_id = threading.get_ident()
@@ -105,7 +110,7 @@ def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
         new.run_forever()
 
     try:
-        threading.Thread(target=run, name="fsstore-loop", daemon=True).start()
+        begin_thread(run, "fsstore-loop")
     except RuntimeError as error:
         new.close()
         raise ResourceExhaustedError(f"no thread can be had for the event loop: {error}") from error
@@ -128,8 +133,27 @@ def pool(kind: PoolKind, limit: int | None = None) -> Pool:
     found = pools.get((kind, size))
     if found is None:
         made = Pool(size, f"fsstore-{kind}", partial(setattr, _worker, "kind", kind))
+        if _state.is_over:
+            made.close()
         found = pools.setdefault((kind, size), made)
+        _close_at_the_end()
     return found
+
+
+def _close_at_the_end() -> None:
+    """See that all jobs are done before the process ends; those that `multiprocessing` forks do not exit as others."""
+    known = sys.modules.get("multiprocessing.util")
+    if known is not None and sys.modules["multiprocessing"].parent_process() is not None:
+        known.Finalize(None, _close, exitpriority=0)
+
+
+def _close() -> None:
+    _state.is_over = True
+    for each in [*_state.pools.values()]:
+        each.close()
+
+
+atexit.register(_close)
 
 
 def on_worker(kind: PoolKind) -> bool:
@@ -258,9 +282,16 @@ def call(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> T:
 
 def submit(
     function: Callable[..., T], *args: Any, kind: PoolKind = "compute", limit: int | None = None
-) -> ThreadFuture[T]:
+) -> Job[T]:
     """Run `function(*args)` on a pool thread, or here where no thread can be had."""
     return pool(kind, limit).submit(function, *args)
+
+
+def hand_over(
+    function: Callable[..., object], *args: Any, kind: PoolKind = "compute", limit: int | None = None
+) -> None:
+    """Have `function(*args)` run on a pool thread; nobody asks what becomes of it, so it tells that itself."""
+    _ = submit(function, *args, kind=kind, limit=limit)
 
 
 async def offload(
@@ -270,7 +301,7 @@ async def offload(
     running = _running()
     if running is None:
         return function(*args)
-    return await running.run_in_executor(pool(kind, limit), function, *args)
+    return await pool(kind, limit).submit(function, *args)
 
 
 def map_blocking(
@@ -300,8 +331,8 @@ def map_in_order(
         yield from map(function, items)
         return
     job = InOrder(function, items, ahead or len(items))
-    others: list[ThreadFuture[None]] = []
-    try:  # an interrupt while help is asked for stops the helpers
+    others: list[Job[None]] = []
+    try:  # who is interrupted while he asks for help stops those who came
         others.extend(submit(job.work, kind=kind, limit=limit) for _ in range(workers - 1))
         yield from job.results()
     finally:
@@ -317,7 +348,7 @@ def spread(
     workers: int,
     kind: PoolKind = "compute",
     ended: WorkEnd | None = None,
-    stopped: threading.Event | None = None,
+    stopped: Flag | None = None,
 ) -> Future[None]:
     """Call `function` with each of `items` on pool threads; the future is done when all are.
 
@@ -326,11 +357,11 @@ def spread(
     before the future is done: callbacks may wait for what waits for the end.
     """
     ended = ended or WorkEnd()
-    job = Spread(function, items, workers, ended, stopped or threading.Event())
+    job = Spread(function, items, workers, ended, stopped or Flag())
     try:
         ended.is_due = True
         for _ in range(workers):
-            submit(job.work, kind=kind)
+            hand_over(job.work, kind=kind)
     except BaseException as error:  # Ctrl-C: some may have begun
         job.give_up(error)
         raise

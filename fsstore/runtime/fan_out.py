@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.wake import Flag
 
 __all__ = ["Spread", "WorkEnd"]
 
@@ -44,7 +45,7 @@ class Spread(Generic[S]):
         items: Iterable[S],
         workers: int,
         ended: WorkEnd,
-        stopped: threading.Event,
+        stopped: Flag,
     ) -> None:
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped
         self.future: Future[None] = futures.pending(cancel=stopped.set)

@@ -9,14 +9,14 @@ Blocking on the thread that runs fsstore's own event loop would wait for itself;
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from fsstore.errors import FailedPreconditionError, refuse_pickling
+from fsstore.runtime import fork
+from fsstore.runtime.wake import Bell, Hooks
 
 __all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "WriteFutures", "make", "ready"]
 
@@ -24,8 +24,10 @@ T = TypeVar("T")
 F = TypeVar("F", bound="Future[Any]")
 
 # guards the transition to done and the hooks; reentrant, because a signal handler or destructor may resolve others
-_LOCK = threading.RLock()
+_LOCK = fork.lock()
 PENDING, RESULT, ERROR, CANCELLED = range(4)
+ANYWHERE = -1  # the process of a future that the user resolves
+_LEFT_BEHIND = "The operation was begun before the process forked, by its parent; begin it again in the child"
 _blocking_is_refused: Callable[[], bool] = bool
 
 
@@ -33,26 +35,6 @@ def refuse_blocking_when(predicate: Callable[[], bool]) -> None:
     """Tell futures how to recognise the thread that must not block; `runtime.execution` calls this."""
     global _blocking_is_refused  # noqa: PLW0603  # one process-wide rule, set once at import of the runtime
     _blocking_is_refused = predicate
-
-
-def _renew_lock() -> None:
-    global _LOCK  # noqa: PLW0603  # a thread that does not exist in a forked child may have held it
-    _LOCK = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
-class _Hooks:
-    """What is attached to a future while it is pending."""
-
-    __slots__ = ("callbacks", "cancel", "event", "start")
-
-    def __init__(self) -> None:
-        self.callbacks: list[Callable[[Any], Any]] = []
-        self.event: threading.Event | None = None
-        self.start: Callable[[], Any] | None = None
-        self.cancel: Callable[[], Any] | None = None
 
 
 class Future(Generic[T]):
@@ -66,12 +48,13 @@ class Future(Generic[T]):
     3
     """
 
-    __slots__ = ("__weakref__", "_hooks", "_state", "_value")
+    __slots__ = ("__weakref__", "_hooks", "_process", "_state", "_value")
 
     __reduce__ = refuse_pickling
     _state: int
     _value: Any
-    _hooks: _Hooks | None
+    _hooks: Hooks | None
+    _process: int
 
     def __new__(cls, future: FutureLike[T], *, loop: asyncio.AbstractEventLoop | None = None) -> Future[T]:
         """Return `future` as a `Future`."""
@@ -98,12 +81,15 @@ class Future(Generic[T]):
         return _resolve(self, CANCELLED, None)
 
     def force(self) -> None:
-        """Start the operation if it waits to be started."""
+        """Start the operation if it waits to be started; what a parent process is still doing fails in its child."""
         with _LOCK:
-            hooks = self._hooks or _Hooks()
+            hooks = self._hooks or Hooks()
             start, hooks.start = hooks.start, None
+            born, self._process = self._process, fork.process.forks
         if start is not None:
             start()
+        elif born not in (ANYWHERE, fork.process.forks) and self._state == PENDING:
+            fail(self, FailedPreconditionError(_LEFT_BEHIND))
 
     def result(self, timeout: float | None = None, deadline: float | None = None) -> T:
         """Block until the operation is done; return its result or raise its error.
@@ -133,7 +119,7 @@ class Future(Generic[T]):
     def remove_done_callback(self, callback: Callable[[Future[T]], Any]) -> int:
         """Remove every registration of `callback`; return how many there were."""
         with _LOCK:
-            hooks = self._hooks or _Hooks()
+            hooks = self._hooks or Hooks()
             before = hooks.callbacks
             hooks.callbacks = [other for other in before if other != callback]
             return len(before) - len(hooks.callbacks)
@@ -167,18 +153,22 @@ class Future(Generic[T]):
             )
         try:
             self.force()
-            with _LOCK:
-                if self._state != PENDING:
-                    return
-                hooks = _hooks(self)
-                event = hooks.event = hooks.event or threading.Event()
-            if deadline is not None:
-                timeout = min(max(0.0, deadline - time.time()), float("inf") if timeout is None else timeout)
-            done = event.wait(timeout)
-        except BaseException:  # Ctrl-C: what is told to end does not write on for an hour
+            self._block(timeout, deadline)
+        except TimeoutError:
+            raise
+        except BaseException:  # Ctrl-C: a program that is told to end does not write on for an hour
             self.cancel()
             raise
-        if not done:
+
+    def _block(self, timeout: float | None, deadline: float | None) -> None:
+        with _LOCK:
+            if self._state != PENDING:
+                return
+            hooks = _hooks(self)
+            bell = hooks.bell = hooks.bell or Bell()
+        if deadline is not None:
+            timeout = min(max(0.0, deadline - time.time()), float("inf") if timeout is None else timeout)
+        if not bell.wait_until(self.done, timeout):
             raise TimeoutError(f"The operation was not done within {timeout:g} s")
 
 
@@ -191,6 +181,7 @@ def make(kind: type[F], state: int, value: Any = None) -> F:
     future._state = state
     future._value = value
     future._hooks = None
+    future._process = fork.process.forks
     return future
 
 
@@ -273,23 +264,23 @@ def held(waiting: Iterable[Future[Any]]) -> list[Any]:
 
 def resolve_all(waiting: Iterable[Future[Any]], values: Iterable[Any]) -> None:
     """Set the results of many futures; those that were done before stay as they are."""
-    told = []
+    awaited = []
     with _LOCK:
         for future, value in zip(waiting, values, strict=True):
             if future._state != PENDING:
                 continue
-            future._value, future._state = value, RESULT
-            if future._hooks is not None:  # of thousands hardly any has one
-                told.append((future, future._hooks))
-                future._hooks = None
-    for future, hooks in told:
-        _tell(future, hooks)
+            if future._hooks is None:
+                future._value, future._state = value, RESULT
+            else:  # of thousands hardly any has one
+                awaited.append((future, value))
+    for future, value in awaited:
+        _resolve(future, RESULT, value)
 
 
-def _hooks(future: Future[Any]) -> _Hooks:
+def _hooks(future: Future[Any]) -> Hooks:
     """Return the hooks of a pending future; the caller holds the lock."""
     if future._hooks is None:
-        future._hooks = _Hooks()
+        future._hooks = Hooks()
     return future._hooks
 
 
@@ -297,20 +288,28 @@ def _resolve(future: Future[Any], state: int, value: Any) -> bool:
     with _LOCK:
         if future._state != PENDING:
             return False
-        future._value, future._state = value, state
-        hooks, future._hooks = future._hooks, None
-    if hooks is not None:
-        _tell(future, hooks)
+        hooks = future._hooks
+        if hooks is None:
+            future._value, future._state = value, state
+            return True
+        ringing = iter(()) if hooks.bell is None else hooks.bell.ringing()
+        callbacks = iter(hooks.callbacks)
+        future._value, future._state, future._hooks = value, state, None
+        any(ringing)  # in the same step: no Ctrl-C comes between, and nobody waits for ever
+    try:
+        _tell(future, callbacks, hooks)
+    except BaseException:  # Ctrl-C: what is left hears of it all the same
+        _tell(future, callbacks, hooks)
+        raise
     return True
 
 
-def _tell(future: Future[Any], hooks: _Hooks) -> None:
-    if hooks.event is not None:
-        hooks.event.set()
-    for callback in hooks.callbacks:
+def _tell(future: Future[Any], callbacks: Iterator[Callable[[Any], Any]], hooks: Hooks) -> None:
+    for callback in callbacks:
         _call(callback, future)
-    if future._state == CANCELLED and hooks.cancel is not None:
-        hooks.cancel()
+    cancel, hooks.cancel = hooks.cancel, None
+    if future._state == CANCELLED and cancel is not None:
+        cancel()
 
 
 def _call(callback: Callable[[Future[Any]], Any], future: Future[Any]) -> None:

@@ -3,176 +3,158 @@
 What a thread works with is in the processor's caches then: its part of the heap, and the contexts of codecs, which are
 megabytes.  The pools of the standard library let their threads take turns: writing parts of eight chunks then takes a
 tenth longer in a process that has used six threads than in one that has used two.
+
+There is no lock, as those pools have: whoever brings a job may be interrupted by Ctrl-C, or by the garbage collector,
+which calls a finalizer that brings another one.  Every step that others rely on is one call into C.
 """
 
 from __future__ import annotations
 
-import atexit
+import _thread
 import threading
-import weakref
 from collections.abc import Callable
-from concurrent.futures import Executor
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-__all__ = ["Pool"]
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+
+__all__ = ["Job", "Pool", "begin_thread"]
 
 T = TypeVar("T")
-_LOOK = object()  # in place of a job: there may be one
-_STOP = object()  # in place of a job: there will be none
+_Told: TypeAlias = "list[Callable[[], object]]"
 
 
-class Pool(Executor):
+class Job(Future[T]):
+    """The result of a job, now or later.  It can be cancelled until it begins, and is never cancelled by waiting."""
+
+    __slots__ = ("_work",)
+
+    _work: list[Callable[[], T]]
+
+    def cancel(self) -> bool:
+        """Have the job not done; return False if it has begun."""
+        try:
+            self._work.pop()
+        except IndexError:
+            return False
+        return super().cancel()
+
+    def _wait(self, timeout: float | None, deadline: float | None) -> None:
+        self._block(timeout, deadline)
+
+    def work(self, failure: BaseException | None = None) -> _Told:
+        """Do the job, unless it was begun or cancelled before, or fail it; return what tells of its end, if any."""
+        try:
+            function = self._work.pop()
+        except IndexError:
+            return []
+        error, value = (failure, None) if failure is not None else _outcome(function)
+        return [
+            partial(futures.resolve, self, value) if error is None else partial(futures.fail, self, error)
+        ]
+
+
+def _outcome(function: Callable[[], Any]) -> tuple[BaseException | None, Any]:
+    try:
+        return None, function()
+    except BaseException as error:  # noqa: BLE001  # the job carries it
+        return error, None
+
+
+def _tell(told: _Told) -> None:
+    """Say that a job has ended.  Whoever hears it must not wait for a job: this thread may be the one to do it."""
+    while told:
+        told.pop()()
+
+
+class Pool:
     """Threads that do jobs.  A limit on threads, or the exit of the interpreter, keeps no job from being done.
 
-    `begin` is called in each thread before its first job.  A thread is started when a job finds none idle.
+    `begin` is called in each thread; if it fails, so do the jobs that the thread is given.
     """
 
     def __init__(self, threads: int, name: str, begin: Callable[[], object]) -> None:
-        self._jobs, self._begin, self._name = _Jobs(), begin, name
-        self._threads: list[threading.Thread] = []
-        self._allowed: SimpleQueue[int] = SimpleQueue()  # numbers of threads that may be started
-        for number in range(threads):
-            self._allowed.put(number)
-        self._broken = self._closed = False
-        _pools.add(self)
+        self.size, self._name, self._begin = threads, name, begin
+        self._free = [None] * threads  # one for each thread that may still be started
+        self._jobs = Jobs()
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._is_closed = False
 
-    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> ThreadFuture[T]:
+    @property
+    def count(self) -> int:
+        """How many threads there are."""
+        return self.size - len(self._free)
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> Job[T]:
         """Begin a job; where there is no thread at all it is done here and now."""
-        job = _Job(ThreadFuture(), partial(function, *args, **options))
-        if not self._closed:
+        job: Job[T] = futures.make(Job, futures.PENDING)
+        job._work = [partial(function, *args, **options)]
+        if not self._is_closed:
             self._jobs.put(job)
-            if not self._jobs.none_waits():
+            if self._jobs.some_wait():
                 self._add_thread()
-            if self._broken:
-                self._fail_all()
-            if (self._threads and not self._closed) or not job.future.cancel():
-                return job.future
-        return _done(function, *args, **options)
+        if self._is_closed or not self.count:
+            _tell(job.work())
+        return job
 
     def _add_thread(self) -> None:
-        """Start a thread; if none can be had, the job is queued, and one of those there are will take it."""
         try:
-            number = self._allowed.get_nowait()
-        except Empty:
+            self._free.pop()
+            begin_thread(self._run, f"{self._name}_{len(self._free)}")
+        except IndexError:  # there are as many as may be
             return
-        thread = threading.Thread(target=self._work, name=f"{self._name}_{number}", daemon=True)
-        self._threads.append(thread)
-        try:
-            thread.start()
-        except BaseException as error:  # after Ctrl-C it may have been started, which does no harm
-            self._threads.remove(thread)
-            self._allowed.put(number)
-            if not isinstance(error, RuntimeError):
+        except BaseException as error:
+            self._free.append(None)
+            if not isinstance(error, RuntimeError):  # Ctrl-C; else those there are do the job
                 raise
 
-    def _work(self) -> None:
-        try:
-            self._begin()
-        except BaseException:  # noqa: BLE001  # callers that wait for a job are told
-            self._broken = True
-            self._fail_all()
+    def _run(self) -> None:
+        failure, told = _outcome(self._begin)[0], list[Callable[[], object]]()
+        while (job := self._jobs.get(told)) is not None:
+            told = job.work(failure)
+            del job  # what it holds is not kept until the next
+        self._ended.put(None)
+
+    def close(self) -> None:
+        """Return when every job is done and every thread has ended; jobs brought later are done where they come."""
+        if self._is_closed:
             return
-        while (job := self._jobs.get()) is not _STOP:
-            _do(job)
-            del job
-        self._jobs.put(_STOP)  # for the next thread
+        self._is_closed = True
+        count = self.count
+        for _ in range(count):
+            self._jobs.put(None)
+        for _ in range(count):
+            self._ended.get()
+        while (job := self._jobs.left()) is not None:  # brought meanwhile
+            _tell(job.work())
 
-    def _fail_all(self) -> None:
-        while not self._jobs.none_waits():
-            with suppress(Empty):
-                future = self._jobs.get_nowait().future
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(BrokenThreadPool("A thread of the pool could not begin"))
+    def __enter__(self) -> Self:
+        """Return the pool."""
+        return self
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end when all jobs are done; later ones are done by those who bring them."""
-        del cancel_futures  # none is left undone
-        self._closed = True
-        self._jobs.put(_STOP)
-        for thread in list(self._threads) if wait else ():
-            with suppress(RuntimeError):  # one that a signal kept from being started
-                thread.join()
+    def __exit__(self, *_error: object) -> None:
+        """Close the pool."""
+        self.close()
 
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+class Jobs:
+    """The jobs that no thread has yet, and the threads that have none.  Jobs leave in the order in which they came.
 
-
-def _finish() -> None:
-    """Have what was begun done before the interpreter exits."""
-    for pool in list(_pools):
-        pool.shutdown()
-
-
-atexit.register(_finish)
-
-
-class _Job(NamedTuple):
-    """What is to be called, and the future that tells of its end."""
-
-    future: ThreadFuture[Any]
-    call: Callable[[], Any]
-
-
-def _do(job: _Job) -> None:
-    """Do a job; its end is told when the thread is idle again.
-
-    A listener may bring the next job at once.  That would wake another thread, and each has a heap of its own
-    that keeps what was freed: reading chunks of 16 MB took 66 MB under load instead of 50.
-    """
-    future, call = job
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        _ended.told.append(partial(future.set_result, call()))
-    except BaseException as error:  # noqa: BLE001  # the future carries it
-        _ended.told.append(partial(future.set_exception, error))
-        del job, future, call  # which the traceback of the error would keep, and they the error
-
-
-def _done(function: Callable[..., T], *args: Any, **options: Any) -> ThreadFuture[T]:
-    future: ThreadFuture[T] = ThreadFuture()
-    try:
-        future.set_result(function(*args, **options))
-    except Exception as error:  # noqa: BLE001  # the future carries it
-        future.set_exception(error)
-    return future
-
-
-class _Ended(threading.local):
-    """The ends of jobs that a thread has to tell of, once it is idle again or before it does another one."""
-
-    def __init__(self) -> None:
-        self.told: list[Callable[[], None]] = []
-
-    def tell(self) -> None:
-        """Tell of them.  A listener must not wait for a job: this thread may be the one that has been given it."""
-        while self.told:
-            self.told.pop()()
-
-
-_ended = _Ended()
-
-
-class _Jobs:
-    """The jobs that no thread does yet.  They leave in the order in which they came.
-
-    There is no lock: a signal that interrupts a caller of `put` would leave it taken.
+    None in place of a job ends a thread.
     """
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[Any] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._idle: list[SimpleQueue[Any]] = []  # where threads wait for one job each, the latest last
 
-    def none_waits(self) -> bool:
-        """Return whether each job was given to a thread."""
-        return self._jobs.empty()
+    def some_wait(self) -> bool:
+        """Return whether there is a job that no thread has."""
+        return not self._jobs.empty()
 
-    def put(self, job: Any) -> None:
+    def put(self, job: Job[Any] | None) -> None:
         """Give a job to the thread that became idle last, or keep it for the first that asks."""
         try:
             self._hand(job)
@@ -188,30 +170,38 @@ class _Jobs:
 
         That is one call into C, which no signal interrupts: a thread that is taken from the list gets its job.
         """
-        list(map(SimpleQueue.put, map(list.pop, (self._idle,)), (job,)))
+        any(map(SimpleQueue.put, map(list.pop, (self._idle,)), (job,)))
 
-    def get(self, block: bool = True) -> Any:
-        """Return the next job; raise `queue.Empty` if there is none and `block` is not set."""
-        job = self._next(block=block)
-        _ended.tell()
-        return job
-
-    def _next(self, *, block: bool) -> Any:
+    def left(self) -> Job[Any] | None:
+        """Return a job that no thread has, or None."""
         while True:
             try:
-                return self._jobs.get_nowait()
+                job = self._jobs.get_nowait()
             except Empty:
-                if not block:
-                    raise
-            job = self._wait()
+                return None
+            if job is not None:
+                return job
+
+    def get(self, told: _Told) -> Job[Any] | None:
+        """Return the next job for this thread; what it has to tell is told before it has another one, or is idle.
+
+        Whoever hears of the end of a job may have the next one at once.  Another thread would be woken for that, and
+        each has a heap of its own that keeps what was freed: reading chunks of 16 MB took 66 MB instead of 50.
+        """
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                job = self._wait(told)
+            _tell(told)
             if job is not _LOOK:
                 return job
 
-    def _wait(self) -> Any:
+    def _wait(self, told: _Told) -> Any:
         mine: SimpleQueue[Any] = SimpleQueue()
         self._idle.append(mine)
-        _ended.tell()
-        try:  # a job brought before we were seen to wait did not wake us
+        _tell(told)
+        try:  # whoever brought it before we were seen to wait did not wake us
             job = self._jobs.get_nowait()
         except Empty:
             return mine.get()
@@ -222,6 +212,25 @@ class _Jobs:
             return mine.get()
         return job
 
-    def get_nowait(self) -> Any:
-        """Return the next job, or raise `queue.Empty`."""
-        return self.get(block=False)
+
+_LOOK: Any = object()  # in place of a job: there may be one
+
+
+def begin_thread(work: Callable[[], object], name: str) -> None:
+    """Start a thread; raise `RuntimeError` if none can be had.
+
+    `Thread.start` waits for the thread on an event of `threading`, which Ctrl-C may leave locked.  Ctrl-C comes to the
+    main thread alone, so that one has another thread start the thread.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    if threading.current_thread() is threading.main_thread():
+        _thread.start_new_thread(_start, (thread, work))
+    else:
+        thread.start()
+
+
+def _start(thread: threading.Thread, work: Callable[[], object]) -> None:
+    try:
+        thread.start()
+    except RuntimeError:  # only one more could be had, and that is this one
+        work()

@@ -35,6 +35,7 @@ class Promise(Generic[T_contra]):
         """Return a promise and the future it resolves."""
         promise: Promise[Any] = object.__new__(Promise)
         promise._future = futures.pending()
+        promise._future._process = futures.ANYWHERE
         return promise, promise._future
 
     def set_result(self, result: T_contra) -> None:

@@ -6,7 +6,6 @@ Plug-ins add entries through entry-point groups; a built-in name cannot be taken
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
@@ -33,16 +32,15 @@ class Registry(Generic[T]):
         self._where = dict(builtin)
         self._loaded: dict[str, T] = {}
         self._plugins_read = False
-        self._lock = threading.Lock()
 
     def _read_plugins(self) -> None:
-        with self._lock:
-            if not self._plugins_read:
-                from importlib.metadata import entry_points  # costs as much as half of our own modules
+        if self._plugins_read:  # twice at once does no harm
+            return
+        from importlib.metadata import entry_points  # costs as much as half of our own modules
 
-                for entry in entry_points(group=self.group):
-                    self._where.setdefault(entry.name, entry.value)
-                self._plugins_read = True
+        for entry in entry_points(group=self.group):
+            self._where.setdefault(entry.name, entry.value)
+        self._plugins_read = True
 
     def get(self, name: str) -> T | None:
         """Return the object called `name`, or None when nobody registered the name."""

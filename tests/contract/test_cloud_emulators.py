@@ -1,8 +1,4 @@
-"""Azure and Google's cloud keep the contract, over emulators that somebody has started; see docs/development.md.
-
-`AZURE_EMULATOR` names the address of an azurite blob service with the account it comes with, `GCS_EMULATOR` that of a
-gcp-storage-emulator with the bucket `bucket`.  Without them there is nothing to run.
-"""
+"""Azure and Google's cloud keep the contract, over azurite and gcp-storage-emulator; see docs/development.md."""
 
 import itertools
 import os
@@ -15,7 +11,6 @@ from fsstore.kvstore.root.cloud import ABFS, GCS
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
-AZURE, GOOGLE = os.environ.get("AZURE_EMULATOR", ""), os.environ.get("GCS_EMULATOR", "")
 ACCOUNT = "devstoreaccount1"  # azurite's, with the key that its documentation prints
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 NUMBERS = itertools.count()
@@ -36,35 +31,32 @@ def run(check, kind, members):
 
 
 @pytest.fixture(scope="module")
-def container():
-    """Give a container of the Azure emulator, and the connection string."""
-    import adlfs  # whoever names an emulator wants these tests to run
+def container(real_server):
+    """Give a container of the Azure emulator, the connection string, and the address."""
+    port = real_server("azure")[0]
+    import adlfs
 
-    address = f"{AZURE}/{ACCOUNT}"
+    address = f"http://127.0.0.1:{port}/{ACCOUNT}"
     text = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={address};"
     name = f"c{SESSION}"
     adlfs.AzureBlobFileSystem(connection_string=text).mkdir(name)
-    return name, text
+    return name, text, address
 
 
-@pytest.mark.skipif(not AZURE, reason="AZURE_EMULATOR names no azurite")
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
 def test_azure(check, engine, container, monkeypatch):
     """Azure through adlfs, and through obstore."""
-    name, text = container
+    name, text, address = container
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
     members = {"container": name, "account_name": ACCOUNT, "engine": engine}
     members |= (
-        {"storage_options": {"connection_string": text}}
-        if engine == "fsspec"
-        else {"endpoint": f"{AZURE}/{ACCOUNT}"}
+        {"storage_options": {"connection_string": text}} if engine == "fsspec" else {"endpoint": address}
     )
     run(check, ABFS, members)
 
 
-@pytest.mark.skipif(not GOOGLE, reason="GCS_EMULATOR names no gcp-storage-emulator")
-def test_google(check, monkeypatch):
+def test_google(check, monkeypatch, real_server):
     """Google's cloud through gcsfs; obstore speaks XML, which that emulator does not: see test_fs_stores."""
     monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    options = {"token": "anon", "endpoint_url": GOOGLE}
+    options = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{real_server('gcs')[0]}"}
     run(check, GCS, {"bucket": "bucket", "engine": "fsspec", "storage_options": options})

@@ -1,7 +1,7 @@
 """Reference sets whose targets lie in buckets of Google's cloud and containers of Azure.
 
 obstore speaks to Google's cloud as this test run serves it.  gcsfs, adlfs and obstore's Azure need an emulator that
-somebody has started and named in `GCS_EMULATOR` and `AZURE_EMULATOR`: see docs/development.md.
+the tests start: see docs/development.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from fsstore import references
 from fsstore.errors import DataLossError
 from fsstore.kvstore.client import object_store
 
-AZURE, GOOGLE = os.environ.get("AZURE_EMULATOR", ""), os.environ.get("GCS_EMULATOR", "")
 ACCOUNT = "devstoreaccount1"  # azurite's, with the key that its documentation prints
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 VALUES = np.arange(1200, dtype="<i4").reshape(60, 20)
@@ -91,15 +90,14 @@ def test_targets_in_google_cloud_through_obstore(google, tmp_path, form):
     check(f"gs://bucket/{form}/refs.{form}", document("../data"), {})
 
 
-@pytest.mark.skipif(not GOOGLE, reason="GCS_EMULATOR names no gcp-storage-emulator")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_targets_in_google_cloud_through_gcsfs(tmp_path, monkeypatch, form):
+def test_targets_in_google_cloud_through_gcsfs(tmp_path, monkeypatch, form, real_server):
     """Storage options bound to the bucket, and a kvstore spec, lead to gcsfs."""
     monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    import gcsfs  # whoever names an emulator wants these tests to run
+    options = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{real_server('gcs')[0]}"}
+    import gcsfs
 
-    options = {"token": "anon", "endpoint_url": GOOGLE}
     gcsfs.GCSFileSystem(**options).pipe_file("bucket/refs/data", target())
     refs = document("gs://bucket/refs/data")
     check(f"file://{tmp_path}/refs.{form}", refs, {"targets": {"gs://bucket/": options}})
@@ -109,14 +107,13 @@ def test_targets_in_google_cloud_through_gcsfs(tmp_path, monkeypatch, form):
     check(f"file://{tmp_path}/moved.{form}", document("s3://gone/data"), members)
 
 
-@pytest.mark.skipif(not AZURE, reason="AZURE_EMULATOR names no azurite")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
-def test_targets_in_azure(tmp_path, monkeypatch, engine):
+def test_targets_in_azure(tmp_path, monkeypatch, engine, real_server):
     """Storage options bound to the container lead to adlfs, specs to either library."""
+    address = f"http://127.0.0.1:{real_server('azure')[0]}/{ACCOUNT}"
     import adlfs
 
-    address = f"{AZURE}/{ACCOUNT}"
     text = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={address};"
     name = f"r{os.urandom(4).hex()}"
     filesystem = adlfs.AzureBlobFileSystem(connection_string=text)

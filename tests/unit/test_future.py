@@ -150,7 +150,7 @@ def is_waiting():
     while frame is not None:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
-    return names[0] == "wait" and "result" in names
+    return names[0] == "wait_until" and "result" in names
 
 def interrupt():
     global begin

@@ -8,12 +8,12 @@ import itertools
 import os
 import threading
 import time
-from concurrent.futures import Future as ThreadFuture
 
 import pytest
 
 from fsstore import errors
 from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import WorkEnd
 
 
@@ -99,7 +99,7 @@ def test_map_in_order_waits_for_who_draws(ahead):
 
 def test_map_in_order_without_threads(monkeypatch):
     """Who draws does everything himself if no thread can be had, not further ahead than others would."""
-    monkeypatch.setattr(execution, "submit", lambda work, **_: work() or ThreadFuture())
+    monkeypatch.setattr(execution, "submit", lambda work, **_: work() or futures.ready(None))
     begun = []
     results = execution.map_in_order(lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=3)
     for number in range(40):
@@ -239,14 +239,20 @@ def test_one_alone_is_awaited_at_once():
     assert order == ["work", "other"]
 
 
-def refused(_):
+def refused(*_):
     """Be the start of a thread where there may be no more."""
     raise RuntimeError("can't start new thread")
 
 
+def refuse_threads(patch):
+    """Let no thread be started."""
+    patch.setattr(threading.Thread, "start", refused)
+    patch.setattr("_thread.start_new_thread", refused)
+
+
 def test_a_job_for_which_there_is_no_thread_is_done_here(monkeypatch):
     """Who waits for it has its result or its error, whether he asked for one or for many."""
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    refuse_threads(monkeypatch)
     done = []
     assert execution.submit(lambda: done.append(1) or 7, kind="io", limit=29).result(10) == 7
     with pytest.raises(ZeroDivisionError):
@@ -262,7 +268,7 @@ def test_a_job_for_which_there_is_no_thread_is_not_done_again_later(monkeypatch)
     """The executor has queued it all the same; a thread that can be started later leaves it."""
     done = []
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
+        refuse_threads(patch)
         execution.submit(done.append, 1, kind="io", limit=28)
         execution.submit(done.append, 1, kind="io", limit=28)
     go_on = threading.Event()
@@ -277,7 +283,7 @@ def test_a_job_for_which_no_thread_can_be_added_is_done_by_those_there_are(monke
     """It waits for its turn."""
     go_on, done = threading.Event(), []
     first = execution.submit(go_on.wait, 20, kind="io", limit=27)
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    refuse_threads(monkeypatch)
     second = execution.submit(lambda: done.append(threading.current_thread()), kind="io", limit=27)
     assert not second.done()
     go_on.set()
@@ -290,6 +296,6 @@ def test_no_thread_for_the_loop_is_an_error(monkeypatch):
     """The future fails; nothing is left open, and the next call tries again."""
     monkeypatch.setattr(execution, "_state", execution._State())
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
+        refuse_threads(patch)
         with pytest.raises(errors.ResourceExhaustedError, match="no thread can be had for the event loop"):
             execution.start(_double(1)).result(10)

@@ -8,7 +8,6 @@ planned before that: to begin one is to remember it.  An error in a chunk fails 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -24,7 +23,7 @@ from fsstore.chunk.read.window import ChunkReader, Planned, ReadRequest, locate_
 from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import ReadResult
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
@@ -46,7 +45,7 @@ class ReadQueue:
     __slots__ = ("_lock", "_waiting")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._waiting: list[tuple[Future[Any], Planned | BoxView]] = []
 
     def add(self, wanted: Planned | BoxView) -> Future[Any]:
@@ -116,7 +115,7 @@ class _Batch:
         if self._touched_bytes <= INLINE_BYTES:
             self._make()
         else:
-            execution.submit(self._make, kind="io")
+            execution.hand_over(self._make, kind="io")
 
     @property
     def _touched_bytes(self) -> int:

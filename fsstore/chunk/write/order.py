@@ -12,8 +12,6 @@ be under way when its future is done.
 from __future__ import annotations
 
 import itertools
-import os
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,10 +20,11 @@ from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import ChunkBox, Outline, chunk_numbers
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.future import Future
+from fsstore.runtime.wake import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +35,7 @@ _LISTED_CHUNKS = 1 << 18  # 4,096 take half a millisecond; writes of more stand 
 
 _Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
 
-_lock = threading.RLock()  # reentrant, because a destructor may write
+_lock = fork.lock()
 
 
 class _Place:
@@ -170,7 +169,7 @@ def after(
     def ended(_: Future[None]) -> None:
         # on a thread of its own: each of a thousand writes that wait for one another would be begun within the last
         if next(left) == 0:
-            execution.submit(start, kind="request")
+            execution.hand_over(start, kind="request")
 
     for end in ends:
         end.add_done_callback(ended)
@@ -223,14 +222,9 @@ async def _over(store: KvPrefix) -> None:
     if not execution.must_not_wait():
         await done
         return
-    event = threading.Event()
-    done.add_done_callback(lambda _: event.set())
-    event.wait()
+    flag = Flag()
+    done.add_done_callback(lambda _: flag.set())
+    flag.wait()
 
 
-def _forget() -> None:
-    global _places, _lock  # the threads of a forked child's parent do not work for the child
-    _places, _lock = {}, threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget)
+fork.in_child(_places.clear)  # the threads of a forked child's parent do not work for the child

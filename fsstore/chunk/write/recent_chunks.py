@@ -10,11 +10,11 @@ A few chunks are kept, of all arrays together, and only of codecs that give back
 
 from __future__ import annotations
 
-import os
 from typing import TypeAlias
 
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
+from fsstore.runtime import fork
 from fsstore.runtime.cache_pool import CachePool
 
 __all__ = ["is_kept", "keep", "taken"]
@@ -50,8 +50,8 @@ def _key(chain: BoundChain, data: Buffer) -> _Key:
 
 
 def _forget() -> None:
-    global _pool  # noqa: PLW0603  # a thread that is not there may have held its lock
+    global _pool  # noqa: PLW0603  # what a child of few writes would keep for ever
     _pool = CachePool(_KEPT_BYTES)
 
 
-os.register_at_fork(after_in_child=_forget)
+fork.in_child(_forget)

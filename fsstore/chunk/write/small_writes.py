@@ -15,10 +15,10 @@ Before a process forks all is written, because nobody would in the child; and be
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -27,9 +27,10 @@ from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Copied, Future
+from fsstore.runtime.wake import Bell
 
 __all__ = ["settle", "write_small"]
 
@@ -38,9 +39,31 @@ _BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
 _WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; a caller that begins more helps to make them
 _WRITE_BYTES = 4096  # of a write beside its values
 
-# guards the queues; reentrant, because a destructor may write
-_lock = threading.RLock()
-_latest = threading.local()
+_lock = fork.lock()  # guards the queues
+
+
+class _Own(threading.local):
+    """What a thread did last: the write it began, until its result is asked for, and whether it is carrying one out.
+
+    The garbage collector or a signal may call a function of the user's in the middle of that, which may use the same
+    array.  It must not wait for what its own thread has under way: its writes wait for their turn, and its reads see
+    what is stored.
+    """
+
+    future: Future[None] | None = None
+    is_busy = False
+
+
+_own = _Own()
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    before, _own.is_busy = _own.is_busy, True
+    try:
+        yield
+    finally:
+        _own.is_busy = before
 
 
 class _WriteFuture(Copied):
@@ -49,8 +72,8 @@ class _WriteFuture(Copied):
     __slots__ = ()
 
     def _get(self) -> None:
-        if getattr(_latest, "future", None) is self:
-            _latest.future = None
+        if _own.future is self:
+            _own.future = None
         return super()._get()
 
 
@@ -77,7 +100,7 @@ class _StoreQueue:
 
     def __init__(self, driver: KvDriver) -> None:
         self._driver = driver
-        self._finished = threading.Condition(_lock)
+        self._finished = Bell()
         self._waiting: deque[_Begun] = deque()
         self._waiting_bytes = self._begun = 0
         self._has_job = False
@@ -100,11 +123,11 @@ class _StoreQueue:
             with _lock:
                 is_first, self._has_job = not self._has_job, True
             if is_first:
-                execution.submit(self._work, kind="request")
+                execution.hand_over(self._work, kind="request")
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
-        if self._waiting_bytes > _WAITING_BYTES:
+        if self._waiting_bytes > _WAITING_BYTES and not _own.is_busy:
             self._help(lambda: self._waiting_bytes <= _WAITING_BYTES)
 
     def settle(self, path: str | None = None) -> None:
@@ -118,23 +141,23 @@ class _StoreQueue:
         """Work on what waits, or on the main thread, where Ctrl-C comes between any two steps, have another do it."""
         work = partial(self._work, is_job=False)
         if threading.current_thread() is threading.main_thread():
-            execution.submit(work, kind="request")
+            execution.hand_over(work, kind="request")
         else:
             work()
-        with self._finished:
-            self._finished.wait_for(over)
+        self._finished.wait_until(over)
 
     def _work(self, *, is_job: bool = True) -> None:
         """Carry out what can be; what waits for chunks under way is taken when these are finished."""
         while batch := self._take(is_job=is_job):
-            errors = _errors(self._driver, batch)
-            with self._finished:
+            with _busy():
+                errors = _errors(self._driver, batch)
+            with _lock:
                 for write in batch:
                     del self._paths[write.number]
                     self._busy.difference_update(write.changes)
-                self._finished.notify_all()
                 if not self._paths:
                     _queues.pop(self._driver, None)
+            self._finished.ring()
             _tell([write.future for write in batch], errors)
 
     def _take(self, *, is_job: bool) -> list[_Begun]:
@@ -205,12 +228,13 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
     """Begin to write a few small chunks: here and at once, or later with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
-    is_alone = getattr(_latest, "future", None) is None
-    _latest.future = future
+    is_alone = _own.future is None and not _own.is_busy
+    _own.future = future
     if is_alone:
         settle(request.chunks.store)
         writer, window = Writer(driver), list(RequestChanges(request, cut).window())
-        done = execution.start(writer.store(window), waits=False)
+        with _busy():
+            done = execution.start(writer.store(window), waits=False)
         _tell([future], [futures.error_of(done)])
         return future
     changes = RequestChanges(request._replace(values=request.values.copy()), cut)
@@ -225,18 +249,14 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
 def settle(store: KvPrefix) -> None:
     """Finish the small writes that were begun at a place up to now."""
     queue = _queues.get(store.driver) if _queues else None
-    if queue is not None:
+    if queue is not None and not _own.is_busy:
         queue.settle(store.path)
 
 
 def _finish() -> None:
-    for queue in [*_queues.values()]:
+    for queue in [] if _own.is_busy else [*_queues.values()]:
         queue.settle()
 
 
-def _forget() -> None:
-    global _queues, _lock  # the threads of a forked child's parent do not work for the child
-    _queues, _lock = {}, threading.RLock()
-
-
-os.register_at_fork(before=_finish, after_in_child=_forget)
+fork.before_fork(_finish)
+fork.in_child(_queues.clear)  # the threads of a forked child's parent do not work for the child

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -34,6 +33,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.runtime import execution
+from fsstore.runtime.wake import Flag
 
 __all__ = ["LATE_BYTES", "Change", "Changed", "RequestChanges", "Writer"]
 
@@ -110,7 +110,7 @@ class Writer:
 
     def __init__(self, driver: KvDriver, *, threads: int | None = 1, late: bool = False) -> None:
         self._driver, self._threads, self._late = driver, threads, late
-        self.stopped = threading.Event()
+        self.stopped = Flag()
 
     async def store(self, window: list[Changed]) -> None:
         """Store changed chunks, again and again those that other writers changed meanwhile."""

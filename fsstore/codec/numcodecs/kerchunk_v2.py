@@ -7,7 +7,6 @@ message marks as missing become NaN, and only those: kerchunk makes NaN of every
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
@@ -19,12 +18,13 @@ from fsstore.codec.numcodecs.flat import FlatSpec, fixed_dtype, octets
 from fsstore.codec.numcodecs.foreign_v2 import BoundReader, fixed_size
 from fsstore.codec.zarr3.deflate import BoundDeflate
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.runtime import fork
 from fsstore.values.json_value import Json, quote, string
 
 __all__ = ["FitsAscii", "Grib", "HdfStrings", "RecordMember", "ZipMember"]
 
 _ABSENT = -1.7e308  # marks missing values while they are decoded: nothing that is measured is so small
-_ECCODES = threading.Lock()  # for builds of ecCodes that cannot be called from several threads
+_ECCODES = fork.lock()  # for builds of ecCodes that cannot be called from several threads
 _FAILURES = (ValueError, TypeError, KeyError, OverflowError)
 _ZIP_TAILS = ((16, 8, "<I"), (12, 4, "<I"), (24, 8, "<Q"), (20, 4, "<Q"))  # length, and where the size stands
 _ZIP_HEAD = struct.Struct("<4s5H3I2H")

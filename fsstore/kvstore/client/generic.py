@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from posixpath import dirname
@@ -38,6 +37,7 @@ from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing
 from fsstore.kvstore.engine.retry import Retry, persist, persist_blocking
 from fsstore.runtime import execution
+from fsstore.runtime.wake import Flag
 
 __all__ = ["TRAITS", "AsyncEngine", "SyncEngine", "reading", "writing"]
 
@@ -242,7 +242,7 @@ class SyncEngine(_Filesystem):
             check_condition(write, self.features)
         return await stoppable(lambda stopped: offload_whole(self._all, stopped, writes))
 
-    def _all(self, stopped: threading.Event, requests: Sequence[Request]) -> list[Any]:
+    def _all(self, stopped: Flag, requests: Sequence[Request]) -> list[Any]:
         return [self._one(request) for request in requests if not stopped.is_set()]
 
     def _one(self, request: Request) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -36,10 +35,12 @@ from fsstore.kvstore.engine.contract import check_condition, located, offload_wh
 from fsstore.kvstore.engine.fault import is_missing, status_of, translate
 from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, persist_blocking
 from fsstore.runtime import execution
+from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
 __all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
 
+_BEYOND = ("Wanted range starting at", "bytes 0--1/0")
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ class ObstoreEngine:
         function: Callable[[S], T],
         items: Sequence[S],
         *,
-        stopped: threading.Event,
+        stopped: Flag,
         offload: Any = execution.offload,
     ) -> list[T]:
         """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.
@@ -213,7 +214,8 @@ class ObstoreEngine:
             if name == "NotSupportedError" or "non-partial response" in str(error):
                 options.pop("range", None)
                 return self._answer(read, options, limit)
-            if status_of(error) == 416 or "Wanted range starting at" in str(error):
+            # the last is what azurite answers for a range of nothing
+            if status_of(error) == 416 or any(text in str(error) for text in _BEYOND):
                 return self._beyond(read)
             raise
 

@@ -16,9 +16,17 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from fsstore.errors import FailedPreconditionError
+from fsstore.runtime import fork
+from fsstore.runtime.wake import Flag
+
 __all__ = ["CommitQueue"]
 
 R = TypeVar("R")
+_NESTED = (
+    "A finalizer or a signal handler writes to the store that its own thread is committing to, which could not go on;"
+    " have another thread write"
+)
 
 
 class _Outcome:
@@ -39,7 +47,7 @@ class _Ticket(Generic[R]):
         self.outcome = _Outcome()
         self.led: Sequence[_Ticket[R]] = ()
         self.following: _Ticket[R] | None = None
-        self._event = None if waits else threading.Event()
+        self._event = None if waits else Flag()
         self._loop = asyncio.get_running_loop() if waits else None
         self._future = None if self._loop is None else self._loop.create_future()
 
@@ -78,12 +86,20 @@ class CommitQueue(Generic[R]):
         self._commit = commit
         self._again = again
         self._waits = waits
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._waiting: list[_Ticket[R]] = []
         self._busy = False
+        self._leader = 0
+        fork.tell_child(self)
+
+    def after_fork(self) -> None:
+        """Forget those who wait and who leads: none of them is in a forked child."""
+        self._waiting, self._busy, self._leader = [], False, 0
 
     async def submit(self, request: R) -> None:
         """Return when a commit has answered `request`; raise what the commit raised."""
+        if self._leader == threading.get_ident() and not self._waits:
+            raise FailedPreconditionError(_NESTED)
         ticket = _Ticket(request, waits=self._waits)
         try:
             with self._lock:
@@ -108,7 +124,9 @@ class CommitQueue(Generic[R]):
                 batch, self._waiting = self._waiting, []
             for one in batch:
                 one.outcome = ticket.outcome
-            await self._commit([one.request for one in batch])
+            self._leader = threading.get_ident()
+            if batch:  # a finalizer may have come between, and committed it with what it writes itself
+                await self._commit([one.request for one in batch])
         except Exception as error:  # noqa: BLE001  # the outcome carries it
             ticket.outcome.error = error
         except BaseException:
@@ -119,6 +137,8 @@ class CommitQueue(Generic[R]):
             for one in left:
                 self._again(one.request)
             raise
+        finally:
+            self._leader = 0
         ticket.led = batch
 
     def _leave(self, ticket: _Ticket[R]) -> None:

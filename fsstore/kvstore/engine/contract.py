@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -24,6 +23,7 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, 
 from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.engine.secret import without_user
 from fsstore.runtime import execution
+from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
 __all__ = ["Engine", "Turns", "check_condition", "each", "located", "offload_whole", "shared", "stoppable"]
@@ -128,9 +128,9 @@ async def offload_whole(function: Callable[..., T], *args: Any, limit: int | Non
         raise
 
 
-async def stoppable(begin: Callable[[threading.Event], Awaitable[T]]) -> T:
+async def stoppable(begin: Callable[[Flag], Awaitable[T]]) -> T:
     """Return `await begin(stopped)`, whose threads look at `stopped` before each item: it is set by a cancellation."""
-    stopped = threading.Event()
+    stopped = Flag()
     task = asyncio.ensure_future(begin(stopped))
     try:
         return await asyncio.shield(task)

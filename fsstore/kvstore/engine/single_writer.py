@@ -13,12 +13,8 @@ Conditions the storage can check by itself are checked here all the same: two re
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import os
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -37,6 +33,9 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.runtime import fork
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
 from fsstore.values.json_value import Fields, Json, boolean
 
 __all__ = ["SingleWriterDriver", "digest", "guarded", "take_single_writer"]
@@ -65,7 +64,7 @@ class _Claims:
     """Which keys somebody is writing under a condition.  Claims are for whole batches, so nobody waits in a circle."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._taken: set[str] = set()
         self._waiting: list[Future[None]] = []
 
@@ -75,7 +74,7 @@ class _Claims:
             if self._taken.isdisjoint(names):
                 self._taken |= names
                 return None
-            turn: Future[None] = Future()
+            turn: Future[None] = futures.pending()
             self._waiting.append(turn)
             return turn
 
@@ -83,7 +82,7 @@ class _Claims:
         """Return when the names are claimed for the caller."""
         while (turn := self._try(names)) is not None:
             if waits:
-                await asyncio.wrap_future(turn)
+                await turn
             else:
                 turn.result()
 
@@ -93,8 +92,7 @@ class _Claims:
             self._taken -= names
             woken, self._waiting = self._waiting, []
         for turn in woken:
-            if turn.set_running_or_notify_cancel():
-                turn.set_result(None)
+            futures.resolve(turn, None)
 
 
 _claims = _Claims()
@@ -105,7 +103,7 @@ def _forget_claims() -> None:
     _claims = _Claims()
 
 
-os.register_at_fork(after_in_child=_forget_claims)
+fork.in_child(_forget_claims)
 
 
 class SingleWriterDriver(PassesOn):

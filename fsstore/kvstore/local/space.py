@@ -12,11 +12,10 @@ are held: a network file system moves a file that is open aside before it is rep
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import suppress
 from typing import TypeAlias
 
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 
 __all__ = ["give_back", "hold_space"]
 
@@ -33,7 +32,7 @@ class _Held:
     """Descriptors of files that are or will be replaced, and how many bytes they are not giving back."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = fork.lock()
         self.files: list[_File] = []
         self.open: set[_File] = set()  # also those that a thread is about to close
         self.count = self.size = 0
@@ -76,7 +75,7 @@ def _forget() -> None:
     _held = _Held()
 
 
-os.register_at_fork(after_in_child=_forget)
+fork.in_child(_forget)
 
 
 def hold_space(path: bytes, before: os.stat_result) -> None:
@@ -97,4 +96,4 @@ def hold_space(path: bytes, before: os.stat_result) -> None:
 def give_back() -> None:
     """Give back, on another thread, what is held."""
     if _held.files:
-        execution.submit(_held.close, kind="io")
+        execution.hand_over(_held.close, kind="io")

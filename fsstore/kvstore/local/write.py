@@ -14,9 +14,8 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager, suppress
+from queue import SimpleQueue
 from typing import TypeVar
 
 from fsstore.kvstore.contract.driver import LateWrite, Stamp, Write
@@ -26,6 +25,7 @@ from fsstore.kvstore.local.space import give_back
 from fsstore.kvstore.local.stage import Protocol, Staged, make_durable, stage
 from fsstore.kvstore.local.writeback import begin_writeback
 from fsstore.runtime import execution
+from fsstore.runtime.future import Future
 
 __all__ = ["sync_directories", "write_batch", "write_late"]
 
@@ -114,8 +114,10 @@ class _Publisher:
 
     def __init__(self, protocol: Protocol, dirty: set[bytes], threads: int | None) -> None:
         self._protocol, self._dirty, self._threads = protocol, dirty, threads or _THREADS
-        self._room = threading.BoundedSemaphore(threads or _LARGE_FILES)
-        self._jobs: list[ThreadFuture[None]] = []
+        self._room: SimpleQueue[None] = SimpleQueue()  # of large files; a semaphore that Ctrl-C cannot break
+        for _ in range(threads or _LARGE_FILES):
+            self._room.put(None)
+        self._jobs: list[Future[None]] = []
         self._small: deque[Staged] = deque()
         self._lock = threading.Lock()
         self._left: Counter[bytes] = Counter()  # of the small ones, by directory
@@ -128,7 +130,7 @@ class _Publisher:
             self._publish(one, self._dirty)
             return
         if one.size >= _LARGE_BYTES and not is_alone:
-            self._room.acquire()
+            self._room.get()
             self._jobs.append(execution.submit(self._see_to_large, one, kind="io"))
             return
         if not is_alone and begin_writeback is not None:
@@ -163,7 +165,7 @@ class _Publisher:
         try:
             self._publish(one, self._dirty)
         finally:
-            self._room.release()
+            self._room.put(None)
 
     def _see_to_few(self) -> None:
         while self._small:
@@ -197,7 +199,8 @@ class _Publisher:
             while True:
                 dropped.append(self._small.popleft())
         with _letting_go(dropped):
-            wait(self._jobs)
+            for job in self._jobs:
+                job.exception()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ them at once.  Other operations join with `add`: a function that starts them.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -15,7 +14,7 @@ from typing import Self, TypeVar
 from fsstore.errors import StoreError, refuse_pickling
 from fsstore.kvstore.contract.driver import KvDriver, Read
 from fsstore.kvstore.store.result import ReadFuture
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import PENDING, Future, make
 
@@ -35,7 +34,7 @@ class Batch:
     __reduce__ = refuse_pickling
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._submitted = False
         self._reads: dict[KvDriver, list[ReadFuture]] = {}
         self._last: tuple[KvDriver | None, list[ReadFuture]] = (None, [])

@@ -344,5 +344,5 @@ def _in_thread(operation: Coroutine[Any, Any, T]) -> Future[T]:
         except Exception as error:  # noqa: BLE001  # the future carries it
             futures.fail(future, error)
 
-    execution.submit(work, kind="io", limit=_WRITERS)
+    execution.hand_over(work, kind="io", limit=_WRITERS)
     return future

@@ -10,8 +10,6 @@ made again one by one, so that each future has the error of its own write; writi
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
 from contextlib import suppress
 from weakref import WeakKeyDictionary
@@ -19,7 +17,7 @@ from weakref import WeakKeyDictionary
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, Stamp, Write
 from fsstore.kvstore.store.result import TimestampedStorageGeneration
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
@@ -37,7 +35,7 @@ class _DriverQueue:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._waiting: deque[_Waiting] = deque()
         self._jobs = 0
 
@@ -51,7 +49,7 @@ class _DriverQueue:
                 another = self._jobs < _WRITERS
                 self._jobs += another
             if another:
-                execution.submit(self._work, driver, kind="io", limit=_WRITERS)
+                execution.hand_over(self._work, driver, kind="io", limit=_WRITERS)
         except BaseException:  # Ctrl-C: whether the job is begun is not known, and one too many does no harm
             with self._lock, suppress(ValueError):
                 self._jobs = 0
@@ -106,15 +104,8 @@ def _result(stamp: Stamp) -> TimestampedStorageGeneration:
 
 
 _queues: WeakKeyDictionary[KvDriver, _DriverQueue] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    global _queues, _lock  # the jobs of a forked child's parent do not work for the child
-    _queues, _lock = WeakKeyDictionary(), threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget)
+_lock = fork.lock()
+fork.in_child(_queues.clear)  # the jobs of a forked child's parent do not work for the child
 
 
 def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:

@@ -12,7 +12,6 @@ how, is `commit`'s business.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
@@ -21,7 +20,7 @@ from fsstore.errors import StoreError, TransactionCancelledError
 from fsstore.kvstore.contract.driver import KvDriver, Stamp, Write, now
 from fsstore.kvstore.transaction.commit import commit_changes
 from fsstore.kvstore.transaction.pending_changes import PendingChanges
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
@@ -59,7 +58,7 @@ class Ledger:
         self.phase: Phase = "open"
         self.error: StoreError | None = None
         self.future: Future[None] = futures.pending(start=self.commit)
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._running = 0
         self._pending_of: dict[KvDriver, PendingChanges] = {}
         self._last: tuple[KvDriver | None, PendingChanges] = (None, PendingChanges())

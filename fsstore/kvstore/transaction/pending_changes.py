@@ -14,7 +14,6 @@ Generations of pending values begin with `\\x04`, those stores give begin otherw
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from fsstore.errors import AbortedError
 from fsstore.kvstore.contract.ability import Modify
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, ReadResult, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.runtime import fork
 
 __all__ = ["Pending", "PendingChanges", "evaluate"]
 
@@ -81,7 +81,7 @@ class PendingChanges:
     deleted: list[KeyRange] = field(default_factory=list)
     observed: dict[str, bytes] = field(default_factory=dict)
     """Generations seen by reads that must repeat."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: fork.Lock = field(default_factory=fork.lock)
     first: Pending = field(default_factory=lambda: Pending(stored=False, value=None, generation=_fresh()))
     """The change of plain keys, but for the value."""
 

@@ -6,7 +6,6 @@ What is kept knows the generation of its file, so it can be replaced under the c
 from __future__ import annotations
 
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -16,6 +15,7 @@ import numpy as np
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.parquet.read import Partition, read_partition
+from fsstore.runtime import fork
 
 __all__ = ["Loaded", "PartitionFiles", "Where", "file_name", "where_of"]
 
@@ -55,7 +55,7 @@ class PartitionFiles:
         self._kept: OrderedDict[Where, Loaded] = OrderedDict()
         self._size = 0
         self._changes = 0
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
 
     async def load(self, files: Sequence[Where]) -> dict[Where, Loaded]:
         """Return files; those that are not kept are read together."""

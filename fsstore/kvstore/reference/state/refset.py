@@ -7,7 +7,6 @@ is a table, with generators in front that compute their references on demand.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -21,6 +20,7 @@ from fsstore.kvstore.reference.generate.index import GenIndex
 from fsstore.kvstore.reference.generate.template import Templates
 from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows, Table
 from fsstore.kvstore.reference.table.value import Located
+from fsstore.runtime import fork
 
 __all__ = ["Page", "ReferenceSet", "Resolved", "TableSet"]
 
@@ -84,7 +84,7 @@ class TableSet:
         self._index = GenIndex(gens)
         self._ids: dict[str, int] = {}
         self._text = 0
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the table, and the text of the generators."""

@@ -13,7 +13,6 @@ parquet.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +26,7 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Page, ReferenceSet, Resolved
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
+from fsstore.runtime import fork
 
 __all__ = ["Changes", "Document", "Overlay", "Saved", "State", "inline_generation"]
 
@@ -156,7 +156,7 @@ class Overlay:
         self.is_stored = document is not None
         self._document = document
         self._creating = False
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._queue: CommitQueue[_Request] | None = None
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:

@@ -1,0 +1,125 @@
+"""What happens to the locks and queues of fsstore when the process forks; nothing else listens to forks.
+
+A forked child has one thread, the one that forked.  A lock that another thread held would stay taken in the child for
+ever, and what other threads had under way would never be finished.  So whatever outlives one operation gets its lock
+here, from `lock`, and whatever hands work to threads has its state forgotten in the child: a module with `in_child`,
+an object with `tell_child`.  Objects are held weakly.
+
+Before a fork, functions of `before_fork` run (small writes are finished there), and then every lock is taken for a
+moment, so that no thread is in the middle of a change: the child sees whole transactions in memory and sound caches.
+A lock that is held longer than `_PATIENCE_S` is not waited for; it is free in the child, whoever held it.
+
+Locks are reentrant.  The garbage collector may call a finalizer at any allocation, also while a lock is held, and that
+finalizer may use the same store; a plain lock would wait for its own thread there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol, TypeAlias
+from weakref import WeakSet
+
+__all__ = ["ForkedState", "Lock", "before_fork", "in_child", "lock", "process", "tell_child"]
+
+Lock: TypeAlias = threading.RLock
+
+_PATIENCE_S = (
+    0.1  # for all locks together: two that are taken in another order elsewhere would wait for each other
+)
+
+
+class ForkedState(Protocol):
+    """An object with state that a forked child must not take over."""
+
+    def after_fork(self) -> None:
+        """Forget what the threads of the parent had under way; called in the child, which has one thread."""
+        ...
+
+
+class _Registry:
+    """All that has to be done at a fork."""
+
+    def __init__(self) -> None:
+        self.locks: WeakSet[threading.RLock] = WeakSet()
+        self.objects: WeakSet[ForkedState] = WeakSet()
+        self.before: list[Callable[[], object]] = []
+        self.child: list[Callable[[], object]] = []
+        self.taken: dict[int, list[threading.RLock]] = {}  # by thread: several may fork at once
+
+    def prepare(self) -> None:
+        """Finish what the child could not, then wait until no thread holds a lock."""
+        for call in self.before:
+            call()
+        taken = self.taken[threading.get_ident()] = []
+        deadline = time.monotonic() + _PATIENCE_S
+        for each in list(self.locks):
+            taken.append(each)  # first: Ctrl-C may come between any two steps
+            if not each.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                taken.pop()
+
+    def go_on(self) -> list[threading.RLock]:
+        """Give the locks back in the parent; return which they were."""
+        taken = self.taken.pop(threading.get_ident(), [])
+        for each in reversed(taken):
+            with suppress(RuntimeError):  # it was not taken after all
+                each.release()
+        return taken
+
+    def begin_anew(self) -> None:
+        """Free every lock in the child, and forget what other threads had under way."""
+        taken = set(map(id, self.go_on()))
+        self.taken.clear()
+        for each in list(self.locks):
+            if id(each) not in taken:
+                each._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does with its own
+        for call in self.child:
+            call()
+        for state in list(self.objects):
+            state.after_fork()
+
+
+class _Process:
+    """This process; `forks` is the number of forks between it and the first."""
+
+    forks = 0
+
+    def after_fork(self) -> None:
+        """Count."""
+        self.forks += 1
+
+
+process = _Process()
+_registry = _Registry()
+_registry.objects.add(process)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_registry.prepare,
+        after_in_parent=_registry.go_on,
+        after_in_child=_registry.begin_anew,
+    )
+
+
+def lock() -> Lock:
+    """Return a new reentrant lock that is free in a forked child."""
+    made = threading.RLock()
+    _registry.locks.add(made)
+    return made
+
+
+def before_fork(call: Callable[[], object]) -> None:
+    """Have a function called in the parent before it forks."""
+    _registry.before.append(call)
+
+
+def in_child(call: Callable[[], object]) -> None:
+    """Have a function called in each forked child."""
+    _registry.child.append(call)
+
+
+def tell_child(state: ForkedState) -> None:
+    """Have `state.after_fork()` called in each forked child, as long as the object is alive."""
+    _registry.objects.add(state)
