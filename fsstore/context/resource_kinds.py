@@ -17,6 +17,7 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import Fields, Json, Parser, boolean, expected, integer, number, one_of, string
 
 __all__ = [
+    "ELSEWHERE",
     "KINDS",
     "REQUEST_RETRIES",
     "Coalescing",
@@ -91,6 +92,8 @@ class ResourceKind:
     default: Json = None
     members: Mapping[str, Json] | None = None
     """Default members, for `to_json(include_defaults=True)`; None where TensorStore does not add them."""
+    elsewhere: Any = None
+    """The value that stands for one in the memory of another process; None where a value can be made anywhere."""
 
     def to_json(self, config: Json, *, include_defaults: bool = False) -> Json:
         """Return the configuration, with default members on request."""
@@ -132,6 +135,10 @@ def _concurrency(name: str) -> ResourceKind:
 
 def _locking_value(config: Mapping[str, Any]) -> Locking:
     return Locking(config.get("mode", "os"), duration(config.get("acquire_timeout", "60s")))
+
+
+ELSEWHERE: Any = object()
+"""The value of a memory store that is in another process."""
 
 
 def _memory_storage(_: Json) -> Any:
@@ -182,7 +189,7 @@ KINDS: Mapping[str, ResourceKind] = {
             {},
         ),
         _retries("file_io_retries", {**REQUEST_RETRIES, "max_retries": 0}),
-        ResourceKind("memory_key_value_store", _members({}), _memory_storage, {}),
+        ResourceKind("memory_key_value_store", _members({}), _memory_storage, {}, elsewhere=ELSEWHERE),
         ResourceKind(
             "range_coalescing",
             _members({"max_gap": (integer(0), None), "max_size": (integer(1), None)}),

@@ -4,5 +4,6 @@ Nothing else in fsstore starts a thread or a loop.  `execution` owns the pools a
 `promise` are what users wait for; `ordered_map`, `fan_out` and `bounded_tasks` are the ways in which work is spread.
 
 * `cache_pool`: one byte budget shared by every cache of a context
+* `origin`: in which process something lives, for what is pickled
 * `pool`: A pool of threads that always gives work to the thread that became idle last
 """
