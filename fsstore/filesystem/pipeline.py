@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from fsstore.errors import StoreError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.kv_place import Place
+from fsstore.filesystem.place import pinned_url
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import kv_spec
@@ -41,7 +42,8 @@ class PipelineFileSystem(KvFileSystem):
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        return str(path).removeprefix("fsstore://").rstrip("/")
+        text = str(path).removeprefix("fsstore://").rstrip("/")
+        return pinned_url(text) if "://" in text else text
 
     def _is_at_hand(self, *, blocking: bool = False) -> bool:
         """Return False: which store is meant is not known before the path."""
