@@ -24,7 +24,7 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray, Format
-from fsstore.format.field import FIELD, OCTETS
+from fsstore.format.field import FIELD, OCTETS, WHOLE
 from fsstore.format.n5 import N5
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
@@ -114,7 +114,7 @@ class ChunkedKind:
         )
 
     def _chosen(self, members: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: members[name] for name in self.format.options if name in members}
+        return {name: members[name] for name in (*self.format.options, WHOLE) if name in members}
 
     def base_transform(
         self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None

@@ -1,8 +1,8 @@
 """In which process something lives: what a pickle of it says, and what the other end makes of that.
 
 Contents of memory stay in the process that made them.  A pickle carries the name of that process and of the thing; here
-it is the thing itself again, and anywhere else, in a forked child too, it is known to be elsewhere, so that nobody takes
-an empty store for the one that was sent.
+it is the thing itself again, and anywhere else, in a forked child too, it is known to be elsewhere, so that nobody
+takes an empty store for the one that was sent.
 """
 
 from __future__ import annotations

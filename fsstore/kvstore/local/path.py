@@ -118,7 +118,7 @@ def absolute(path: str) -> str:
     >>> absolute("/a/b/")
     '/a/b/'
     """
-    if os.path.isabs(path):
+    if os.path.isabs(path):  # noqa: PTH117  # text, which may be no path of this system
         return path
     here = os.getcwd().rstrip("/")  # noqa: PTH109  # links stay, as they do in paths
     return normalize(f"{here}/{path}")

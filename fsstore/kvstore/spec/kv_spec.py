@@ -7,7 +7,6 @@ a kind is asked of its `KvKind`.  `spec_parse` makes specs of JSON and URLs, `op
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -264,7 +263,7 @@ def _absolute_url(members: Mapping[str, Json]) -> Mapping[str, Json]:
     url = reveal(members.get("url"))
     head, colons, last = url.rpartition("::") if isinstance(url, str) else ("", "", "")
     for scheme in ("file://", "local://"):
-        if last.startswith(scheme) and not os.path.isabs(last.removeprefix(scheme)):
+        if last.startswith(scheme) and not last.startswith(f"{scheme}/"):
             return {**members, "url": f"{head}{colons}{scheme}{absolute(last.removeprefix(scheme))}"}
     return members
 
