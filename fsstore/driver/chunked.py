@@ -13,6 +13,7 @@ from typing import Any
 from fsstore.chunk.write.request import finish
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
+from fsstore.driver.collected import renew_collected
 from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.errors import (
@@ -228,6 +229,8 @@ async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) ->
             raise NotFoundError(f"Metadata at {entry.describe()} does not exist")
     array = job.create()
     if await _store(job, array):
+        if mode.delete_existing:  # of which consolidated metadata may still tell
+            await renew_collected(entry.store, entry.key)
         options.pool.discard_groups(entry.place)
         return array
     if not mode.open:
