@@ -185,7 +185,9 @@ async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
 async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
     """Return the first bytes, and the last ones if some format that needs them begins like the file."""
     head = await _beginning(place, known.head)
-    if any(each.tail and head.startswith(each.usual_head) for each in known.formats):
+    if len(head) < known.head:
+        return head, head
+    if any(each.usual_head and head.startswith(each.usual_head) for each in known.formats):
         return await _ends(place, known)
     return head, b""
 
