@@ -26,7 +26,16 @@ from fsstore.errors import (
 )
 from fsstore.values.json_value import quote
 
-__all__ = ["LOCK_SUFFIX", "absolute", "check_prefix", "file_path", "normalize", "os_failure", "parent", "text"]
+__all__ = [
+    "LOCK_SUFFIX",
+    "absolute",
+    "check_prefix",
+    "file_path",
+    "normalize",
+    "os_failure",
+    "parent",
+    "text",
+]
 
 LOCK_SUFFIX = ".__lock"
 """Ends the names of lock and temporary files, which are never keys."""

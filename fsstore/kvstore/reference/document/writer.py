@@ -31,7 +31,7 @@ from fsstore.kvstore.reference.collection.refset import Resolved, TableSet
 from fsstore.kvstore.reference.collection.set_state import Changes, Saved, State
 from fsstore.kvstore.reference.location import name_of
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE
-from fsstore.kvstore.reference.table.value import encode_text
+from fsstore.kvstore.reference.table.value import encode_text, is_url
 from fsstore.runtime import execution
 from fsstore.values.file_compression import Method, compressor, method_named
 
@@ -158,6 +158,8 @@ def _members(names: list[str], found: Resolved, *, escape: bool) -> Iterator[str
 
 
 def _url(url: str, *, escape: bool) -> str:
+    if not url or not is_url(url):
+        raise JsonError(f"A set that names {url!r} as a URL could not be read again")
     if escape and "{{" in url:
         raise JsonError(f"The URL {url!r} holds braces and the set has templates; save version 0")
     return encode_basestring_ascii(url)
