@@ -5,6 +5,7 @@
   _ARRAY_DIMENSIONS beside zarr v2
 * `field`: the part of a stored element that an array shows: all of it, one field of a structure, or its bytes
 * `fill_value`: fill values in metadata: JSON to scalars and back, bit for bit
+* `lenient`: what others have written into metadata, in the words of the specification
 * `n5`: N5: attributes.json to a ChunkedArray, and back
 * `n5_match`: metadata constraints of N5 against schemas and stored datasets, and new datasets from them
 * `node_words`: groups and attributes in the words of each format: which document holds them, and how it is changed
