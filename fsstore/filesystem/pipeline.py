@@ -43,7 +43,13 @@ class PipelineFileSystem(KvFileSystem):
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
         text = str(path).removeprefix("fsstore://").rstrip("/")
-        return pinned_url(text) if "://" in text else text
+        if "://" not in text:
+            return text
+        # one name for a key: with a slash between the last component and its path, as listings write it
+        last = split_pipeline(text)[-1]
+        if not last.is_root and last.rest and not last.rest.startswith("/"):
+            text = f"{text[: last.position]}{last.scheme}:/{last.rest}"
+        return pinned_url(text)
 
     def _is_at_hand(self, *, blocking: bool = False) -> bool:
         """Return False: which store is meant is not known before the path."""

@@ -64,6 +64,7 @@ __all__ = [
     "State",
     "Write",
     "begin_creating",
+    "known_size",
     "now",
 ]
 
@@ -285,6 +286,13 @@ def begin_creating(driver: KvDriver) -> None:
     begin = getattr(driver, "begin_creating", None)
     if begin is not None:
         begin()
+
+
+async def known_size(place: KvPrefix, key: str) -> int | None:
+    """Return the size of a value that a store knows without asking anybody, or None."""
+    know = getattr(place.driver, "known_size", None)
+    size: int | None = None if know is None else await know(place.path + key)
+    return size
 
 
 def now() -> float:

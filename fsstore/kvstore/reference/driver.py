@@ -141,6 +141,12 @@ class ReferenceDriver:
         with values_up_to(most):
             return await self.fetcher.fetch(asks, resolved.urls)
 
+    async def known_size(self, key: str) -> int | None:
+        """Return the length that a reference states, or None; whether the target is there, reading it shows."""
+        rows = (await self.overlay.resolve([key])).rows
+        length = int(rows.length[0])
+        return length if rows.url[0] >= 0 and length != WHOLE else None
+
     async def _bound(self, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]) -> int | None:
         """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
 
