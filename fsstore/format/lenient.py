@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 _INTEGER_V2 = re.compile(r"[<>|][iu][1248]")
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2, "autoshuffle": -1}
 _DEFAULT_LEVEL = 6  # of zlib
-_BOOLEANS = {0: False, 1: True, "false": False, "true": True}
+_BOOLEANS = {0: False, 1: True}
 
 
 def load_lenient(data: bytes, usual: Any, *, free: str | None = None) -> Any:
@@ -38,10 +38,8 @@ def load_lenient(data: bytes, usual: Any, *, free: str | None = None) -> Any:
         return usual(loads(data))
     except DataLossError as error:
         strict = error
-    if "twice" in strict.message:
-        raise strict
     try:
-        value = usual(loads(data, lenient=True))
+        value = usual(loads(data, lenient=True, unique=True))
         kept = {name: member for name, member in value.items() if name != free}
         dumps(kept)
         check_text(kept)
@@ -105,7 +103,7 @@ def _fill(value: Any, boolean: bool, integer: bool) -> Any:
         return [_fill(each, boolean, integer) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if boolean and isinstance(value, int | str) and not isinstance(value, bool):
+    if boolean and isinstance(value, int) and not isinstance(value, bool):
         return _BOOLEANS.get(value, value)
     if integer and isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)

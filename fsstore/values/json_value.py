@@ -258,18 +258,19 @@ def check_text(value: Any) -> None:
     json.dumps(value, ensure_ascii=False).encode()
 
 
-def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False) -> Any:
+def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False, unique: bool = False) -> Any:
     """Return the value of a stored JSON document.
 
     Duplicate members, NaN and infinities, also as numbers too large for a float, and escaped halves of characters are
-    refused, because readers disagree on them; `lenient` accepts these, for documents that other writers produce.
+    refused, because readers disagree on them; `lenient` accepts these, for documents that other writers produce, and
+    with `unique` all of them but duplicate members.
     A byte order mark is skipped.
     Raises `DataLossError` that says why and where.
     """
     try:
         text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
         if lenient:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_pairs if unique else None)
         value = json.loads(
             text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
         )

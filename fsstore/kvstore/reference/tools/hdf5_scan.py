@@ -89,10 +89,11 @@ class Scanner(hdf.SingleHdf5ToZarr):  # type: ignore[misc]  # a class of kerchun
         """Transfer the attributes that JSON can hold, one by one where kerchunk cannot transfer them together."""
         try:
             super()._transfer_attrs(h5obj, zobj)
-            return
         except Exception:  # noqa: BLE001  # whatever one attribute gave rise to
-            names = list(h5obj.attrs)
-        for name in names:
+            self._transfer_one_by_one(h5obj, zobj)
+
+    def _transfer_one_by_one(self, h5obj: Any, zobj: Any) -> None:
+        for name in list(h5obj.attrs):
             try:
                 one = SimpleNamespace(attrs={name: h5obj.attrs[name]}, name=h5obj.name)
                 super()._transfer_attrs(one, zobj)
@@ -167,8 +168,8 @@ def _fill_json(node: Any) -> Any:
 def _may_be_misplaced(dset: Any) -> bool:
     """Return whether HDF5 2.0.0 may give wrong places when it lists chunks: one axis can grow, and it is not the first.
 
-    The chunks of such a dataset may be numbered with the axis that grows first; the places are made of the numbers as if
-    it were where it is.
+    The chunks of such a dataset may be numbered with the axis that grows first; the places are made of the numbers as
+    if it were where it is.
     """
     growing = [axis for axis, size in enumerate(dset.maxshape) if size is None]
     return dset.chunks is not None and len(growing) == 1 and growing[0] > 0
