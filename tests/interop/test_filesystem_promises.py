@@ -140,7 +140,12 @@ def test_rewriting_nothing_is_an_error():
 @pytest.mark.parametrize("name", ["a.json", "a.parq"])
 def test_a_set_that_could_not_be_read_is_not_saved(tmp_path, name):
     """A set with a URL that no reader takes is refused when it is saved, and nothing is left at the place."""
-    refs = references.open({"x/0": ["a", 0, 1]})
+    array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|u1", "fill_value": 0, "order": "C"}
+    array |= {"filters": None, "compressor": None}
+    (tmp_path / "from").mkdir()
+    document = {".zgroup": '{"zarr_format":2}', "x/.zarray": json.dumps(array), "x/0": ["a", 0, 1]}
+    (tmp_path / "from" / "r.json").write_text(json.dumps(document))
+    refs = references.open(tmp_path / "from" / "r.json")
     with pytest.raises(ts.errors.StoreError, match="could not be read again"):
         refs.save(tmp_path / name, relative="s3://\n/")
     assert not (tmp_path / name / ".zmetadata").exists() and not (tmp_path / name).is_file()
