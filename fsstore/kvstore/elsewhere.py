@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import FailedPreconditionError
+from fsstore.kvstore.contract.ability import WritesAtOnce
 from fsstore.kvstore.contract.driver import Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.values.json_value import Json, quote
@@ -19,7 +20,7 @@ __all__ = ["ElsewhereDriver"]
 
 
 @dataclass(frozen=True, slots=True)
-class ElsewhereDriver:
+class ElsewhereDriver(WritesAtOnce):
     """The store that a pickle was made of, named by its kind; `home` is the process that has it."""
 
     what: str

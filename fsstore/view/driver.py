@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fsstore.context.context import Context
 from fsstore.discover.hierarchy import Node, hierarchy
-from fsstore.discover.probe import Found
+from fsstore.discover.probe import FoundFormat
 from fsstore.driver.auto import enter
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
@@ -51,9 +51,8 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
-from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv
-from fsstore.kvstore.spec.parse import kv_kind
+from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, dumps, quote
 from fsstore.view.chunk import absent, read_through, recoded
@@ -116,7 +115,7 @@ class _Shown:
         return self.presented
 
 
-class _Job(NamedTuple):
+class _ChunkRequest(NamedTuple):
     """A chunk to read: what was asked for, the array, and where in its grid the chunk lies."""
 
     read: Read
@@ -156,7 +155,7 @@ async def open_view(
     await driver.load(nodes, found)
     kind = kv_kind("memory")
     assert kind is not None
-    return OpenKv(driver, "", KvSpec.of(kind, "").replace(live=driver))
+    return OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver))
 
 
 def _is_sharded(node: Node) -> bool:
@@ -182,7 +181,7 @@ class ViewDriver(ReadOnly):
         """What the store can do."""
         return Features(waits=self.waits, writable=False, sorted_scan=True)
 
-    async def load(self, nodes: Mapping[str, Node], found: Found | None = None) -> None:
+    async def load(self, nodes: Mapping[str, Node], found: FoundFormat | None = None) -> None:
         """Open every array and translate its metadata.
 
         An array in a hierarchy that zarr has no words for is left out, with a warning.
@@ -233,7 +232,7 @@ class ViewDriver(ReadOnly):
     def _since(self) -> float:
         return now() - (_TRUSTED_S if self.base.driver.features.waits else 0.0)
 
-    async def _check_same(self, jobs: Sequence[_Job]) -> None:
+    async def _check_same(self, jobs: Sequence[_ChunkRequest]) -> None:
         """Raise if an array is no longer what its documents said when chunks of it were asked for.
 
         That stays so until somebody reads the documents, which are those of the new array then.
@@ -258,7 +257,7 @@ class ViewDriver(ReadOnly):
             if not slash:
                 return None
 
-    def _look_up(self, read: Read) -> ReadResult | _Job:
+    def _look_up(self, read: Read) -> ReadResult | _ChunkRequest:
         """Return the answer if it is known without a request."""
         value = self.documents.get(read.key)
         if value is not None:
@@ -268,13 +267,13 @@ class ViewDriver(ReadOnly):
             return ReadResult("missing", b"", NO_VALUE, now())
         if read.start == 0 and read.stop == 0:
             return ReadResult("value", b"", UNKNOWN, now(), found[0].presentation.chunk_size)
-        return _Job(read, *found)
+        return _ChunkRequest(read, *found)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; stored chunks are asked of the base in one batch."""
         await self._renew(reads)
         answers = [self._look_up(read) for read in reads]
-        jobs = [answer for answer in answers if isinstance(answer, _Job)]
+        jobs = [answer for answer in answers if isinstance(answer, _ChunkRequest)]
         stored = [job for job in jobs if job.shown.presentation.model is not None]
         through = [job for job in jobs if job.shown.presentation.model is None]
         try:
@@ -291,7 +290,7 @@ class ViewDriver(ReadOnly):
             for answer in answers
         ]
 
-    async def _from_base(self, jobs: Sequence[_Job]) -> list[ReadResult]:
+    async def _from_base(self, jobs: Sequence[_ChunkRequest]) -> list[ReadResult]:
         """Return chunks that are stored as such; what has to be done to them is done on other threads."""
         answers = list(await self.base.prefix.read_many([job.request() for job in jobs]))
         rest = [
@@ -306,7 +305,7 @@ class ViewDriver(ReadOnly):
                 answers[number] = answer
         return answers
 
-    def _make(self, work: tuple[_Job, ReadResult]) -> ReadResult:
+    def _make(self, work: tuple[_ChunkRequest, ReadResult]) -> ReadResult:
         job, answer = work
         presented = job.shown.presentation
         if answer.state == "missing":
@@ -316,7 +315,7 @@ class ViewDriver(ReadOnly):
         except StoreError as error:
             raise error.within(f"Error reading {self.base.prefix.describe(job.request().key)}") from error
 
-    async def _read_through(self, job: _Job) -> ReadResult:
+    async def _read_through(self, job: _ChunkRequest) -> ReadResult:
         assert job.shown.driver is not None
         return _cut(job.read, await read_through(job.shown.presentation, job.shown.driver, job.position))
 
