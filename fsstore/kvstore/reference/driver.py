@@ -106,19 +106,12 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
         results = [ReadResult("missing", b"", NO_VALUE, time)] * len(keys)
         asked = reads or list(map(Read, keys))
         for position in inline.tolist():
-            results[position] = self._inline(
-                asked[position], resolved.inline[int(rows.offset[position])], time
+            results[position] = _inline(
+                asked[position], resolved.inline[int(rows.offset[position])], time, self.describe_key
             )
         for position, result in zip(wanted.tolist(), found, strict=True):
             results[position] = _unless_known(asked[position], result)
         return results
-
-    def _inline(self, read: Read, value: bytes, time: float) -> ReadResult:
-        stamp = inline_generation(value)
-        if read.if_not_equal == stamp:
-            return ReadResult("unspecified", b"", stamp, time)
-        start, stop = _range(read, len(value), self.describe_key)
-        return ReadResult("value", value[start:stop], stamp, time, len(value))
 
     async def _read_targets(
         self, keys: Sequence[str], reads: Sequence[Read] | None, resolved: Resolved, wanted: Ints
@@ -232,6 +225,14 @@ def _unless_known(read: Read, result: ReadResult) -> ReadResult:
     stamp, known = result.generation, read.if_not_equal
     unchanged = known == stamp and known != UNKNOWN
     return ReadResult("unspecified", b"", stamp, result.time) if unchanged else result
+
+
+def _inline(read: Read, value: bytes, time: float, describe: Callable[[str], str]) -> ReadResult:
+    stamp = inline_generation(value)
+    if read.if_not_equal == stamp:
+        return ReadResult("unspecified", b"", stamp, time)
+    start, stop = _range(read, len(value), describe)
+    return ReadResult("value", value[start:stop], stamp, time, len(value))
 
 
 @contextlib.contextmanager
