@@ -97,7 +97,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "numpy": EVERYONE,
     "ml_dtypes": EVERYONE,
     "fsspec": ("kvstore.client", "kvstore.root", "kvstore.reference", "filesystem"),
-    "numcodecs": ("codec",),
+    "numcodecs": ("codec", "kvstore.reference.tools.hdf5_scan"),
     "zstandard": ("codec", "values.file_compression", "kvstore.ocdbt", "kvstore.archive"),
     "imagecodecs": ("codec", "driver.image"),
     "eccodes": ("codec.numcodecs.kerchunk_v2",),
@@ -117,7 +117,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
     "distributed": ("command.places",),
-    "kerchunk": ("kvstore.reference.tools.scan",),
+    "kerchunk": ("kvstore.reference.tools",),
+    "h5py": ("kvstore.reference.tools",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
 }

@@ -16,12 +16,12 @@ from kerchunk import netCDF3
 
 from fsstore.errors import StoreError
 
-__all__ = ["Scanner"]
+__all__ = ["Netcdf3Scanner"]
 
 _STREAMING = (-1, 2**32 - 1)  # what stands for the number of records until a file is closed
 
 
-class Scanner(netCDF3.NetCDF3ToZarr):  # type: ignore[misc]  # a class of kerchunk has no types
+class Netcdf3Scanner(netCDF3.NetCDF3ToZarr):  # type: ignore[misc]  # a class of kerchunk has no types
     """kerchunk's scanner with the layout of records taken from the header."""
 
     def _read_var(self) -> Any:

@@ -256,19 +256,19 @@ def _as_they_are(module: Any) -> None:
 def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import hdf
 
-    from fsstore.kvstore.reference.tools.hdf5_scan import Scanner
+    from fsstore.kvstore.reference.tools.hdf5_scan import Hdf5Scanner
 
     _as_they_are(hdf)
-    return Scanner(url, storage_options=storage, **options).translate()
+    return Hdf5Scanner(url, storage_options=storage, **options).translate()
 
 
 def _netcdf3(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import netCDF3
 
-    from fsstore.kvstore.reference.tools.netcdf3_scan import Scanner
+    from fsstore.kvstore.reference.tools.netcdf3_scan import Netcdf3Scanner
 
     _as_they_are(netCDF3)
-    return Scanner(url, storage_options=storage or None, **options).translate()
+    return Netcdf3Scanner(url, storage_options=storage or None, **options).translate()
 
 
 def _grib2(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
