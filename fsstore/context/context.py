@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from fsstore.context.resource_kinds import ResourceKind, kind_of, kind_of_member
 from fsstore.errors import JsonError, StoreError
-from fsstore.runtime import fork
+from fsstore.runtime import fork, origin
 from fsstore.values.json_value import Json, quote, show
 from fsstore.values.printing import pretty
 
@@ -37,11 +37,12 @@ _MISSING: Any = object()
 class ContextResource:
     """A resource of a context.  Equal only to itself; `value` is what drivers use."""
 
-    __slots__ = ("_lock", "_value", "config", "key", "kind")
+    __slots__ = ("__weakref__", "_home", "_lock", "_value", "config", "key", "kind")
 
     def __init__(self, kind: ResourceKind, config: Json, key: str = "") -> None:
         self.kind, self.config, self.key = kind, config, key
         self._value: Any = _MISSING
+        self._home: str | None = None
         self._lock = fork.lock()
 
     @property
@@ -62,15 +63,34 @@ class ContextResource:
         return pretty("Context.Resource", self.config)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the configuration: contents of memory stores and caches stay behind."""
-        return _unpickle_resource, (self.kind.name, self.config, self.key)
+        """Pickle the configuration: contents of caches stay behind.
+
+        A memory store that has been used is itself again in this process, and known to be elsewhere in any other.
+        """
+        return _unpickle_resource, (self.kind.name, self.config, self.key, self._home_name())
+
+    def _home_name(self) -> str | None:
+        """Return the name by which this process finds the resource again; None if its value can be made anywhere."""
+        if self.kind.elsewhere is None or self._value is _MISSING:
+            return None
+        if self._value is not self.kind.elsewhere and (
+            self._home is None or origin.found(self._home) is not self
+        ):
+            self._home = origin.keep(self)
+        return self._home
 
 
-def _unpickle_resource(name: str, config: Json, key: str) -> ContextResource:
+def _unpickle_resource(name: str, config: Json, key: str, home: str | None = None) -> ContextResource:
     kind = kind_of(name)
     if kind is None:
         raise StoreError(f"Invalid context resource identifier: {quote(name)}")
-    return ContextResource(kind, config, key)
+    found = None if home is None else origin.found(home)
+    if isinstance(found, ContextResource):
+        return found
+    made = ContextResource(kind, config, key)
+    if home is not None:
+        made._home, made._value = home, kind.elsewhere
+    return made
 
 
 ResourceRef = str | list[str] | dict[str, Any] | bool | ContextResource

@@ -18,6 +18,7 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import Fields, Json, Parser, boolean, expected, integer, number, one_of, string
 
 __all__ = [
+    "ELSEWHERE",
     "KINDS",
     "REQUEST_RETRIES",
     "Coalescing",
@@ -92,6 +93,8 @@ class ResourceKind:
     default: Json = None
     members: Mapping[str, Json] | None = None
     """Default members, for `to_json(include_defaults=True)`; None where TensorStore does not add them."""
+    elsewhere: Any = None
+    """The value that stands for one in the memory of another process; None where a value can be made anywhere."""
 
     def to_json(self, config: Json, *, include_defaults: bool = False) -> Json:
         """Return the configuration, with default members on request."""
@@ -133,6 +136,10 @@ def _concurrency(name: str) -> ResourceKind:
 
 def _locking_value(config: Mapping[str, Any]) -> Locking:
     return Locking(config.get("mode", "os"), duration(config.get("acquire_timeout", "60s")))
+
+
+ELSEWHERE: Any = object()
+"""The value of a memory store that is in another process."""
 
 
 REQUEST_RETRIES: Mapping[str, Any] = {"initial_delay": "1s", "max_delay": "32s", "max_retries": 32}
@@ -177,7 +184,9 @@ KINDS: Mapping[str, ResourceKind] = {
             {},
         ),
         _retries("file_io_retries", {**REQUEST_RETRIES, "max_retries": 0}),
-        ResourceKind("memory_key_value_store", _members({}), lambda _: MemoryStorage(), {}),
+        ResourceKind(
+            "memory_key_value_store", _members({}), lambda _: MemoryStorage(), {}, elsewhere=ELSEWHERE
+        ),
         ResourceKind(
             "range_coalescing",
             _members({"max_gap": (integer(0), None), "max_size": (integer(1), None)}),

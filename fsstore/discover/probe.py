@@ -118,8 +118,10 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
     return isinstance(url, str) and names_file(url)
 
 
-async def find(kvstore: OpenKv, since: float = math.inf) -> FoundFormat:
+async def find(kvstore: OpenKv, since: float = math.inf, prefer: str | None = None) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
+
+    Of several formats that fit, the array format `prefer` is the one, if it is among them.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
@@ -133,13 +135,15 @@ async def find(kvstore: OpenKv, since: float = math.inf) -> FoundFormat:
                 )
             return FoundFormat(_single(matched, kvstore), is_file=True)
     place = FoundFormat(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
-    return await _directory(kvstore.at(place), known, since)
+    return await _directory(kvstore.at(place), known, since, prefer)
 
 
-def _single(matched: Sequence[Detection], kvstore: OpenKv) -> Detection:
+def _single(matched: Sequence[Detection], kvstore: OpenKv, prefer: str | None = None) -> Detection:
     names = dict.fromkeys(
         each.name for each in sorted(matched, key=lambda each: (each.role == "store", each.name))
     )
+    if len(names) > 1 and prefer in names:
+        return next(each for each in matched if each.name == prefer)
     if len(names) > 1:
         raise FailedPreconditionError(
             f"Multiple possible formats detected for {kvstore.prefix.describe()}: {{{', '.join(names)}}};"
@@ -181,7 +185,9 @@ async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
 async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
     """Return the first bytes, and the last ones if some format that needs them begins like the file."""
     head = await _beginning(place, known.head)
-    if any(each.tail and head.startswith(each.usual_head) for each in known.formats):
+    if len(head) < known.head:
+        return head, head
+    if any(each.usual_head and head.startswith(each.usual_head) for each in known.formats):
         return await _ends(place, known)
     return head, b""
 
@@ -194,13 +200,14 @@ async def _beginning(place: KvPrefix, size: int) -> bytes:
         return bytes((await place.read()).value)
 
 
-async def _directory(kvstore: OpenKv, known: _Known, since: float) -> FoundFormat:
+async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str | None) -> FoundFormat:
     """Return what a directory is."""
     place = kvstore.prefix
     answers = await _ask(place, known.reads, since)
     matched = match_files(known.formats, _present(answers))
     if matched:
-        return FoundFormat(_single(matched, kvstore), is_file=False, answers=_whole(answers, known.reads))
+        chosen = _single(matched, kvstore, prefer)
+        return FoundFormat(chosen, is_file=False, answers=_whole(answers, known.reads))
     if kvstore.spec.base is None and await _is_bare(place):
         return FoundFormat(None, is_file=False, bare=True)
     reads = [*known.reads, Read(_INDEX), *(Read(name, 0, 0) for name in _LATER)]

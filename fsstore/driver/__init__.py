@@ -7,6 +7,7 @@
 * `chunked`: the driver of chunked arrays in a key-value store, whatever the format: kinds, options, opening
 * `chunked_array`: an open chunked array: reading, writing, and what it says of itself
 * `chunked_options`: how a chunked array is used once it is open: caching, missing chunks, concurrency
+* `collected`: keeping consolidated metadata true when one array below them changes
 * `contract`: the contracts of array drivers: the static kind that parses and opens specs, and the opened driver
 * `convert`: conversions between data types, element by element, as cast does them
 * `downsample`: an array at a lower resolution, computed from its base as it is read

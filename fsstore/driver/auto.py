@@ -99,15 +99,19 @@ async def _open(opening: Opening) -> OpenArray:
         raise await _about_group(error, at, found) from error
 
 
-async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -> tuple[OpenKv, FoundFormat]:
+async def enter(
+    kvstore: OpenKv, context: Context, *, transaction: Any = None, prefer: str | None = None
+) -> tuple[OpenKv, FoundFormat]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
+
+    An array of several formats is of the one called `prefer`, if that is among them.
 
     An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one
     that does not keep to its file.
     """
     began = now()
     for _ in range(_DEPTH):
-        found = await find(kvstore, began)
+        found = await find(kvstore, began, prefer)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
         if found.detection.name not in KEEP_TO_THEIR_BASE and execution.must_not_wait():

@@ -13,6 +13,7 @@ from typing import Any
 from fsstore.chunk.write.request import finish
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
+from fsstore.driver.collected import renew_collected
 from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.errors import (
@@ -24,7 +25,7 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray, Format
-from fsstore.format.field import FIELD, OCTETS
+from fsstore.format.field import FIELD, OCTETS, WHOLE
 from fsstore.format.n5 import N5
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
@@ -114,7 +115,7 @@ class ChunkedKind:
         )
 
     def _chosen(self, members: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: members[name] for name in self.format.options if name in members}
+        return {name: members[name] for name in (*self.format.options, WHOLE) if name in members}
 
     def base_transform(
         self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
@@ -228,6 +229,8 @@ async def _find_or_create(job: _ArrayOpening, mode: OpenMode, options: ChunkedOp
             raise NotFoundError(f"Metadata at {entry.describe()} does not exist")
     array = job.create()
     if await _store(job, array):
+        if mode.delete_existing:  # of which consolidated metadata may still tell
+            await renew_collected(entry.store, entry.key)
         options.pool.discard_groups(entry.place)
         return array
     if not mode.open:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -288,10 +289,17 @@ def usual_resources(kind: DriverKind, context: Context) -> dict[str, ContextReso
     return {name: bind_resource(name, None, context) for name in kind.resources if "metadata" not in name}
 
 
-def opening_beneath(kind: DriverKind, place: OpenKv, path: str, context: Context) -> Opening:
+def opening_beneath(
+    kind: DriverKind,
+    place: OpenKv,
+    path: str,
+    context: Context,
+    *,
+    members: Mapping[str, Any] = MappingProxyType({}),
+) -> Opening:
     """Return how an array at a path of an open store is opened, to be read, with everything as usual."""
     return Opening(
-        members={},
+        members=members,
         schema=Schema(),
         mode=OpenMode(open=True),
         context=context,

@@ -40,7 +40,9 @@ def place_of(kvstore: OpenKv) -> str:
             parts.append(f"live {id(spec.live)}")
             continue
         memory = spec.resources.get("memory_key_value_store")
-        owner = id(memory.value) if isinstance(memory, ContextResource) else 0
+        owner = 0
+        if isinstance(memory, ContextResource):  # of those elsewhere no two are known to be one
+            owner = id(memory if memory.value is memory.kind.elsewhere else memory.value)
         members = json.dumps(spec.members, sort_keys=True, default=repr) if spec.members else ""
         parts.append(f"{spec.kind.id} {owner} {spec.path!r} {members}")
     return "\n".join([*parts, kvstore.path])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fsstore.chunk.write.request import finish
+from fsstore.driver.collected import renew_collected
 from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.resize_target import target_of
@@ -57,6 +58,7 @@ class Resize:
             stamp = await self._replace_document(new)
             if stamp is not None:
                 self._entry.stored(new, *stamp)
+                await renew_collected(self._entry.store, self._entry.key)
                 if not self._options.resize_metadata_only:
                     await finish(self._entry.store)  # what was begun in the larger shape
                     await delete_outside(self._entry, old, new)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from fsstore.context.context import Context
 from fsstore.errors import StoreError
 from fsstore.filesystem.blocking import BlockingFileSystem
-from fsstore.filesystem.place import Live, Target, is_told_by_text, open_target
+from fsstore.filesystem.place import Live, Target, is_told_by_text, open_target, pinned
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
@@ -103,6 +103,15 @@ class KvPlace(BlockingFileSystem):
             )
         found: dict[str, Any] = super().to_dict(include_password=include_password)
         return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments; a relative path among them is that of the current directory of this process."""
+        make, (cls, given, options) = super().__reduce__()
+        if given and self._target.place is given[0]:
+            given = (pinned(given[0], self._target.protocol), *given[1:])
+        elif options.get("fo"):
+            options = {**options, "fo": pinned(options["fo"], self._target.protocol)}
+        return make, (cls, given, options)
 
     # --- the store behind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fsstore.errors import OutOfRangeError
+from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.filesystem.kv_place import KvPlace, SplitPath
 from fsstore.filesystem.listing import Listing, children
 from fsstore.filesystem.together import Together
@@ -62,8 +62,8 @@ class KvReading(KvPlace):
         **_: Any,
     ) -> Any:
         paths = await self._expand_path(path, recursive=recursive)
-        answers = await self._run(self._values(paths))
-        outcomes = [_outcome(answer, each) for answer, each in zip(answers, paths, strict=True)]
+        whole: list[int | None] = [None] * len(paths)
+        outcomes = await self._run(self._ranges(paths, whole, whole))
         if (
             len(paths) == 1
             and isinstance(path, str)
@@ -77,10 +77,6 @@ class KvReading(KvPlace):
             for each, value in found.items()
             if not (on_error == "omit" and isinstance(value, Exception))
         }
-
-    async def _values(self, paths: Sequence[str]) -> list[ReadResult]:
-        places = [await self._locate(path) for path in paths]
-        return await _read_places(places, [(0, None)] * len(places))
 
     async def _cat_ranges(
         self,
@@ -102,11 +98,11 @@ class KvReading(KvPlace):
     ) -> list[bytes | Exception]:
         spans = [(start or 0, end) for start, end in zip(starts, ends, strict=True)]
         if all(low >= 0 and (high is None or high > low) for low, high in spans):
-            places = [await self._locate(path) for path in paths]
             try:
+                places = [await self._locate(path) for path in paths]
                 answers = await _read_places(places, spans)
                 return [_outcome(answer, path) for answer, path in zip(answers, paths, strict=True)]
-            except OutOfRangeError:
+            except StoreError:
                 pass  # one by one it is seen which of them it is
         return await self._one_by_one(paths, starts, ends)
 

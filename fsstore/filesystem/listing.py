@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.kvstore.contract.driver import Entry, KvPrefix
+from fsstore.kvstore.contract.driver import Entry, KvPrefix, known_size
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
 
 __all__ = ["Listing", "children"]
@@ -43,6 +43,9 @@ class Listing:
     async def info(self, key: str) -> dict[str, Any] | None:
         """Return the description of a key or directory, or None; a value is read if nothing else tells its size."""
         if key or self.may_be_file:
+            known = await known_size(self.store, key)
+            if known is not None:
+                return _file(key, known)
             answer = await self.store.read(key, 0, 0)
             if answer.state != "missing":
                 return _file(key, await self._size(key) if answer.size is None else answer.size)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from fsstore.errors import StoreError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.kv_place import SplitPath
+from fsstore.filesystem.place import pinned_url
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import kv_spec
@@ -41,7 +42,14 @@ class PipelineFileSystem(KvFileSystem):
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        return str(path).removeprefix("fsstore://").rstrip("/")
+        text = str(path).removeprefix("fsstore://").rstrip("/")
+        if "://" not in text:
+            return text
+        # one name for a key: with a slash between the last component and its path, as listings write it
+        last = split_pipeline(text)[-1]
+        if not last.is_root and last.rest and not last.rest.startswith("/"):
+            text = f"{text[: last.position]}{last.scheme}:/{last.rest}"
+        return pinned_url(text)
 
     def _is_at_hand(self, *, blocking: bool = False) -> bool:
         """Return False: which store is meant is not known before the path."""

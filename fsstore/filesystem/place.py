@@ -5,18 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 from fsstore.context.context import Context
 from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.local.path import absolute
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import path_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
+from fsstore.values.url import decode_path, encode_path
 
-__all__ = ["Live", "Target", "is_told_by_text", "live_kv", "open_target"]
+__all__ = ["Live", "Target", "is_told_by_text", "live_kv", "open_target", "pinned", "pinned_url"]
 
 
 class Live:
@@ -65,6 +67,36 @@ class Target:
         return isinstance(self.place, str) and (
             self.place.startswith("file://") or not ("://" in self.place or "::" in self.place)
         )
+
+
+def pinned_url(text: str) -> str:
+    """Return a URL, pipeline or chain whose local files are named from the root on, whatever directory is current."""
+    head, bar, rest = text.partition("|")
+    before, colons, last = head.rpartition("::")
+    scheme, mark, path = last.partition("://")
+    if not mark and not colons and not bar:
+        return absolute(text)
+    local = scheme in ("file", "local") and not path.startswith(("/", "localhost/"))
+    if not (mark and local and path) or path == "localhost":
+        return text
+    at = absolute(path) if colons else encode_path(absolute(decode_path(path)), safe="@")
+    return f"{before}{colons}{scheme}://{at}{bar}{rest}"
+
+
+def pinned(place: Any, protocol: str | None = None) -> Any:
+    """Return a place as any process understands it: relative paths of local files become absolute."""
+    if isinstance(place, PathLike):
+        return absolute(str(fspath(place)))
+    if isinstance(place, str):
+        if protocol is None:
+            return pinned_url(place)
+        plain = place.removeprefix("local://").removeprefix("file://")
+        return absolute(plain) if protocol in ("file", "local") else place
+    if isinstance(place, dict) and place.get("driver") == "file" and isinstance(place.get("path", ""), str):
+        return {**place, "path": absolute(place.get("path", ""))}
+    if isinstance(place, dict) and "base" in place:
+        return {**place, "base": pinned(place["base"])}
+    return place
 
 
 def live_kv(prefix: KvPrefix) -> OpenKv:

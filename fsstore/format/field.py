@@ -16,10 +16,12 @@ from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.json_value import quote, show
 
-__all__ = ["FIELD", "OCTETS", "Field", "is_chosen", "require_type", "select_field"]
+__all__ = ["FIELD", "OCTETS", "WHOLE", "Field", "is_chosen", "require_type", "select_field"]
 
 FIELD = "field"
 OCTETS = "open_as_void"
+WHOLE = "whole"
+"""Shows structures as they are.  Specs have no such member: TensorStore wants a field, tools that show groups none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,12 @@ def select_field(native: np.dtype[Any], options: Mapping[str, Any]) -> Field:
             raise StoreError(f'"{OCTETS}" requires elements of a fixed size')
         return Field(dtype_of("byte"), np.dtype("V1"), (native.itemsize,), octets=True)
     names = list(native.names or ())
-    if not name and len(names) == 1:
+    if not name and len(names) == 1 and not options.get(WHOLE):
         name = names[0]
     if not name and not names:
+        native = native.newbyteorder("=")
+        return Field(dtype_of(native), native)
+    if names and options.get(WHOLE) and not name:
         native = native.newbyteorder("=")
         return Field(dtype_of(native), native)
     if not names:

@@ -16,6 +16,7 @@ from fsstore.codec.zarr3.transpose import permutation
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
+from fsstore.format.lenient import load_lenient, usual_v2
 from fsstore.format.node_words import labels_of_attributes
 from fsstore.format.zarr2_create import create_metadata
 from fsstore.format.zarr2_dtype import checked_dtype, parse_dtype, shown_field
@@ -31,7 +32,6 @@ from fsstore.values.json_value import (
     boolean,
     dumps,
     integer,
-    loads,
     one_of,
     string,
 )
@@ -124,7 +124,7 @@ class Zarr2:
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""
         try:
-            document = loads(data)
+            document = load_lenient(data, usual_v2)
         except DataLossError as error:
             raise FailedPreconditionError(error.message) from None  # as TensorStore; zarr v3 says data loss
         return build(_parse(document, stored=True), options)

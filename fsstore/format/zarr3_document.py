@@ -7,8 +7,9 @@ from typing import Any
 
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.chain_spec import ChainSpec
-from fsstore.errors import DataLossError, JsonError, StoreError
+from fsstore.errors import JsonError, StoreError
 from fsstore.format.fill_value import fill_from_v3, fill_to_v3
+from fsstore.format.lenient import load_lenient, usual_v3
 from fsstore.format.zarr3_dtype import parse_data_type
 from fsstore.index.interval import MAX_FINITE
 from fsstore.values.json_value import (
@@ -16,9 +17,7 @@ from fsstore.values.json_value import (
     Json,
     Parser,
     array_of,
-    dumps,
     integer,
-    loads,
     obj,
     one_of,
     optional,
@@ -33,21 +32,11 @@ _SEPARATOR = one_of(".", "/")
 
 
 def load_document(data: bytes) -> Any:
-    """Return the JSON of a stored document.  Attributes may hold NaN and infinities, other members may not."""
-    try:
-        return loads(data)
-    except DataLossError as strict:
-        try:
-            value = loads(data, lenient=True)
-        except DataLossError:
-            raise strict from None
-        if not isinstance(value, dict) or "attributes" not in value or "twice" in strict.message:
-            raise
-        try:
-            dumps({name: member for name, member in value.items() if name != "attributes"})
-        except ValueError:
-            raise strict from None
-        return value
+    """Return the JSON of a stored document in its usual form.
+
+    Attributes may hold NaN, infinities and halves of characters, other members may not.
+    """
+    return load_lenient(data, usual_v3, free="attributes")
 
 
 def _grid(value: Any) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
+from fsstore.format.field import WHOLE
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
@@ -39,7 +40,8 @@ class GroupArray:
         self._store: TensorStore | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:
-            found = decode_stored(self._kind.format, dumps(dict(node.document)).encode(), {})
+            document = dumps(dict(node.document), allow_nan=True).encode()
+            found = decode_stored(self._kind.format, document, {WHOLE: True})
         except StoreError as error:
             raise error.within(
                 f"The array {quote(node.path)} in {group.described} cannot be opened"
@@ -70,6 +72,12 @@ class GroupArray:
     def read(self, key: tuple[Any, ...]) -> Any:
         """Return the values at a tuple of positions, slices, and lists of positions taken together by dimension."""
         return self.store.oindex[key].read().result()
+
+    async def read_waiting(self, key: tuple[Any, ...]) -> Any:
+        """Return the same values while the event loop of the caller goes on."""
+        if self._store is None:
+            await execution.start(execution.offload(lambda: self.store))
+        return await self.store.oindex[key].read()
 
     @property
     def store(self) -> TensorStore:
@@ -143,7 +151,7 @@ class OpenGroup:
         """Return the array whose keys start with `prefix`."""
         place = self.place
         context = place.spec.bound_context or Context()
-        opening = opening_beneath(kind, place, place.path + prefix, context)
+        opening = opening_beneath(kind, place, place.path + prefix, context, members={WHOLE: True})
         opened = execution.call(kind.open(opening), waits=place.driver.features.waits)
         return TensorStore._of(opened, readable=True, writable=False)
 

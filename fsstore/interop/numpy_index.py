@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["read_outer"]
+__all__ = ["forward_outer", "read_outer"]
 
 
 def read_outer(
@@ -21,6 +21,12 @@ def read_outer(
 
     `read` takes positions and lists that are not negative, and slices that ascend and lie inside.
     """
+    wanted, turned = forward_outer(key, shape)
+    return np.asarray(read(wanted))[turned]
+
+
+def forward_outer(key: Sequence[Any], shape: Sequence[int]) -> tuple[tuple[Any, ...], tuple[slice, ...]]:
+    """Return an outer selection as it is read, and how what was read is turned round."""
     wanted: list[Any] = []
     turned: list[slice] = []
     for part, size in zip(key, shape, strict=True):
@@ -34,7 +40,7 @@ def read_outer(
             positions = np.asarray(part)
             wanted.append(np.where(positions < 0, positions + size, positions))
             turned.append(slice(None))
-    return np.asarray(read(tuple(wanted)))[tuple(turned)]
+    return tuple(wanted), tuple(turned)
 
 
 def _forward(part: slice, size: int) -> tuple[slice, int]:

@@ -24,7 +24,7 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from fsstore.interop.group import GroupArray, OpenGroup, open_group
-from fsstore.interop.numpy_index import read_outer
+from fsstore.interop.numpy_index import forward_outer, read_outer
 
 __all__ = ["FsstoreBackend"]
 
@@ -48,9 +48,18 @@ class LazyArray(BackendArray):  # type: ignore[misc]  # xarray is not followed b
         outer = indexing.IndexingSupport.OUTER
         return indexing.explicit_indexing_adapter(key, self.shape, outer, self._select)
 
+    async def async_getitem(self, key: Any) -> Any:
+        """Return the selected values while the event loop goes on."""
+        outer = indexing.IndexingSupport.OUTER
+        return await indexing.async_explicit_indexing_adapter(key, self.shape, outer, self._select_waiting)
+
     def _select(self, key: tuple[Any, ...]) -> Any:
         """Return an outer selection."""
         return read_outer(key, self.shape, self.inner.read)
+
+    async def _select_waiting(self, key: tuple[Any, ...]) -> Any:
+        wanted, turned = forward_outer(key, self.shape)
+        return np.asarray(await self.inner.read_waiting(wanted))[turned]
 
 
 class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not followed by the type checker
@@ -83,13 +92,15 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
         elif self._is_mask(array):
             attributes["_FillValue"] = array.fill_value
         encoding: dict[str, Any] = {"dtype": array.dtype}
+        if array.zarr_format == 3 and not self._masks and array.fill_value is not None:
+            encoding["fill_value"] = array.fill_value
         if array.shape:
             encoding["chunks"] = array.chunks
             encoding["preferred_chunks"] = dict(zip(dims, array.chunks, strict=True))
         return Variable(dims, indexing.LazilyIndexedArray(LazyArray(array)), attributes, encoding)
 
     def _is_mask(self, array: GroupArray) -> bool:
-        if array.fill_value is None:
+        if array.fill_value is None or array.dtype.names is not None:
             return False
         if self._masks is not None:
             return self._masks

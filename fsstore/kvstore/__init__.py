@@ -3,7 +3,7 @@
 `contract` says what a driver promises, and what is registered for it.
 
 * for users: `store` is `KvStore`, `spec` reads what names one, `transaction` changes several keys at once;
-* roots: `memory`, `local` files, and `root` for everything that a client library reaches: one driver (`engine`) over
-  the clients in `client`, of which `web` speaks HTTP by itself;
+* roots: `memory` (`elsewhere` stands for that of another process), `local` files, and `root` for everything that a
+  client library reaches: one driver (`engine`) over the clients in `client`, of which `web` speaks HTTP by itself;
 * adapters: `archive` (zip, and values compressed as a whole), `ocdbt` (databases), `reference` (kerchunk sets).
 """

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import ClassVar
 
 from fsstore.context.memory_storage import MemoryStorage
+from fsstore.context.resource_kinds import ELSEWHERE
 from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.contract.ability import ReadsNow, WritesAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range
@@ -29,6 +30,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
+from fsstore.kvstore.elsewhere import ElsewhereDriver
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
 
@@ -194,6 +196,8 @@ class MemoryKind(RootKind):
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return a driver of the context's storage."""
         storage = opening.resources.get("memory_key_value_store")
+        if storage is ELSEWHERE:
+            return ElsewhereDriver("This memory store", members=opening.members)
         atomic = opening.members.get("atomic", True) is not False
         return MemoryDriver(storage if isinstance(storage, MemoryStorage) else None, atomic=atomic)
 

@@ -52,9 +52,13 @@ class Job(Future[T]):
         except IndexError:
             return []
         error, value = (failure, None) if failure is not None else _outcome(function)
-        return [
-            partial(futures.resolve, self, value) if error is None else partial(futures.fail, self, error)
-        ]
+        if error is not None:
+            return [partial(futures.fail, self, error)]
+        return [partial(_resolve, self, value)]
+
+
+def _resolve(job: Job[Any], value: Any) -> None:
+    futures.resolve(job, value)
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[BaseException | None, Any]:

@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Detection", "is_page", "is_text_of_json", "match_file", "match_files", "settle", "sizes"]
+__all__ = [
+    "Detection",
+    "is_page",
+    "is_text_of_json",
+    "is_whole_json",
+    "match_file",
+    "match_files",
+    "settle",
+    "sizes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,18 @@ def settle(found: Iterable[Detection], head: bytes) -> list[Detection]:
 def match_files(detections: Iterable[Detection], present: set[str]) -> list[Detection]:
     """Return the formats that a directory can be of which has the files `present`."""
     return [each for each in detections if each.files and present.issuperset(each.files)]
+
+
+def is_whole_json(head: bytes, tail: bytes) -> bool:
+    """Return whether a value begins and ends like a JSON document that is an object or an array.
+
+    Of one that is cut off nothing could be read but its beginning, which may be that of something else than it seems.
+    Where the end is not known, nothing is said of it.
+
+    >>> is_whole_json(b'{"a": 1}', b'{"a": 1}\\n'), is_whole_json(b'{"a": 1', b'{"a": 1')
+    (True, False)
+    """
+    return is_text_of_json(head, tail) and (not tail or tail.rstrip(b" \t\r\n").endswith((b"}", b"]")))
 
 
 def is_page(head: bytes) -> bool:

@@ -122,6 +122,11 @@ class dtype:  # noqa: N801  # TensorStore's name
         return _OBJECT_TYPES.get(self._name) or self.numpy_dtype.type
 
     @property
+    def kind(self) -> str:
+        """NumPy's letter for the kind of type, which dask asks for: `i`, `f`, ..."""
+        return self.numpy_dtype.kind
+
+    @property
     def itemsize(self) -> int:
         """Bytes per element in memory."""
         return self.numpy_dtype.itemsize

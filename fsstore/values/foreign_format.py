@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from fsstore.values.detection import Detection, is_text_of_json
+from fsstore.values.detection import Detection, is_whole_json
 
 __all__ = ["FOREIGN", "IMAGES"]
 
@@ -68,7 +68,7 @@ FOREIGN: tuple[Detection, ...] = (
         title="an Icechunk repository",
         tool="icechunk reads it",
     ),
-    Detection("json", "array", matches=is_text_of_json, head=32),
+    Detection("json", "array", matches=is_whole_json, head=32, tail=64),
     Detection(
         "hdf5",
         "foreign",

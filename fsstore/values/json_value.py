@@ -23,6 +23,7 @@ __all__ = [
     "Parser",
     "array_of",
     "boolean",
+    "check_text",
     "dumps",
     "expected",
     "integer",
@@ -252,29 +253,29 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check_surrogates(text: str, value: Any) -> None:
+def check_text(value: Any) -> None:
     """Raise `UnicodeEncodeError`, a `ValueError`, for an escaped half of a character: no text can hold it."""
-    if "\\ud" in text or "\\uD" in text:
-        json.dumps(value, ensure_ascii=False).encode()
+    json.dumps(value, ensure_ascii=False).encode()
 
 
-def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False) -> Any:
+def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False, unique: bool = False) -> Any:
     """Return the value of a stored JSON document.
 
-    Duplicate members, NaN and infinities, also as numbers too large for a float, are refused, because readers
-    disagree on them; `lenient` accepts these, for attribute documents that other writers produce.
+    Duplicate members, NaN and infinities, also as numbers too large for a float, and escaped halves of characters are
+    refused, because readers disagree on them; `lenient` accepts these, for documents that other writers produce, and
+    with `unique` all of them but duplicate members.
     A byte order mark is skipped.
     Raises `DataLossError` that says why and where.
     """
     try:
         text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
         if lenient:
-            value = json.loads(text)
-        else:
-            value = json.loads(
-                text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
-            )
-        _check_surrogates(text, value)
+            return json.loads(text, object_pairs_hook=_pairs if unique else None)
+        value = json.loads(
+            text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
+        )
+        if "\\ud" in text or "\\uD" in text:
+            check_text(value)
     except RecursionError:
         raise DataLossError("Invalid JSON: nested too deeply") from None
     except ValueError as error:
@@ -284,7 +285,13 @@ def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False) 
 
 def dumps(value: Any, *, allow_nan: bool = False) -> str:
     """Return `value` as compact JSON with sorted members, as stored documents are written."""
-    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False, allow_nan=allow_nan)
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False, allow_nan=allow_nan)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half of a character, which only an escape can say
+            return json.dumps(value, separators=(",", ":"), sort_keys=True, allow_nan=allow_nan)
+    return text
 
 
 def sorted_members(value: Any) -> Any:

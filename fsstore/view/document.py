@@ -30,9 +30,10 @@ from fsstore.driver.contract import ArrayDriver
 from fsstore.errors import StoreError
 from fsstore.format.fill_value import fill_to_v2, fill_to_v3
 from fsstore.format.zarr2_dtype import dtype_json
-from fsstore.format.zarr3_dtype import stored_type
+from fsstore.format.zarr3_dtype import DataType, parse_data_type, stored_type
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
+from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json
 from fsstore.view.codec import codecs_v3, pipeline_v2
 
@@ -125,7 +126,7 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
         raise StoreError("the array does not begin at the origin")
     shape = tuple(domain.shape)
     chunk = _chunk_shape(driver, shape)
-    stored = stored_type(driver.dtype)
+    stored = _stored_type(driver.dtype)
     native = stored.native
     fill = driver.schema().fill_value
     codec: Any = None
@@ -145,6 +146,14 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
     encoding = None if model is None else _encoding(driver, native, zarr_format)
     shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mask, model, encoding)
     return replace(shown, documents=build(shown, stored, labels, attributes))
+
+
+def _stored_type(kind: dtype) -> DataType:
+    """Return how elements are shown; those of one byte have a name in TensorStore, but no data type in zarr v3."""
+    names = {"char": "null_terminated_bytes", "byte": "raw_bytes"}
+    if kind.name in names:
+        return parse_data_type({"name": names[kind.name], "configuration": {"length_bytes": 1}})
+    return stored_type(kind)
 
 
 def _model(driver: ArrayDriver, chunk: tuple[int, ...]) -> ChunkModel | None:
@@ -187,8 +196,7 @@ def _mask_json(fill: Any, native: np.dtype[Any]) -> Json:
         return plain
     if native.kind == "f" and native.itemsize > 1:
         return base64.standard_b64encode(struct.pack("<d", float(fill))).decode()
-    if native.kind == "S":
-        return base64.standard_b64encode(bytes(fill)).decode()
+    # xarray writes that of byte strings in base64, but fails where it reads it
     return str(fill) if native.kind == "U" else None
 
 
@@ -217,7 +225,7 @@ def _v3(
     shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]
 ) -> dict[str, Json]:
     names = _dimension_names(attributes, labels)
-    name = stored.json if isinstance(stored.json, str) else ""
+    name = stored.name
     codecs: list[Json] = [{"name": "bytes"}]
     if shown.codec is not None:
         codecs = [{"name": "vlen-utf8" if name == "string" else "vlen-bytes"}]

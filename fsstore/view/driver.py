@@ -8,11 +8,16 @@ neither does a listing.
 The chunks presented are the smallest that the stored format can read alone: sub-chunks of shards.  Groups, attributes
 and dimension names are carried over, `_ARRAY_DIMENSIONS` of zarr v2 to `dimension_names` of v3 and back; the metadata
 of all nodes are consolidated in the root.
+
+An array may be replaced while it is shown.  Documents are always those of the array that is there.  A chunk of an array
+that is not what its documents said is refused, since its bytes would be taken for something else.  Stores over a
+network are asked at most once a second whether an array is the same.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +28,17 @@ from fsstore.context.context import Context
 from fsstore.discover.hierarchy import Node, hierarchy
 from fsstore.discover.probe import FoundFormat
 from fsstore.driver.auto import enter
+from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import (
+    AbortedError,
+    ResourceExhaustedError,
+    StoreError,
+    TransactionCancelledError,
+    UnavailableError,
+    UnimplementedError,
+)
+from fsstore.format.field import WHOLE
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -47,6 +61,9 @@ from fsstore.view.document import Presented, group_documents, present
 __all__ = ["ViewDriver", "open_view"]
 
 _PAGE = 1000
+_TRUSTED_S = 1.0  # how long it is believed that an array is the same, where asking takes a request
+_OF_THE_STORE = (OSError, AbortedError, ResourceExhaustedError, TransactionCancelledError, UnavailableError)
+"""Errors that say nothing of an array: for these none is left out."""
 
 
 @dataclass(slots=True)
@@ -59,10 +76,38 @@ class _Shown:
     attributes: Mapping[str, Any]
     driver: ArrayDriver | None = None
     presented: Presented | None = None
+    generation: bytes = UNKNOWN
+    """That of the metadata document that the presentation is made of."""
+    checked: float = -math.inf
+    """When that was last the document that is stored."""
 
     @property
     def prefix(self) -> str:
         return f"{self.path}/" if self.path else ""
+
+    async def is_replaced(self, *, since: float, grown: bool) -> bool:
+        """Return whether another array stands there than was opened, by what is known `since`.
+
+        With `grown` one of another shape is another.  Raises if there is none any more.
+        """
+        driver = self.driver
+        if not isinstance(driver, ChunkedDriver) or self.checked >= since:
+            return False
+        if self.generation != UNKNOWN:
+            known = Read(driver.entry.key, if_not_equal=self.generation)
+            (answer,) = await driver.entry.store.read_many([known])
+            if answer.state != "missing" and answer.generation == self.generation:
+                self.checked = answer.time
+                return False
+        current = await driver.entry.reread(fresh_after=since)
+        if grown:
+            return current is not driver.array
+        return current is not driver.array and not driver.entry.is_same(driver.array, current)
+
+    def note_generation(self) -> None:
+        """Remember which document the array was opened with, if another handle has not read a newer one since."""
+        if isinstance(self.driver, ChunkedDriver) and self.driver.entry.array is self.driver.array:
+            self.generation = self.driver.entry.generation
 
     @property
     def presentation(self) -> Presented:
@@ -89,7 +134,7 @@ async def open_view(
     base: OpenKv, context: Context, *, zarr_format: int, explode_shards: bool = False
 ) -> OpenKv:
     """Return the store of zarr `zarr_format` that shows what `base` holds, after entering the adapters found in it."""
-    kvstore, found = await enter(base, context)
+    kvstore, found = await enter(base, context, prefer=f"zarr{zarr_format}")
     name = found.name
     if not found.is_file:
         kvstore = kvstore.as_directory()
@@ -106,8 +151,8 @@ async def open_view(
             warnings.warn(f"{quote(at or '/')} is left out: {error}", stacklevel=2)
     else:
         nodes = {}
-    driver = ViewDriver(kvstore, zarr_format)
-    await driver.load(nodes, found, context)
+    driver = ViewDriver(kvstore, zarr_format, context)
+    await driver.load(nodes, found)
     kind = kv_kind("memory")
     assert kind is not None
     return OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver))
@@ -124,6 +169,7 @@ class ViewDriver(ReadOnly):
 
     base: OpenKv
     zarr_format: int
+    context: Context = field(default_factory=Context)
     documents: dict[str, bytes] = field(default_factory=dict)
     arrays: dict[str, _Shown] = field(default_factory=dict)
     waits: bool = True
@@ -135,38 +181,69 @@ class ViewDriver(ReadOnly):
         """What the store can do."""
         return Features(waits=self.waits, writable=False, sorted_scan=True)
 
-    async def load(self, nodes: Mapping[str, Node], found: FoundFormat, context: Context) -> None:
-        """Open every array and translate its metadata."""
-        if not nodes and found.name is not None:
-            self.arrays[""] = _shown(self.base, "", found.name, {}, context)
+    async def load(self, nodes: Mapping[str, Node], found: FoundFormat | None = None) -> None:
+        """Open every array and translate its metadata.
+
+        An array in a hierarchy that zarr has no words for is left out, with a warning.
+        """
+        arrays: dict[str, _Shown] = {}
+        if not nodes and found is not None and found.name is not None:
+            arrays[""] = _shown(self.base, "", found.name, {}, self.context)
         for path, node in nodes.items():
             if node.kind == "array":
-                self.arrays[path] = _shown(self.base, path, node.format, node.attributes, context)
-        await execution.gather([self._open(shown) for shown in self.arrays.values()])
-        through = any(shown.presentation.model is None for shown in self.arrays.values())
-        self.waits = through or self.base.driver.features.waits
-        groups = {path: node.attributes for path, node in nodes.items() if node.kind == "group"}
-        for path in list(nodes):
-            parents = path.split("/")[:-1]
-            for depth in range(len(parents) + bool(path)):
-                groups.setdefault("/".join(parents[:depth]), {})
+                arrays[path] = _shown(self.base, path, node.format, node.attributes, self.context)
+        await execution.gather([self._open(shown) for shown in arrays.values()])
+        arrays = {path: shown for path, shown in arrays.items() if shown.presented is not None}
+        through = any(shown.presentation.model is None for shown in arrays.values())
         documents: dict[str, Json] = {}
-        for shown in self.arrays.values():
+        for shown in arrays.values():
             documents |= {shown.prefix + name: value for name, value in shown.presentation.documents.items()}
+        self.waits = through or self.base.driver.features.waits
+        self.arrays = arrays
         self.documents = {
             key: dumps(value, allow_nan=True).encode()
-            for key, value in group_documents(groups, documents, self.zarr_format).items()
+            for key, value in group_documents(_groups(nodes), documents, self.zarr_format).items()
         }
 
     async def _open(self, shown: _Shown) -> None:
         try:
             opened = await shown.kind.open(shown.opening)
             shown.driver = opened.driver
+            shown.note_generation()
             shown.presented = present(opened.driver, shown.attributes, self.zarr_format)
         except StoreError as error:
-            raise error.within(
-                f"Cannot show the array {quote(shown.path)} as zarr v{self.zarr_format}"
-            ) from error
+            failure = error.within(f"Cannot show the array {quote(shown.path)} as zarr v{self.zarr_format}")
+            if not shown.path or isinstance(error, _OF_THE_STORE):
+                raise failure from error
+            warnings.warn(f"{quote(shown.path)} is left out: {failure.message}", stacklevel=2)
+
+    async def _renew(self, reads: Sequence[Read]) -> None:
+        """Load everything again if an array has changed that one of the documents asked for is about."""
+        asked = [self.arrays.get(read.key.rpartition("/")[0]) for read in reads if read.key in self.documents]
+        named = {id(shown): shown for shown in asked if shown is not None}
+        if any(
+            read.key in self.documents and "/" not in read.key for read in reads
+        ):  # consolidated ones, of all
+            named = {id(shown): shown for shown in self.arrays.values()}
+        since = self._since()
+        if any(await execution.gather(_has_changed(shown, since) for shown in named.values())):
+            await self.load((await hierarchy(self.base.prefix)).nodes)
+
+    def _since(self) -> float:
+        return now() - (_TRUSTED_S if self.base.driver.features.waits else 0.0)
+
+    async def _check_same(self, jobs: Sequence[_ChunkRequest]) -> None:
+        """Raise if an array is no longer what its documents said when chunks of it were asked for.
+
+        That stays so until somebody reads the documents, which are those of the new array then.
+        """
+        since = self._since()
+        for shown in {id(job.shown): job.shown for job in jobs}.values():
+            if await shown.is_replaced(since=since, grown=False):
+                raise AbortedError(
+                    f"The array {quote(shown.path)} in {self.base.prefix.describe()} was replaced by another since its"
+                    " metadata were read: open it again"
+                )
 
     def _chunk(self, key: str) -> tuple[_Shown, tuple[int, ...]] | None:
         """Return the array and grid position of the chunk that a key names, or None."""
@@ -194,12 +271,18 @@ class ViewDriver(ReadOnly):
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; stored chunks are asked of the base in one batch."""
+        await self._renew(reads)
         answers = [self._look_up(read) for read in reads]
         jobs = [answer for answer in answers if isinstance(answer, _ChunkRequest)]
         stored = [job for job in jobs if job.shown.presentation.model is not None]
         through = [job for job in jobs if job.shown.presentation.model is None]
-        made = iter(await self._from_base(stored)) if stored else iter(())
-        read = iter(await execution.gather(map(self._read_through, through))) if through else iter(())
+        try:
+            made = iter(await self._from_base(stored)) if stored else iter(())
+            read = iter(await execution.gather(map(self._read_through, through))) if through else iter(())
+        except StoreError:
+            await self._check_same(jobs)  # which may be the reason
+            raise
+        await self._check_same(jobs)  # last: what was read before another array came is of the one asked for
         return [
             answer
             if isinstance(answer, ReadResult)
@@ -261,6 +344,23 @@ class ViewDriver(ReadOnly):
         return {}
 
 
+async def _has_changed(shown: _Shown, since: float) -> bool:
+    try:
+        return await shown.is_replaced(since=since, grown=True)
+    except StoreError:  # it is gone, or of another format
+        return True
+
+
+def _groups(nodes: Mapping[str, Node]) -> dict[str, Mapping[str, Any]]:
+    """Return the attributes of all groups, those without a document too."""
+    groups = {path: node.attributes for path, node in nodes.items() if node.kind == "group"}
+    for path in nodes:
+        parents = path.split("/")[:-1]
+        for depth in range(len(parents) + bool(path)):
+            groups.setdefault("/".join(parents[:depth]), {})
+    return groups
+
+
 def _cut(read: Read, value: bytes) -> ReadResult:
     start, stop = resolve_range(read.start, read.stop, len(value))
     return ReadResult("value", value[start:stop], UNKNOWN, now(), len(value))
@@ -273,5 +373,6 @@ def _shown(base: OpenKv, path: str, name: str, attributes: Mapping[str, Any], co
     kind = registry.drivers.get(name)
     if kind is None:
         raise UnimplementedError(f"{base.prefix.describe()} is {name}, which has no driver here")
-    opening = opening_beneath(kind, base, kind.kvstore_path(base.path + path), context)
+    at = kind.kvstore_path(base.path + path)
+    opening = opening_beneath(kind, base, at, context, members={WHOLE: True} if name == "zarr2" else {})
     return _Shown(path, opening, kind, attributes)

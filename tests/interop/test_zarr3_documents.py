@@ -188,6 +188,22 @@ def octets(array):
     return (array.astype(np.int8) if array.dtype.name in ("int2", "int4") else array).tobytes()
 
 
+def _is(changes, met):
+    """Return whether a change is one that is met; true is not 1."""
+    return all(
+        name in changes and changes[name] == value and type(changes[name]) is type(value)
+        for name, value in met.items()
+    )
+
+
+MET = (
+    {"data_type": "bool", "fill_value": 0},
+    {"data_type": "bool", "fill_value": 1},
+    {"dimension_names": None},
+)
+"""What other writers have written, and TensorStore refuses: read here, see `test_lenient_metadata`."""
+
+
 @pytest.mark.parametrize("group", ["TYPED", "CHAINS", "SHAPES", "NAMES"])
 def test_documents(group):
     """The verdicts agree, and so do spec, schema, missing and written elements, files, and the document after a resize."""
@@ -195,6 +211,9 @@ def test_documents(group):
     for changes in globals()[group]:
         ours, theirs = (outcome(module, {**PLAIN, **changes}) for module in (fsstore, tensorstore))
         accepted += ours is not None
+        if any(_is(changes, each) for each in MET):
+            assert ours is not None and theirs is None
+            continue
         if json.dumps(ours, sort_keys=True, default=str) != json.dumps(theirs, sort_keys=True, default=str):
             different.append((changes, ours, theirs))
     assert not different

@@ -19,7 +19,7 @@ from pathlib import Path
 from posixpath import dirname
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from fsstore.errors import StoreError, UnavailableError
+from fsstore.errors import AbortedError, StoreError, UnavailableError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -278,6 +278,9 @@ class SyncEngine(_Filesystem):
         yield self._page(await execution.offload(self._one, _Listing(dirname(prefix))))
 
 
+_ATTEMPTS = 100  # at a dictionary that others change
+
+
 def _memory_info(filesystem: Any, path: str) -> dict[str, Any]:
     """Return what fsspec's `info` does for a file, without its walk over all files in search of a directory."""
     file = filesystem.store.get(path)
@@ -295,7 +298,20 @@ def _insert(filesystem: Any, path: str, value: bytes) -> bool:
 
 
 def _memory_files(filesystem: Any, _directory: str) -> dict[str, Any]:
-    return {path: {"size": file.size} for path, file in list(filesystem.store.items())}
+    """Return the files that are there, while others write.
+
+    Copying the names makes no object that the garbage collector counts: where something hooks into that, as dask does,
+    a listing of pairs may see the dictionary change.
+    """
+    store = filesystem.store
+    for _ in range(_ATTEMPTS):
+        try:
+            paths = list(store)
+        except RuntimeError:  # it grew all the same
+            continue
+        found = ((path, store.get(path)) for path in paths)
+        return {path: {"size": file.size} for path, file in found if file is not None}
+    raise AbortedError(f"The memory of fsspec changed during {_ATTEMPTS} attempts to list it")
 
 
 _MEMORY: Mapping[str, Callable[..., Any]] = {"info": _memory_info, "insert": _insert, "find": _memory_files}

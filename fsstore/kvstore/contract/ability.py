@@ -15,6 +15,7 @@ from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, Rea
 
 __all__ = [
     "CopiesRanges",
+    "KnowsSizes",
     "ListsDocuments",
     "ListsKeys",
     "MayBeMissing",
@@ -111,6 +112,16 @@ class MayBeMissing:
     def begin_creating(self) -> None:
         """Announce that the store is about to be written: from then on it reads as empty."""
         raise NotImplementedError  # a driver that names the ability defines it
+
+
+class KnowsSizes:
+    """A driver that knows the sizes of some values without asking anybody."""
+
+    __slots__ = ()
+
+    async def known_size(self, key: str) -> int | None:
+        """Return the size of a value, or None; whether it can be read, reading it shows."""
+        raise NotImplementedError  # who names the ability has it
 
 
 class ListsDocuments:

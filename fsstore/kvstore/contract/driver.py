@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from fsstore.errors import UnimplementedError
-from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, able
+from fsstore.kvstore.contract.ability import KnowsSizes, ListsDocuments, MayBeMissing, able
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.request import (
     NO_VALUE,
@@ -66,6 +66,7 @@ __all__ = [
     "State",
     "Write",
     "begin_creating",
+    "known_size",
     "now",
 ]
 
@@ -225,3 +226,9 @@ def begin_creating(driver: KvDriver) -> None:
     missing = able(driver, MayBeMissing)
     if missing is not None:
         missing.begin_creating()
+
+
+async def known_size(place: KvPrefix, key: str) -> int | None:
+    """Return the size of a value that a store knows without asking anybody, or None."""
+    knows = able(place.driver, KnowsSizes)
+    return None if knows is None else await knows.known_size(place.path + key)

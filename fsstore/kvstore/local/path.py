@@ -26,7 +26,16 @@ from fsstore.errors import (
 )
 from fsstore.values.json_value import quote
 
-__all__ = ["LOCK_SUFFIX", "check_prefix", "file_path", "normalize", "os_failure", "parent", "text"]
+__all__ = [
+    "LOCK_SUFFIX",
+    "absolute",
+    "check_prefix",
+    "file_path",
+    "normalize",
+    "os_failure",
+    "parent",
+    "text",
+]
 
 LOCK_SUFFIX = ".__lock"
 """Ends the names of lock and temporary files, which are never keys."""
@@ -110,6 +119,18 @@ def normalize(path: str) -> str:
         return ""
     is_directory = path.endswith(("/", "/.", "/..")) and plain != "/"
     return plain + "/" if is_directory else plain
+
+
+def absolute(path: str) -> str:
+    """Return a path from the root on; a final slash stays, and no path at all is the current directory.
+
+    >>> absolute("/a/b/")
+    '/a/b/'
+    """
+    if os.path.isabs(path):  # noqa: PTH117  # text, which may be no path of this system
+        return path
+    here = os.getcwd().rstrip("/")  # noqa: PTH109  # links stay, as they do in paths
+    return normalize(f"{here}/{path}")
 
 
 def parent(path: bytes) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, ReadsWhole
+from fsstore.kvstore.contract.ability import KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import Ints, Limits
@@ -48,7 +48,7 @@ from fsstore.values.json_value import Json, quote
 __all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
 
 
-class ReferenceDriver(ListsDocuments, MayBeMissing, ReadsWhole):
+class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
     """The keys of a reference set.  `described` is how messages call the set."""
 
     id: ClassVar[str] = "reference"
@@ -110,19 +110,12 @@ class ReferenceDriver(ListsDocuments, MayBeMissing, ReadsWhole):
         results = [ReadResult("missing", b"", NO_VALUE, time)] * len(keys)
         asked = reads or list(map(Read, keys))
         for position in inline.tolist():
-            results[position] = self._inline(
-                asked[position], resolved.inline[int(rows.offset[position])], time
+            results[position] = _inline(
+                asked[position], resolved.inline[int(rows.offset[position])], time, self.describe_key
             )
         for position, result in zip(wanted.tolist(), found, strict=True):
             results[position] = _unless_known(asked[position], result)
         return results
-
-    def _inline(self, read: Read, value: bytes, time: float) -> ReadResult:
-        stamp = inline_generation(value)
-        if read.if_not_equal == stamp:
-            return ReadResult("unspecified", b"", stamp, time)
-        start, stop = _range(read, len(value), self.describe_key)
-        return ReadResult("value", value[start:stop], stamp, time, len(value))
 
     async def _read_targets(
         self, keys: Sequence[str], reads: Sequence[Read] | None, resolved: Resolved, wanted: Ints
@@ -148,6 +141,12 @@ class ReferenceDriver(ListsDocuments, MayBeMissing, ReadsWhole):
         most = await self._bound(asks, resolved, wanted, large) if large else None
         with values_up_to(most):
             return await self.fetcher.fetch(asks, resolved.urls)
+
+    async def known_size(self, key: str) -> int | None:
+        """Return the length that a reference states, or None; whether the target is there, reading it shows."""
+        rows = (await self.overlay.resolve([key])).rows
+        length = int(rows.length[0])
+        return length if rows.url[0] >= 0 and length != WHOLE else None
 
     async def _bound(self, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]) -> int | None:
         """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
@@ -230,6 +229,14 @@ def _unless_known(read: Read, result: ReadResult) -> ReadResult:
     stamp, known = result.generation, read.if_not_equal
     unchanged = known == stamp and known != UNKNOWN
     return ReadResult("unspecified", b"", stamp, result.time) if unchanged else result
+
+
+def _inline(read: Read, value: bytes, time: float, describe: Callable[[str], str]) -> ReadResult:
+    stamp = inline_generation(value)
+    if read.if_not_equal == stamp:
+        return ReadResult("unspecified", b"", stamp, time)
+    start, stop = _range(read, len(value), describe)
+    return ReadResult("value", value[start:stop], stamp, time, len(value))
 
 
 @contextlib.contextmanager

@@ -24,6 +24,10 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.elsewhere import ElsewhereDriver
+from fsstore.kvstore.engine.secret import reveal
+from fsstore.kvstore.local.path import absolute
+from fsstore.runtime.origin import process_name
 from fsstore.values import registry
 from fsstore.values.json_value import Json, quote
 from fsstore.values.printing import pretty
@@ -215,15 +219,37 @@ class KvSpecValue:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the parts; resources pickled together stay shared.
 
-        Live objects may hold credentials and files: only drivers that say how they are pickled are.
+        A pickle names one place wherever it goes: relative paths become absolute, and fsspec's memory is that of this
+        process.  Live objects may hold credentials and files: only drivers that say how they are pickled are.
         """
+        parts = {name: getattr(self, name) for name in ("members", "resources", "base", "context")}
+        if isinstance(self.live, ElsewhereDriver):
+            return _unpickle, (type(self), self.kind.id, self._path, parts, None, self.live.home)
         if self.live is not None and type(self.live).__reduce__ is object.__reduce__:
             raise UnimplementedError(
                 f"{self.live.describe_key(self._path)} cannot be pickled: it is a live object, and only stores"
                 " opened by URL or JSON go to other processes"
             )
-        parts = {name: getattr(self, name) for name in ("members", "resources", "base", "context")}
-        return _unpickle, (type(self), self.kind.id, self._path, parts, self.live)
+        path = absolute(self._path) if self.kind.id == "file" else self._path
+        home = process_name() if self.live is None and _is_fsspec_memory(self.members) else ""
+        parts["members"] = _absolute_url(self.members)
+        return _unpickle, (type(self), self.kind.id, path, parts, self.live, home)
+
+
+def _is_fsspec_memory(members: Mapping[str, Json]) -> bool:
+    """Return whether a store lies in the memory of fsspec, of which each process has its own."""
+    url = reveal(members.get("url"))
+    return isinstance(url, str) and any(part.startswith("memory:") for part in url.split("::"))
+
+
+def _absolute_url(members: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return members whose URL of local files, the last link of a chain, is absolute."""
+    url = reveal(members.get("url"))
+    head, colons, last = url.rpartition("::") if isinstance(url, str) else ("", "", "")
+    for scheme in ("file://", "local://"):
+        if last.startswith(scheme) and not last.startswith(f"{scheme}/"):
+            return {**members, "url": f"{head}{colons}{scheme}{absolute(last.removeprefix(scheme))}"}
+    return members
 
 
 def _default_reference(name: str) -> str:
@@ -238,9 +264,16 @@ def kv_kind(name: str) -> KvKind | None:
 
 
 def _unpickle(
-    cls: type[KvSpecValue], name: str, path: str, parts: dict[str, Any], live: KvDriver | None = None
+    cls: type[KvSpecValue],
+    name: str,
+    path: str,
+    parts: dict[str, Any],
+    live: KvDriver | None = None,
+    home: str = "",
 ) -> KvSpecValue:
     kind = kv_kind(name)
     if kind is None:
         raise StoreError(f"{quote(name)} is not a registered KvStore driver")
+    if home not in ("", process_name()):
+        live = ElsewhereDriver(f"{quote(str(parts['members'].get('url')))}, a store in memory,", home)
     return cls.of(kind, path, **parts).replace(live=live)

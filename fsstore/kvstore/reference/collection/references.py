@@ -23,7 +23,7 @@ from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import INLINE, Rows
-from fsstore.kvstore.reference.table.value import Located
+from fsstore.kvstore.reference.table.value import Located, is_url
 from fsstore.kvstore.reference.target.location import beside, directory, name_of
 from fsstore.kvstore.reference.target.target_url import replaced
 from fsstore.kvstore.reference.tools.relocation import moved, moving
@@ -146,9 +146,28 @@ class References(Mapping[str, bytes | Located]):
         return _made(builder, self.place)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
-        """Return the set with the longest prefix of each URL that `changes` names replaced."""
+        """Return the set with the longest prefix of each URL that `changes` names replaced.
+
+        Raises `StoreError` if no URL begins with any of them: the set that was meant to be moved would still name the
+        old place.  URLs that it leaves as they are, are right, as long as there are others.
+        """
+        seen: list[str] = []
+        matched: list[str] = []
+
+        def changed(url: str) -> str:
+            made = replaced(url, changes)
+            if not made or not is_url(made):
+                raise StoreError(f"Cannot rewrite {quote(url)} to {quote(made)}: that is no URL")
+            (matched if url.startswith(tuple(changes)) else seen).append(url)
+            return made
+
         builder = TableBuilder()
-        self._copy_to(builder, url=lambda url: replaced(url, changes))
+        self._copy_to(builder, url=changed)
+        if seen and not matched:
+            wanted = ", ".join(map(quote, changes)) or "no prefix"
+            raise StoreError(
+                f"Nothing to rewrite in {self._described}: no URL begins with {wanted}; the first is {quote(seen[0])}"
+            )
         return _made(builder, self.place)
 
     def expand(self) -> References:

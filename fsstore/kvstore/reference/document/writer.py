@@ -31,7 +31,7 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
 from fsstore.kvstore.reference.state.set_state import Changes, Saved, State
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE
-from fsstore.kvstore.reference.table.value import encode_text
+from fsstore.kvstore.reference.table.value import encode_text, is_url
 from fsstore.kvstore.reference.target.location import name_of
 from fsstore.runtime import execution
 from fsstore.values.file_compression import Method, compressor, method_named
@@ -159,6 +159,8 @@ def _members(names: list[str], found: Resolved, *, escape: bool) -> Iterator[str
 
 
 def _url(url: str, *, escape: bool) -> str:
+    if not url or not is_url(url):
+        raise JsonError(f"A set that names {url!r} as a URL could not be read again")
     if escape and "{{" in url:
         raise JsonError(f"The URL {url!r} holds braces and the set has templates; save version 0")
     return encode_basestring_ascii(url)

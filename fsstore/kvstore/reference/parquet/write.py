@@ -35,6 +35,7 @@ from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of, is_document
 from fsstore.kvstore.reference.table.keys import split
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Rows
+from fsstore.kvstore.reference.table.value import is_url
 from fsstore.values.json_value import quote
 
 __all__ = ["encode_partition", "save_parquet"]
@@ -215,6 +216,9 @@ def encode_partition(rows: Rows, urls: Sequence[str], inline: Sequence[bytes | N
     used, codes = np.unique(rows.url[target], return_inverse=True)
     all_codes = np.zeros(len(rows.url), np.int32)
     all_codes[target] = codes
+    for number in used.tolist():
+        if not urls[number] or not is_url(urls[number]):
+            raise JsonError(f"A set that names {urls[number]!r} as a URL could not be read again")
     names = pa.array([urls[number] for number in used.tolist()], pa.string())
     path = pa.DictionaryArray.from_arrays(pa.array(all_codes, pa.int32(), mask=~target), names)
     many = int(target.sum()) > _DICTIONARY * len(used)

@@ -26,6 +26,7 @@ from fsstore.kvstore.reference.document.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.value import encode_text
 from fsstore.kvstore.reference.tools.fits_repair import refuse_compressed, repaired
+from fsstore.kvstore.reference.tools.left_out import LeftOutWarning
 from fsstore.runtime import execution
 
 __all__ = ["ScanError", "Scanned", "combine", "detect_format", "scan_files"]
@@ -43,10 +44,6 @@ _MAGIC = (
 )
 _METADATA = (".zarray", ".zattrs", ".zgroup", ".zmetadata")
 _HDF5_STEPS = (512, 1024, 2048, 4096)
-
-
-class _LeftOut(UserWarning):
-    """A part of a file is not in its documents."""
 
 
 class ScanError(StoreError):
@@ -259,31 +256,19 @@ def _as_they_are(module: Any) -> None:
 def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import hdf
 
-    class Scanner(hdf.SingleHdf5ToZarr):  # type: ignore[misc]  # a class of kerchunk has no types
-        def _translator(self, name: str, node: Any, *rest: Any) -> Any:
-            if getattr(node, "is_virtual", False) or getattr(
-                node, "external", None
-            ):  # kerchunk finds no chunks
-                warnings.warn(f'"{name}": its values lie in other files or datasets', _LeftOut, stacklevel=2)
-                return None
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always")
-                found = super()._translator(name, node, *rest)
-            for each in told:
-                _, _, why = str(each.message).partition("quashed while traversing HDF5\n")
-                if why:
-                    warnings.warn(f'"{name}": {why.splitlines()[0]}', _LeftOut, stacklevel=2)
-            return found
+    from fsstore.kvstore.reference.tools.hdf5_scan import Hdf5Scanner
 
     _as_they_are(hdf)
-    return Scanner(url, storage_options=storage, **options).translate()
+    return Hdf5Scanner(url, storage_options=storage, **options).translate()
 
 
 def _netcdf3(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import netCDF3
 
+    from fsstore.kvstore.reference.tools.netcdf3_scan import Netcdf3Scanner
+
     _as_they_are(netCDF3)
-    return netCDF3.NetCDF3ToZarr(url, storage_options=storage or None, **options).translate()
+    return Netcdf3Scanner(url, storage_options=storage or None, **options).translate()
 
 
 def _grib2(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -343,11 +328,11 @@ def _serve() -> int:
     order = json.load(sys.stdin)
     try:
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", _LeftOut)
+            warnings.simplefilter("always", LeftOutWarning)
             documents = _scan_one(order["url"], order["options"])
             for document in documents:
                 from_json(json.dumps(document).encode())
-        left_out = [str(each.message) for each in told if issubclass(each.category, _LeftOut)]
+        left_out = [str(each.message) for each in told if issubclass(each.category, LeftOutWarning)]
         sys.stdout.write(json.dumps([documents, left_out]))
     except Exception as error:  # noqa: BLE001  # scanners raise whatever they like; the parent reports it by file
         sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
