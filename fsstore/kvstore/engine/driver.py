@@ -164,6 +164,13 @@ class Home:
         self._make, self._filesystem = make, filesystem
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def filesystem(self) -> Any:
+        """The filesystem made last, or given; made if there is none yet."""
+        if self._filesystem is None and self._make is not None:
+            return self._make()
+        return self._filesystem
+
     def _own(self, make: Callable[[], Any]) -> Any:
         running = asyncio.get_running_loop()
         if self._filesystem is None or self._loop is not running:
