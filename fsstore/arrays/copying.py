@@ -7,9 +7,11 @@ have size 1, and others of the target repeat the source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fsstore.chunk.plan.regions import Box, Regions, covered, cut
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
@@ -19,9 +21,13 @@ from fsstore.runtime.future import Future
 if TYPE_CHECKING:
     from fsstore.arrays.store import TensorStore
 
-__all__ = ["align", "copy_between"]
+__all__ = ["align", "copy_between", "copy_regions"]
 
-_PIECE_BYTES = 64 * 1024 * 1024  # of a copy that are in memory at a time
+# A copy takes 64 MB, or what one chunk takes on its way, both layouts counted.  Either two small pieces are under way,
+# so that one is read while the other is written, or, where small ones would read chunks again and again, a large one.
+_PIECE_BYTES = 12 * 1024 * 1024
+_LARGE_PIECE_BYTES = 32 * 1024 * 1024
+_WASTE = 1.25
 
 
 def copy_between(source: TensorStore, target: TensorStore) -> Future[None]:
@@ -33,14 +39,54 @@ def copy_between(source: TensorStore, target: TensorStore) -> Future[None]:
     if not is_lossless(source.dtype, target.dtype):
         raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
     aligned = source[align(source.domain, target.domain)]
+    regions = copy_regions(aligned, target, _PIECE_BYTES)
+    if _wastes(regions, aligned):
+        regions = copy_regions(aligned, target, _LARGE_PIECE_BYTES)
+    itemsize = max(source.dtype.numpy_dtype.itemsize, target.dtype.numpy_dtype.itemsize)
+    overlapped = math.prod(regions.step) * itemsize <= _PIECE_BYTES
 
     async def run() -> None:
-        for piece in _pieces(target):
-            part = target if piece is None else target[piece]
-            values = await (aligned if piece is None else aligned[piece]).read()
-            await part._driver.write(part._transform, convert(values))
+        writing: Future[None] | None = None
+        for number in range(len(regions)):
+            piece = regions[number].slices
+            values = await aligned[piece].read()
+            part = target[piece]
+            if writing is not None:
+                await writing
+            writing = part._driver.write(part._transform, convert(values))
+            del values
+            if not overlapped:
+                await writing
+                writing = None
+        if writing is not None:
+            await writing
 
     return execution.start(run())
+
+
+def _wastes(regions: Regions, source: TensorStore) -> bool:
+    """Whether the boxes read noticeably more than there is, because chunks of the source reach out of them."""
+    chunk = _sides(source.chunk_layout.read_chunk.shape, Box(regions.start, regions.stop))
+    return covered(regions, chunk) > _WASTE * source.size
+
+
+def copy_regions(source: TensorStore, target: TensorStore, most_bytes: int) -> Regions:
+    """Return the boxes in which a store is copied to another over the same domain: whole chunks of the target.
+
+    None has more than `most_bytes`, except where a single chunk has.
+    """
+    domain = Box(target.domain.inclusive_min, target.domain.exclusive_max)
+    layout = target.chunk_layout
+    chunk = _sides(layout.write_chunk.shape, domain)
+    origin = layout.grid_origin
+    anchor = [0 if at is None else at for at in (origin if origin is not None else (0,) * target.rank)]
+    items = most_bytes // max(source.dtype.numpy_dtype.itemsize, target.dtype.numpy_dtype.itemsize, 1)
+    return cut(domain, chunk, _sides(source.chunk_layout.read_chunk.shape, domain), anchor, items)
+
+
+def _sides(chunk: Sequence[int | None] | None, domain: Box) -> list[int]:
+    """Return the sides of chunks; a dimension that says nothing has no boundaries to keep to."""
+    return [side or 1 for side in chunk or (None,) * len(domain.start)]
 
 
 def align(source: IndexDomain, target: IndexDomain) -> IndexTransform:
@@ -81,23 +127,3 @@ def _matches(source: tuple[str, ...], target: tuple[str, ...]) -> list[int | Non
 def _shown(dimension: int | None, dim: Dim) -> str:
     label = f'"{dim.label}": ' if dim.label else ""
     return f"{dimension} {label}[{dim.inclusive_min}, {dim.exclusive_max})"
-
-
-def _pieces(target: TensorStore) -> Iterator[slice | None]:
-    """Yield sub-domains of the target that are whole chunks and of bounded size; None for all at once."""
-    itemsize = max(1, target.dtype.numpy_dtype.itemsize)
-    if target.size * itemsize <= _PIECE_BYTES or not target.rank:
-        yield None
-        return
-    try:
-        step = target.chunk_layout.write_chunk.shape[0] or 1
-    except (TypeError, IndexError):
-        step = 1
-    row = max(1, target.size // max(1, target.shape[0]) * itemsize)
-    step *= max(1, _PIECE_BYTES // (row * step))
-    low, high = target.domain.inclusive_min[0], target.domain.exclusive_max[0]
-    begin = low
-    while begin < high:
-        end = min(high, (begin // step + 1) * step)
-        yield slice(begin, end)
-        begin = end

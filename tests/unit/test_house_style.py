@@ -45,6 +45,11 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "fsstore.schema.schema:Schema": (25, "TensorStore's public class: a property for each constraint"),
 }
 MANY_PARAMETERS: dict[str, tuple[int, str]] = {
+    "fsstore.job.copy:copy": (
+        9,
+        "a public function: each is a choice of its own, and all but two are by name",
+    ),
+    "fsstore.job.copy:plan_copy": (7, "takes what `copy` takes, but for what only doing it needs"),
     "fsstore.arrays.opening:open": (7, "TensorStore's public function: each is an argument of its own there"),
 }
 DEEP_FUNCTIONS: dict[str, tuple[int, str]] = {}

@@ -43,6 +43,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "view",  # shows arrays as keys: a store to those above it, a user of drivers below
         "filesystem references ocdbt",
         "dataset",
+        "job",
         "",  # the package itself: the door of users
         "plugin testing interop",
     )

@@ -12,6 +12,7 @@ Plans are values; nothing here reads or writes.  `source` says where the bytes o
 * `open_chunks`: the chunks of one open array: what is constant from one read or write to the next
 * `place`: moving elements between a chunk and the array of a request, cell by cell
 * `planner`: from a request to cells: which chunks are touched, and which elements of each go where
+* `regions`: cutting a domain into boxes of whole chunks that fit into memory: the pieces in which arrays are copied
 * `request`: from index transforms to the requests of the engine
 * `shard_entries`: the sub-chunks of shards that a request touches: a second plan, over the grid of sub-chunks
 """
