@@ -18,7 +18,7 @@ from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.engine.contract import Engine
-from fsstore.kvstore.engine.secret import without_user
+from fsstore.kvstore.engine.secret import shown_url
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["Choose", "FsspecDriver", "Home", "check_key"]
@@ -61,7 +61,7 @@ class FsspecDriver:
     ) -> None:
         self.engine, self.root, self.limits = engine, root, limits
         self._again, self._process = again, os.getpid()
-        self.shown = without_user(engine.shown + root if shown is None else shown)
+        self.shown = shown_url(engine.shown + root if shown is None else shown)
         self._members = dict(members or {})
 
     @property

@@ -17,7 +17,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.kvstore.contract.coalesce import Limits, limits_from
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
-from fsstore.kvstore.engine.secret import guard
+from fsstore.kvstore.engine.secret import guard, guard_urls, reveal
 from fsstore.kvstore.reference.collection.refset import TableSet
 from fsstore.kvstore.reference.collection.set_state import Overlay, State
 from fsstore.kvstore.reference.document.writer import JsonDocument
@@ -89,11 +89,11 @@ class ReferenceKind(AdapterKind):
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the members of the kind."""
         taken: dict[str, Any] = {
-            "target": fields.take("target", optional(string)),
+            "target": guard_urls(fields.take("target", optional(string))),
             "targets": fields.take("targets", targets_of),
-            "rewrite": fields.take("rewrite", _strings),
-            "templates": fields.take("templates", _strings),
-            "allow": fields.take("allow", optional(_allow)),
+            "rewrite": guard_urls(fields.take("rewrite", _strings)),
+            "templates": guard_urls(fields.take("templates", _strings)),
+            "allow": guard_urls(fields.take("allow", optional(_allow))),
         }
         return {name: value for name, value in taken.items() if value is not None and value != {}}
 
@@ -138,9 +138,9 @@ def _is_local(driver: KvDriver) -> bool:
 
 def policy_of(base: KvPrefix | None, members: Mapping[str, Any]) -> Policy:
     """Return what a set at `base` may read, given the members of its spec."""
-    allow = members.get("allow")
+    allow = reveal(members.get("allow"))
     granted = [*check_prefixes(members.get("targets") or {})]
-    replacing = (members.get("rewrite") or {}).values()
+    replacing = (reveal(members.get("rewrite")) or {}).values()
     granted += [normalize_prefix(new) for new in replacing if new.startswith("/") or "://" in new]
     return Policy(
         "local" if base is None or _is_local(base.driver) else "remote",
@@ -161,7 +161,9 @@ async def open_reference(
     features = base.driver.features
     writable = features.writable and features.conditional_write
     how = "writing to it, or opening an array in it with `create=True`, makes it" if writable else ""
-    reading = Reading(members.get("target"), members.get("templates"), create=writable, creates=how)
+    reading = Reading(
+        reveal(members.get("target")), reveal(members.get("templates")), create=writable, creates=how
+    )
 
     async def stored() -> State:
         return await load(base, reading)
@@ -203,7 +205,7 @@ def reference_driver(
         policy_of(base, members),
         base,
         check_prefixes(members.get("targets") or {}),
-        members.get("rewrite") or {},
+        reveal(members.get("rewrite")) or {},
     )
     fetcher = Fetcher(targets, limits or Limits(), described)
     return ReferenceDriver(overlay, fetcher, waits=_waits(overlay, targets), members=members)

@@ -155,7 +155,7 @@ class BucketKind(RootKind):
             fields.problem(f"{quote(self.bucket)} must be specified")
         for name in self.texts:
             value = fields.take(name, string, default="")
-            members |= {name: value} if value else {}
+            members |= {name: guard(value)} if value else {}
         for name in self.flags:
             members |= {name: True} if fields.take(name, boolean, default=False) else {}
         return {**members, **take_engine(fields), **take_options(fields), **take_single_writer(fields)}

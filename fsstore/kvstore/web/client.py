@@ -2,8 +2,9 @@
 
 It is the default, being as strict as the others and cheaper: a connection that the server closed while nobody used it
 is replaced without a word; any other failure is raised as the error it is.  Redirects are followed here, hop by hop:
-`follow` may refuse one by raising, `judge` an address that a name leads to, and headers that were given for one origin are never sent to another.  Connections
-are kept for a while, the ones used last, so that a set of references to a thousand servers does not hold all of them.
+`follow` may refuse one by raising, `judge` an address that a name leads to, and headers that were given for one origin
+are never sent to another.  Connections are kept for a while, the ones used last, so that a set of references to a
+thousand servers does not hold all of them.
 
 What it does not speak (HTTP/2, proxies reached by TLS or SOCKS, cookies) other clients do.
 """
@@ -19,10 +20,10 @@ from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
-from fsstore.kvstore.engine.secret import redact_url
 from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
 from fsstore.kvstore.web.wire import Connection, Reply, Want
 from fsstore.values.json_value import quote
+from fsstore.values.redaction import redact_url
 
 __all__ = ["HttpClient", "check_able"]
 

@@ -23,10 +23,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
 from fsstore.kvstore.engine.fault import from_status
-from fsstore.kvstore.engine.secret import redact_url
 from fsstore.kvstore.web.host import prepared
 from fsstore.kvstore.web.wire import Connection, Want
 from fsstore.values.json_value import quote
+from fsstore.values.redaction import redact_url
 
 __all__ = ["Dial", "Judge", "Proxy", "Route", "basic", "proxy_of", "route_to"]
 
@@ -81,8 +81,8 @@ def route_to(origin: str) -> Route:
         name, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
         name = name.replace("%25", "%") if ":" in name else name  # the zone of an address
         name = prepared(name)
-    except (ValueError, KeyError) as error:
-        raise UrlError(f"Cannot open {quote(redact_url(origin))}: {error}", redact_url(origin)) from error
+    except (ValueError, KeyError):
+        name = ""
     if not name or not name.isprintable() or any(mark in name for mark in " /?#@\\"):
         raise UrlError(f"Cannot open {quote(redact_url(origin))}: no such host", redact_url(origin))
     host = f"[{name.partition('%')[0]}]" if ":" in name else name

@@ -12,7 +12,9 @@ A reference set is a program that makes its reader fetch things, written by whoe
 * With `allow` given, nothing else is.
 
 URLs are compared in one spelling: scheme and host in lower case, hosts as IDNA prepares them for the resolver, `s3a` as
-`s3`, bare paths as `file`, dot segments removed (`%2e` too where the scheme decodes it), default ports dropped.  A prefix ends at a component boundary, so
+`s3`, bare paths as `file`, dot segments removed (`%2e` too where the scheme decodes it), default ports dropped.
+
+A prefix ends at a component boundary, so
 `https://host` never stands for `https://host.evil` or `https://host@evil`.
 
 Pure: no name is resolved, no link followed.  Callers who can resolve names or links check the result as well: each hop
@@ -29,10 +31,10 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from fsstore.errors import PermissionDeniedError, UrlError
-from fsstore.kvstore.engine.secret import redact_url
 from fsstore.kvstore.reference.target.target_url import is_foreign, split_scheme
 from fsstore.kvstore.web.host import is_internal, is_internal_address, is_plain, prepared
 from fsstore.values.json_value import quote
+from fsstore.values.redaction import redact_url
 
 __all__ = [
     "Policy",

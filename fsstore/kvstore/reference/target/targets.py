@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from fsstore.context.context import Context
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.engine.secret import redact_url, reveal
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.target.policy import (
     Policy,
     has_prefix,
@@ -34,6 +34,7 @@ from fsstore.kvstore.reference.target.target_url import Link, first_link, is_rel
 from fsstore.kvstore.reference.target.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
 from fsstore.kvstore.web.header import check_headers
 from fsstore.values.json_value import quote
+from fsstore.values.redaction import redact_url
 
 __all__ = ["OpenTarget", "Place", "Targets", "check_prefixes", "open_in", "open_with_spec"]
 

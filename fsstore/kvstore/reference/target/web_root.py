@@ -14,10 +14,11 @@ from urllib.parse import urljoin
 
 from fsstore.errors import PermissionDeniedError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.engine.secret import redact_url, reveal
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.target.held_client import held_options
 from fsstore.kvstore.reference.target.policy import has_prefix, normalize
 from fsstore.kvstore.web.header import headers_of
+from fsstore.values.redaction import redact_url
 
 if TYPE_CHECKING:
     from fsstore.kvstore.client.web import Session

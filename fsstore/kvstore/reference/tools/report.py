@@ -11,13 +11,13 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.engine.secret import redact_url
 from fsstore.kvstore.reference.collection.refset import Resolved
 from fsstore.kvstore.reference.collection.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE
 from fsstore.kvstore.reference.target.policy import host_of, normalize
 from fsstore.kvstore.reference.target.target_url import is_relative, last_link
+from fsstore.values.redaction import redact_url
 
 __all__ = ["Grids", "Report", "Touched", "grids_of", "inspect_state"]
 

@@ -15,11 +15,11 @@ import numpy as np
 from fsstore.errors import NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.engine.secret import redact_url
 from fsstore.kvstore.reference.collection.set_state import State
 from fsstore.kvstore.reference.table.table import WHOLE
 from fsstore.kvstore.reference.target.targets import Targets
 from fsstore.runtime import execution
+from fsstore.values.redaction import redact_url
 
 __all__ = ["MAX_PROBLEMS", "Problem", "Verification", "verify_state"]
 
