@@ -22,8 +22,8 @@ invalid arguments print none.
      ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a limit of size or of threads
      └─ UnimplementedError             (NotImplementedError), no prefix
 
-No message shows the user or the query of a URL, whoever wrote it: that is seen to here.  An exception of another library
-is attached as its cause only by name and as far as its text may be shown.
+No message shows the user or the query of a URL, whoever wrote it: that is seen to here.  An exception of another
+library is attached as its cause only by name and as far as its text may be shown.
 
 Outer layers say where they were with `error.within("Error reading ...")`, which returns the same class
 with the place in front.  Which codec found the damage stands behind the sentence, after the byte if it is known, as
@@ -164,7 +164,8 @@ class JsonError(StoreError):
 class UrlError(StoreError):
     """A URL pipeline is malformed.
 
-    `url` is the whole text as far as it may be shown, `position` where the trouble starts, and `hint`, if any, what was probably meant.
+    `url` is the whole text as far as it may be shown, `position` where the trouble starts, and `hint`, if any, what was
+    probably meant.
     """
 
     def __init__(

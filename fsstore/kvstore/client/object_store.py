@@ -292,11 +292,12 @@ class ObstoreEngine:
         def delete() -> bool:
             try:
                 obstore.delete(self._writer(0), paths)
-                return True
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 if is_missing(error):
                     return False
                 failure = located(error, "deleting", self.shown + paths[0])
+            else:
+                return True
             raise failure
 
         return persist_blocking(self.retry, delete)

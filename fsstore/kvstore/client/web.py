@@ -65,7 +65,7 @@ def generation_of(headers: Mapping[str, str]) -> bytes:
     if modified and date:
         try:
             age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return UNKNOWN
         if age.total_seconds() >= 2:
             return _DATED + modified.encode("latin-1", "replace")

@@ -15,7 +15,7 @@ from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
 from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.values import registry
-from fsstore.values.json_value import Fields, expected, obj, quote, string
+from fsstore.values.json_value import DEEPEST_SPEC, Fields, check_depth, expected, obj, quote, string
 from fsstore.values.url import Component, encode_path, split_pipeline
 
 __all__ = [
@@ -240,6 +240,7 @@ def _base_spec(value: Any) -> KvSpec:
 
 
 def _from_json(json: Mapping[str, Any]) -> KvSpec:
+    check_depth(json, DEEPEST_SPEC)
     head = Fields({name: value for name, value in json.items() if name == "driver"})
     kind: KvKind = head.require("driver", _kind_of)
     head.finish()
