@@ -83,7 +83,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "pyarrow": ("kvstore.reference",),
     "fastparquet": ("kvstore.reference",),
     "obstore": ("kvstore",),
-    "aiohttp": ("kvstore.client.web", "kvstore.reference.target.web_root"),
+    "aiohttp": ("kvstore.client.web", "kvstore.reference.target.held_client"),
     "yarl": ("kvstore.client.web",),
     "botocore": ("kvstore.root",),
     "zarr": ("kvstore.root.live",),

@@ -13,7 +13,7 @@ from typing import Any
 
 from fsstore.values.redaction import shown_query, without_user
 
-__all__ = ["conceal", "guard", "guard_urls", "is_secret", "reveal", "shown_url"]
+__all__ = ["conceal", "guard", "guard_urls", "is_concealed", "is_secret", "reveal", "shown_url"]
 
 _NAME = re.compile(
     r"key|secret|token|pass(?:w|phr)|cred|sas|auth|signature|connection_?string|session|cookie|bearer"
@@ -133,6 +133,11 @@ def guard(value: Any) -> Any:
 def reveal(value: Any) -> Any:
     """Return everything a guarded value holds; other values as they are."""
     return getattr(value, "full", value)
+
+
+def is_concealed(value: Any) -> bool:
+    """Return whether a value is a list of which nothing is shown."""
+    return isinstance(value, _GuardedList) and not value
 
 
 def guard_urls(value: Any) -> Any:

@@ -23,6 +23,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.engine.secret import is_concealed
 from fsstore.values.json_value import Json, quote
 from fsstore.values.printing import pretty
 from fsstore.values.url import join_pipeline
@@ -159,7 +160,8 @@ class KvSpec:
                 f"{self.live.describe_key(self._path)} has no JSON form: it is a live object"
             )
         defaults = getattr(self.kind, "defaults", {}) if include_defaults else {}
-        out: dict[str, Any] = {"driver": self.kind.id, **defaults, **self.members}
+        shown = {name: value for name, value in self.members.items() if not is_concealed(value)}
+        out: dict[str, Any] = {"driver": self.kind.id, **defaults, **shown}
         if self._path or include_defaults:
             out["path"] = self._path
         if self.base is not None:
