@@ -143,7 +143,8 @@ class BucketKind(RootKind):
     def _bucket(self, value: Any) -> str:
         name = string(value)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]", name):
-            raise JsonError(f"Invalid {self.label} {self.bucket} name: {quote(name)}")
+            shown = name.rpartition("@")[2]  # what stands before may be a credential
+            raise JsonError(f"Invalid {self.label} {self.bucket} name: {quote(shown)}")
         return name
 
     def members(self, fields: Fields) -> dict[str, Json]:

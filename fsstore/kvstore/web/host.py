@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import unicodedata
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -44,7 +45,12 @@ def prepared(name: str) -> str:
     """
     if len(name) > _LONGEST:
         raise ValueError(f"the name of a host has {len(name)} characters")
-    return name.lower() if name.isascii() else name.encode("idna").decode("ascii").lower()
+    if not name.isascii():  # the codec knows the letters of Unicode 3.2 only
+        name = unicodedata.normalize("NFKC", name)
+        if any(letter.isdecimal() and not letter.isascii() for letter in name):
+            raise ValueError("digits of another script in the name of a host")
+        name = name.encode("idna").decode("ascii")
+    return name.lower()
 
 
 def is_plain(host: str) -> bool:
