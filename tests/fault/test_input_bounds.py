@@ -22,7 +22,16 @@ from fsstore.kvstore.reference.parquet.read import read_partition
 from fsstore.values.file_compression import expand, usual_limit
 from fsstore.values.printing import literal, pretty
 
-V2 = {"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<i4", "compressor": None, "fill_value": 0, "order": "C", "filters": None}
+V2 = {
+    "zarr_format": 2,
+    "shape": [4],
+    "chunks": [4],
+    "dtype": "<i4",
+    "compressor": None,
+    "fill_value": 0,
+    "order": "C",
+    "filters": None,
+}
 V3 = {
     "zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "int32", "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
     "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "fill_value": 0,
@@ -81,10 +90,24 @@ def test_objects_without_a_fill_value_are_refused():
     """A document of zarr v2 that lacks its fill value is malformed, whatever its elements are."""
     document = {name: value for name, value in V2.items() if name != "fill_value"}
     with pytest.raises(StoreError, match="fill_value"):
-        ts.open({"driver": "zarr2"}, kvstore={".zarray": json.dumps({**document, "dtype": "|O", "filters": [{"id": "json2"}]}).encode()}).result()
+        ts.open(
+            {"driver": "zarr2"},
+            kvstore={
+                ".zarray": json.dumps({**document, "dtype": "|O", "filters": [{"id": "json2"}]}).encode()
+            },
+        ).result()
 
 
-@pytest.mark.parametrize("date", ["Mon, 01 Jan 0000 00:00:00 GMT", "Mon, 01 Jan 99999999999 00:00:00 GMT", "x", "Mon, 01 Jan 2024 99:99:99 +99999999999", ""])
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Mon, 01 Jan 0000 00:00:00 GMT",
+        "Mon, 01 Jan 99999999999 00:00:00 GMT",
+        "x",
+        "Mon, 01 Jan 2024 99:99:99 +99999999999",
+        "",
+    ],
+)
 def test_malformed_dates_leave_a_value_readable(date):
     """A header that says no date says nothing about the generation, and no more."""
     good = "Mon, 01 Jan 2024 00:00:00 GMT"
@@ -114,7 +137,13 @@ def test_a_bomb_costs_no_more_than_the_least_limit():
 def test_inspection_does_not_unfold_generators():
     """Of a set of millions of generated keys the first are looked at, and the report says so."""
     begin = time.process_time()
-    report = references.inspect({"version": 1, "gen": [{"key": "{{i}}", "url": "s3://b/{{i}}", "dimensions": {"i": {"stop": 40_000_000}}}], "refs": {"a": "b"}})
+    report = references.inspect(
+        {
+            "version": 1,
+            "gen": [{"key": "{{i}}", "url": "s3://b/{{i}}", "dimensions": {"i": {"stop": 40_000_000}}}],
+            "refs": {"a": "b"},
+        }
+    )
     assert not report.complete
     assert 50_000 <= report.keys < 100_000
     assert set(report.places) == {"s3://b"}
@@ -122,7 +151,32 @@ def test_inspection_does_not_unfold_generators():
     assert references.inspect({"a": ["s3://b/c", 0, 1]}).complete
 
 
-ODD = (None, True, -1, 0, 2**31, 2**63, 10**30, 1e300, float("nan"), "", "x", "\udc80", "0x", "NaN", [], {}, [[1]], {"name": "x"}, {"id": "x"}, ["u", 0, 1], "<i4", "|O", "1" * 400, deep_text(10))
+ODD = (
+    None,
+    True,
+    -1,
+    0,
+    2**31,
+    2**63,
+    10**30,
+    1e300,
+    float("nan"),
+    "",
+    "x",
+    "\udc80",
+    "0x",
+    "NaN",
+    [],
+    {},
+    [[1]],
+    {"name": "x"},
+    {"id": "x"},
+    ["u", 0, 1],
+    "<i4",
+    "|O",
+    "1" * 400,
+    deep_text(10),
+)
 
 
 def mutated(chance, value):
@@ -142,8 +196,26 @@ def mutated(chance, value):
 def one(chance):
     """Open one mutated input; return whether it passed or was refused."""
     kind = chance.choice(("zarr2", "zarr3", "spec", "refs"))
-    refs = {"version": 1, "templates": {"u": "memory://t"}, "gen": [{"key": "{{i}}", "url": "{{u}}", "offset": "{{i*2}}", "length": "2", "dimensions": {"i": {"stop": 5}}}], "refs": {"a": ["{{u}}", 0, 1]}}
-    spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": "http://127.0.0.1:1"}, "metadata": V3, "schema": {"rank": 1, "chunk_layout": {"inner_order": [0]}}}
+    refs = {
+        "version": 1,
+        "templates": {"u": "memory://t"},
+        "gen": [
+            {
+                "key": "{{i}}",
+                "url": "{{u}}",
+                "offset": "{{i*2}}",
+                "length": "2",
+                "dimensions": {"i": {"stop": 5}},
+            }
+        ],
+        "refs": {"a": ["{{u}}", 0, 1]},
+    }
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "http", "base_url": "http://127.0.0.1:1"},
+        "metadata": V3,
+        "schema": {"rank": 1, "chunk_layout": {"inner_order": [0]}},
+    }
     value = {"zarr2": V2, "zarr3": V3, "spec": spec, "refs": refs}[kind]
     for _ in range(chance.choice((1, 1, 2, 4))):
         value = mutated(chance, value)

@@ -54,7 +54,7 @@ HOSTS = [
     "127.0.0.1 ", " 127.0.0.1", "127.0.0.1\u00a0", "127.0.0.1\u3000", "localhost\u200b", "evil.example%2f@127.0.0.1", "evil.example;127.0.0.1", "evil.example,127.0.0.1",
     "evil.example\\@127.0.0.1", "evil.example\\.127.0.0.1", "127.0.0.1#.evil.example", "127.0.0.1?.evil.example", "u:p@127.0.0.1", "u@evil.example@127.0.0.1",
     "@127.0.0.1", ":@127.0.0.1", "evil.example:80@127.0.0.1", "127.0.0.1:80:80", "[127.0.0.1]", "[localhost]", "[::1", "::1", "[::1]x", "localhost:", "x" * 300 + "." + wide("localhost"),
-    "-localhost", "loc|alhost", "loc<alhost", "$localhost", "loc^alhost", "local{host}", "`localhost`", "\"localhost\"", "loc\talhost", "loc\nalhost", "\x01localhost", "",
+    "-localhost", "loc|alhost", "loc<alhost", "$localhost", "loc^alhost", "local{host}", "`localhost`", '"localhost"', "loc\talhost", "loc\nalhost", "\x01localhost", "",
 ]  # fmt: skip
 
 FORMS = ["http://{h}/x", "https://{h}:8443/x?y=1", "HTTP://{h}"]
@@ -74,7 +74,10 @@ CUT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("scheme", ["ftp", "sftp", "webhdfs", "hdfs", "webdav", "webdavs", "oci", "oss", "FTP", "smb", "ssh", "jdbc"])
+@pytest.mark.parametrize(
+    "scheme",
+    ["ftp", "sftp", "webhdfs", "hdfs", "webdav", "webdavs", "oci", "oss", "FTP", "smb", "ssh", "jdbc"],
+)
 @pytest.mark.parametrize("form", CUT)
 def test_clients_that_connect_as_they_please_are_refused(form, scheme):
     """FTP, WebHDFS and their like look up names and follow servers by themselves: a set from elsewhere may not use them."""
@@ -89,12 +92,27 @@ def test_clients_are_permitted_by_name(scheme):
     assert Policy("remote", allow=(named,)).check(named + "x") == named + "x"
     assert Policy("remote", granted=(named,)).check(named + "x") == named + "x"
     assert Policy("local").check(named + "x") == named + "x"
-    for other in (f"{scheme}://data.example.evil/x", f"{scheme}://data.example@127.0.0.1/x", f"{scheme}://127.0.0.1/x"):
+    for other in (
+        f"{scheme}://data.example.evil/x",
+        f"{scheme}://data.example@127.0.0.1/x",
+        f"{scheme}://127.0.0.1/x",
+    ):
         with pytest.raises(StoreError):
             Policy("remote", allow=(named,)).check(other)
 
 
-@pytest.mark.parametrize("host", ["example.org", "b\u00fccher.example", "10.0.0.1", "8.8.8.8", "[2001:db8::1]", "a_b.example", "xn--bcher-kva.example"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "example.org",
+        "b\u00fccher.example",
+        "10.0.0.1",
+        "8.8.8.8",
+        "[2001:db8::1]",
+        "a_b.example",
+        "xn--bcher-kva.example",
+    ],
+)
 def test_ordinary_hosts_stay_readable(host):
     """Normalising refuses no host that is none of this machine's, and gives the letters that are looked up."""
     url = REMOTE.check(f"https://{host}/x")
@@ -103,7 +121,19 @@ def test_ordinary_hosts_stay_readable(host):
     assert not is_internal(host)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::ffff:127.0.0.1", "fe80::1%2", "64:ff9b::7f00:1", "none"])  # noqa: S104
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "::1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "::ffff:127.0.0.1",
+        "fe80::1%2",
+        "64:ff9b::7f00:1",
+        "none",
+    ],
+)  # noqa: S104
 def test_addresses_behind_names_are_judged(address):
     """A name of a stranger that leads to this machine is refused; one that the caller named is not."""
     assert is_internal_address(address)
@@ -159,7 +189,9 @@ def servers():
     home, inside = made
     inside.values["/secret"] = b"INTERNAL"
     home.away["/set/away"] = f"{inside.url}/secret"
-    home.values["/set/refs.json"] = json.dumps({"x": ["away"], "y": ["away", 0, 3], "z": ["near", 0, 3]}).encode()
+    home.values["/set/refs.json"] = json.dumps(
+        {"x": ["away"], "y": ["away", 0, 3], "z": ["near", 0, 3]}
+    ).encode()
     home.values["/set/near"] = b"nearby"
     yield home, inside
     for each in made:
@@ -197,7 +229,9 @@ def test_no_redirect_beside_a_set_in_a_live_filesystem_leads_to_this_machine(ser
     """A live HTTP filesystem stays as it is for others; the set reads through one like it that asks."""
     home, inside = servers
     live = fsspec.filesystem("http", skip_instance_cache=True).get_mapper(f"{home.url}/set")
-    store = ts.KvStore.open({"driver": "reference", "base": ts.KvStore.Spec(live) / "refs.json"}, context=QUIET).result()
+    store = ts.KvStore.open(
+        {"driver": "reference", "base": ts.KvStore.Spec(live) / "refs.json"}, context=QUIET
+    ).result()
     with pytest.raises(StoreError):
         store.read("x").result()
     assert not inside.asked
@@ -210,7 +244,9 @@ def test_redirects_of_webhdfs_are_asked_about(servers):
     place = f"webhdfs://127.0.0.1:{home.server_port}/"
     home.away["/webhdfs/v1/away"] = f"{inside.url}/secret"
     home.values["/set/refs.json"] = json.dumps({"x": [place + "away"], "y": [place + "away", 0, 3]}).encode()
-    store = ts.KvStore.open({"driver": "reference", "base": f"{home.url}/set/refs.json", "allow": [place]}, context=QUIET).result()
+    store = ts.KvStore.open(
+        {"driver": "reference", "base": f"{home.url}/set/refs.json", "allow": [place]}, context=QUIET
+    ).result()
     for key in "xy":
         with pytest.raises(StoreError):
             store.read(key).result()
@@ -229,11 +265,15 @@ def test_a_name_that_leads_to_this_machine_is_not_connected_to(servers, monkeypa
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     place = f"http://evil.example:{inside.server_port}/"
-    home.values["/set/refs.json"] = json.dumps({"x": [place + "secret"], "y": [place + "secret", 0, 3]}).encode()
+    home.values["/set/refs.json"] = json.dumps(
+        {"x": [place + "secret"], "y": [place + "secret", 0, 3]}
+    ).encode()
     check = Policy("remote", home=home.url + "/")
 
     def opened(**members):
-        return ts.KvStore.open({"driver": "reference", "base": f"{home.url}/set/refs.json", **members}, context=QUIET).result()
+        return ts.KvStore.open(
+            {"driver": "reference", "base": f"{home.url}/set/refs.json", **members}, context=QUIET
+        ).result()
 
     if options is None:
         for key in "xy":
@@ -244,7 +284,9 @@ def test_a_name_that_leads_to_this_machine_is_not_connected_to(servers, monkeypa
         from fsstore.kvstore.reference.target.web_root import guarded_root
 
         held = guarded_root(place, options, bound=None, check=check.check, judge=check.check_address)
-        with pytest.raises(StoreError, match="Cannot connect"):  # aiohttp's words for any failure to look a name up
+        with pytest.raises(
+            StoreError, match="Cannot connect"
+        ):  # aiohttp's words for any failure to look a name up
             execution.call(held.driver.read_many([Read("secret")]))
     assert not inside.asked
     assert bytes(opened(targets={place: {}}).read("x").result().value) == b"INTERNAL", "the caller named it"

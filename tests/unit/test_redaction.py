@@ -41,7 +41,16 @@ def test_no_error_shows_the_user_or_the_query_of_a_url(kind, url):
 @pytest.mark.parametrize("url", URLS)
 def test_specs_show_none_either(url):
     """Text, JSON and pickles of a spec hold what is harmless; the store is opened with all of it."""
-    spec = ts.KvStore.Spec({"driver": "reference", "base": "memory://r", "rewrite": {"a": url}, "allow": [], "templates": {"t": url}, "target": url})
+    spec = ts.KvStore.Spec(
+        {
+            "driver": "reference",
+            "base": "memory://r",
+            "rewrite": {"a": url},
+            "allow": [],
+            "templates": {"t": url},
+            "target": url,
+        }
+    )
     made = [spec]
     if url.startswith("http"):
         made.append(ts.KvStore.Spec(url))
@@ -57,10 +66,18 @@ def test_specs_show_none_either(url):
 @pytest.mark.parametrize("name", ["Authorization", "X-Jwt", "Api", "X-Access", "Cookie", "X-Hmac"])
 def test_no_header_is_shown_unless_it_is_known_to_be_harmless(name):
     """A header of any name may be a credential."""
-    spec = ts.KvStore.Spec({"driver": "http", "base_url": "http://h", "headers": [f"{name}: S3CR", "Accept: x/y"]})
+    spec = ts.KvStore.Spec(
+        {"driver": "http", "base_url": "http://h", "headers": [f"{name}: S3CR", "Accept: x/y"]}
+    )
     assert "S3CR" not in str(spec) + json.dumps(spec.to_json()) + repr(pickle.dumps(spec))
     assert json.loads(json.dumps(spec.to_json()))["headers"] == ["Accept: x/y"]
-    spec = ts.KvStore.Spec({"driver": "fsspec", "url": "http://h/", "storage_options": {"headers": {name: "S3CR"}, "params": {"k": "S3CR"}}})
+    spec = ts.KvStore.Spec(
+        {
+            "driver": "fsspec",
+            "url": "http://h/",
+            "storage_options": {"headers": {name: "S3CR"}, "params": {"k": "S3CR"}},
+        }
+    )
     assert "S3CR" not in str(spec) + json.dumps(spec.to_json())
 
 
@@ -68,7 +85,9 @@ class OddError(Exception):
     """An exception that holds a request."""
 
     def __init__(self) -> None:
-        super().__init__("GET https://me:S3CR@h/a?k=S3CR failed {'X-Jwt': 'S3CR', 'Api': 'S3CR'} Authorization: Bearer S3CR")
+        super().__init__(
+            "GET https://me:S3CR@h/a?k=S3CR failed {'X-Jwt': 'S3CR', 'Api': 'S3CR'} Authorization: Bearer S3CR"
+        )
         self.request = {"headers": {"Authorization": "S3CR"}}
 
 
@@ -92,7 +111,10 @@ def test_a_foreign_exception_is_a_cause_by_name_only():
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("<Error><Code>AccessDenied</Code><Message>Access Denied</Message><Key>S3CR</Key></Error>", "AccessDenied: Access Denied"),
+        (
+            "<Error><Code>AccessDenied</Code><Message>Access Denied</Message><Key>S3CR</Key></Error>",
+            "AccessDenied: Access Denied",
+        ),
         ('{"error": "no such key", "headers": {"Api": "S3CR"}}', "no such key"),
         ("denied /a?S3CR {'Api': 'S3CR'}", "denied /a"),
         ("<html><title>Not Found</title>S3CR", "Not Found"),
@@ -107,7 +129,14 @@ def test_of_the_body_of_a_failure_what_is_meant_for_people_is_shown(body, said):
 
 def test_texts_without_secrets_stay():
     """Places on this machine, harmless queries and plain text are not touched."""
-    for text in ("file:///a?b", 'memory://a?b=c', "https://h/a?version=3", "a? b", "user@host", "s3://b/k@v2"):
+    for text in (
+        "file:///a?b",
+        "memory://a?b=c",
+        "https://h/a?version=3",
+        "a? b",
+        "user@host",
+        "s3://b/k@v2",
+    ):
         assert without_secrets(text) == text
     assert redact("a plain failure: 5 of 6") == "a plain failure: 5 of 6"
     assert shown_query("")

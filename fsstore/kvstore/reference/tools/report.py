@@ -107,7 +107,9 @@ async def inspect_state(state: State) -> Report:
     grids, urls = Grids(), set[str]()
     places: dict[str, Touched] = {}
     keys = inline = 0
-    most = _MOST + (len(state.base.table) if isinstance(state.base, TableSet) and state.base.gens else sys.maxsize)
+    most = _MOST + (
+        len(state.base.table) if isinstance(state.base, TableSet) and state.base.gens else sys.maxsize
+    )
     async for names, found in state.scan(KeyRange()):
         rows = found.rows
         keys += len(names)
