@@ -19,7 +19,7 @@ from fsstore.dataset.removal import is_document
 from fsstore.errors import UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.journal import Journal, job_name
-from fsstore.job.plan import Boxes, CopyPlan, Layout, plan_boxes
+from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
 from fsstore.job.progress import Reporter, reporter_of
 from fsstore.job.runner import Task, run_tasks, width_of
 from fsstore.job.work import copy_box, copy_keys, gather_box, spill_box
@@ -79,7 +79,7 @@ class ArrayCopy:
             self._spec(), context=self.context, create=True, open=True, fill_value=self.fill_value
         )
 
-    def boxes(self, target: TensorStore, workers: int) -> Boxes:
+    def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
         spills = not self.source.dtype.numpy_dtype.hasobject
         return plan_boxes(
@@ -118,65 +118,85 @@ class ArrayCopy:
         """Copy everything but the documents; return what was counted, and how many tasks were done before."""
         target = await self.described()
         source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
-        boxes = self.boxes(target, _sharing(executor))
-        untouched = self.moves_untouched(target)
-        journal = Journal(self.place, self._name(target, boxes, untouched=untouched))
-        finished = await journal.finished()
-        if untouched:
-            passes = [("keys", await self._key_tasks(target), 0)]
-        elif boxes.sources is None:
-            passes = [("box", _box_tasks(source, target, boxes), len(boxes.targets))]
+        if self.moves_untouched(target):
+            keys = await self._stored_keys()
+            journal = Journal(self.place, self._name(target, keys))
+            passes, nbytes = [self._key_pass(keys)], sum(size for _, size in keys)
         else:
-            scratch = KvStore.of(self.store.at(f"{self.place.path}{_SCRATCH}/{journal.name}/spill/"))
-            passes = [
-                (
-                    "spilled",
-                    _numbered(spill_box, len(boxes.sources), source, scratch, boxes.sources, boxes.targets),
-                    len(boxes.sources),
-                ),
-                (
-                    "gathered",
-                    _numbered(gather_box, len(boxes.targets), scratch, target, boxes.sources, boxes.targets),
-                    len(boxes.targets),
-                ),
-            ]
-        nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize * max(1, boxes.passes)
+            boxes = self.boxes(target, _sharing(executor))
+            sides = [boxes.targets.step, None if boxes.sources is None else boxes.sources.step]
+            journal = Journal(self.place, self._name(target, sides))
+            spilled = KvStore.of(self.store.at(f"{self.place.path}{_SCRATCH}/{journal.name}/spill/"))
+            passes = _box_passes(source, target, boxes, spilled)
+            nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize * len(passes)
+        finished = await journal.finished()
         reporter = reporter_of(
-            progress, f"copy {self.path}".strip(), sum(count for *_, count in passes), nbytes
+            progress, f"copy {self.path}".strip(), sum(each.count for each in passes), nbytes
         )
         before = 0
-        for kind, tasks, _ in passes:
-            done = finished.get(kind, set())
+        for each in passes:
+            done = finished.get(each.kind, set())
             before += len(done)
-            left = (task for task in tasks if task.number not in done)
-            await run_tasks(left, executor, reporter, partial(_note, journal, kind))
+            left = (task for task in each.tasks if task.number not in done)
+            await run_tasks(left, executor, reporter, partial(_note, journal, each.kind))
         return reporter, before
 
     async def clean(self) -> None:
         """Remove the journal and what was spilled."""
         await self.place.delete_range(KeyRange.prefix(_SCRATCH))
 
-    def _name(self, target: TensorStore, boxes: Boxes, *, untouched: bool) -> str:
+    def _name(self, target: TensorStore, cut: Any) -> str:
+        """Return the name of the job: another one for other places, another layout, or other tasks, `cut`."""
         return job_name(
-            {
-                "source": self.source.spec().to_json(),
-                "target": target.spec().to_json(),
-                "boxes": [boxes.targets.step, None if boxes.sources is None else boxes.sources.step],
-                "untouched": untouched,
-            }
+            {"source": self.source.spec().to_json(), "target": target.spec().to_json(), "cut": cut}
         )
 
-    async def _key_tasks(self, target: TensorStore) -> Iterator[Task]:
-        """Return tasks that copy the chunks that are stored, in batches; the batches are the same in every run."""
+    async def _stored_keys(self) -> list[tuple[str, int]]:
+        """Return the keys of the chunks that are stored, and the sizes of their values where a listing has them."""
         driver = self.source._driver
         assert driver.kvstore is not None
-        below = as_directory(driver.kvstore.path)
-        keys = []
-        async for batch in KvPrefix(driver.kvstore.driver, below).scan():
-            keys += [(entry.key, entry.size or 0) for entry in batch if not _is_ours(entry.key)]
-        keys.sort()
-        source, there = KvStore.of(driver.kvstore.at(below)), KvStore.of(self.store.at(self.place.path))
-        return _batched(source, there, keys)
+        below = KvPrefix(driver.kvstore.driver, as_directory(driver.kvstore.path))
+        return sorted(
+            [
+                (each.key, each.size or 0)
+                async for batch in below.scan()
+                for each in batch
+                if not _is_ours(each.key)
+            ]
+        )
+
+    def _key_pass(self, keys: list[tuple[str, int]]) -> _Pass:
+        opened = self.source._driver.kvstore
+        assert opened is not None
+        source = KvStore.of(opened.at(as_directory(opened.path)))
+        tasks = list(_batched(source, KvStore.of(self.store.at(self.place.path)), keys))
+        return _Pass("keys", len(tasks), iter(tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """Tasks that may be done in any order, and the kind under which the journal knows them."""
+
+    kind: str
+    count: int
+    tasks: Iterator[Task]
+
+
+def _box_passes(
+    source: TensorStore, target: TensorStore, boxes: CopyRegions, spilled: KvStore
+) -> list[_Pass]:
+    targets, sources = boxes.targets, boxes.sources
+    if sources is None:
+        tasks = (Task(number, copy_box, (source, target, targets[number])) for number in range(len(targets)))
+        return [_Pass("box", len(targets), tasks)]
+    first = (
+        Task(number, spill_box, (source, spilled, sources, targets, number)) for number in range(len(sources))
+    )
+    second = (
+        Task(number, gather_box, (spilled, target, sources, targets, number))
+        for number in range(len(targets))
+    )
+    return [_Pass("spilled", len(sources), first), _Pass("gathered", len(targets), second)]
 
 
 async def _note(journal: Journal, kind: str, task: Task) -> None:
@@ -202,22 +222,12 @@ def _batched(source: KvStore, target: KvStore, keys: list[tuple[str, int]]) -> I
         number, begin = number + 1, end
 
 
-def _box_tasks(source: TensorStore, target: TensorStore, boxes: Boxes) -> Iterator[Task]:
-    for number in range(len(boxes.targets)):
-        yield Task(number, copy_box, (source, target, boxes.targets[number]))
-
-
-def _numbered(work: Any, count: int, *arguments: Any) -> Iterator[Task]:
-    for number in range(count):
-        yield Task(number, work, (*arguments, number))
-
-
 def _sharing(executor: Executor | None) -> int:
     """Return how many tasks share the memory: those of this process do, workers elsewhere have it each."""
     return width_of(None) if executor is None else 1
 
 
-def _layout(store: TensorStore) -> Layout:
+def _layout(store: TensorStore) -> ChunkSides:
     layout = store.chunk_layout
 
     def sides(chunk: Any) -> tuple[int, ...]:
@@ -225,7 +235,7 @@ def _layout(store: TensorStore) -> Layout:
 
     item = store.dtype.numpy_dtype
     size = 64 if item.hasobject else item.itemsize  # a guess at text; memory is what it decides
-    return Layout(sides(layout.read_chunk.shape), sides(layout.write_chunk.shape), size)
+    return ChunkSides(sides(layout.read_chunk.shape), sides(layout.write_chunk.shape), size)
 
 
 def _fixed(store: TensorStore) -> dict[str, Any]:

@@ -52,7 +52,3 @@ class Journal:
                 if number.isdigit():
                     found.setdefault(kind, set()).add(int(number))
         return found
-
-    async def remove(self) -> None:
-        """Remove the journal, and nothing else."""
-        await self.place.delete_range(KeyRange.prefix(f"{_DIRECTORY}/{self.name}/"))

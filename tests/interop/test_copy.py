@@ -18,7 +18,8 @@ import zarr
 from hypothesis import strategies as st
 
 import fsstore as ts
-from fsstore.chunk.plan.regions import Box, Regions, covered, cut
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut
+from fsstore.job.array_copy import ArrayCopy
 from fsstore.job.plan import parse_bytes
 
 FORMATS = {"zarr3": 3, "zarr2": 2, "n5": 0}
@@ -220,6 +221,23 @@ def test_a_journal_is_of_one_job(tmp_path):
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result()[:40].read().result(), VALUES[:40] + 1)
 
 
+async def _killed(self):
+    raise RuntimeError("killed")
+
+
+def test_a_source_that_grew_is_copied_whole(tmp_path, monkeypatch):
+    """Chunks that were stored since an earlier run ended too early are not left out by the next one."""
+    array = source(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayCopy, "finish", _killed)  # after all tasks were noted
+        with pytest.raises(RuntimeError, match="killed"):
+            ts.copy(array, tmp_path / "b").result()
+    assert (tmp_path / "b" / ".fsstore-job").exists()
+    array[40:] = VALUES[40:]
+    ts.copy(array, tmp_path / "b").result()
+    assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), VALUES)
+
+
 def test_damage_is_found(tmp_path):
     """Damaged, missing and differing chunks are named by array and box, and the report is false."""
     array = source(tmp_path / "a")
@@ -298,7 +316,7 @@ def test_boxes_cover_a_domain_once(sides, most):
     """Boxes are whole chunks, cover every element once, and have at most the size asked for, or that of a chunk."""
     start, size, chunk, read = zip(*sides, strict=True)
     stop = tuple(low + length for low, length in zip(start, size, strict=True))
-    regions = cut(Box(start, stop), chunk, read, (0,) * len(start), most)
+    regions = cut(Region(start, stop), chunk, read, (0,) * len(start), most)
     seen = np.zeros(stop, int)
     for number in range(len(regions)):
         box = regions[number]
