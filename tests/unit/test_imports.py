@@ -26,6 +26,7 @@ PACKAGE = ROOT / "fsstore"
 
 # Lowest first.  A module at the top of the package is a package of its own; the empty name is the door of users.
 PACKAGES: tuple[str, ...] = (
+    "values.redaction",  # which the texts of errors pass through
     "errors",
     "values",
     "runtime",
