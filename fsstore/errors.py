@@ -22,6 +22,9 @@ invalid arguments print none.
      ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a limit of size or of threads
      └─ UnimplementedError             (NotImplementedError), no prefix
 
+No message shows the user or the query of a URL, whoever wrote it: that is seen to here.  An exception of another
+library is attached as its cause only by name and as far as its text may be shown.
+
 Outer layers say where they were with `error.within("Error reading ...")`, which returns the same class
 with the place in front.  Which codec found the damage stands behind the sentence, after the byte if it is known, as
 TensorStore appends what it knows of the place: `...; at byte 104; in codec "gzip"`.
@@ -35,6 +38,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from typing import ClassVar, NoReturn, Self
+
+from fsstore.redaction import without_secrets
 
 __all__ = [
     "AbortedError",
@@ -70,6 +75,7 @@ class StoreError(ValueError):
     """What cannot decode the bytes, such as `codec "gzip"`."""
 
     def __init__(self, message: str) -> None:
+        message = without_secrets(message)
         super().__init__(message)
         self.message = message
 
@@ -90,6 +96,7 @@ class StoreError(ValueError):
 
     def _with_message(self, message: str) -> Self:
         other = copy.copy(self)
+        message = without_secrets(message)
         other.message = message
         other.args = (message,)
         other.__cause__, other.__context__ = self.__cause__, self.__context__
@@ -104,7 +111,8 @@ class JsonError(StoreError):
     """
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        given = (problems,) if isinstance(problems, str) else problems
+        self.problems = tuple(map(without_secrets, given))
         super().__init__("; ".join(self.problems))
 
     def blame(self, culprit: str) -> None:
@@ -115,7 +123,7 @@ class JsonError(StoreError):
 
     def within(self, place: str) -> Self:
         """Put `place` before each of the problems."""
-        located = tuple(f"{place}: {problem}" for problem in self.problems)
+        located = tuple(without_secrets(f"{place}: {problem}") for problem in self.problems)
         other = self._with_message("; ".join(located))
         other.problems = located
         return other
@@ -124,13 +132,16 @@ class JsonError(StoreError):
 class UrlError(StoreError):
     """A URL pipeline is malformed.
 
-    `url` is the whole text, `position` where the trouble starts, and `hint`, if any, what was probably meant.
+    `url` is the whole text as far as it may be shown, `position` where the trouble starts, and `hint`, if any, what was
+    probably meant.
     """
 
     def __init__(
         self, message: str, url: str = "", position: int | None = None, length: int = 1, *, hint: str = ""
     ) -> None:
-        self.url, self.position, self.length, self.hint = url, position, length, hint
+        if position is not None:
+            position = len(without_secrets(url[:position]))
+        self.url, self.position, self.length, self.hint = without_secrets(url), position, length, hint
         super().__init__(message)
 
     def __str__(self) -> str:

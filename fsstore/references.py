@@ -27,6 +27,7 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.collection.live_set import live_state, live_targets
 from fsstore.kvstore.reference.collection.references import References, Saving
 from fsstore.kvstore.reference.document.json_refs import from_mapping
@@ -190,7 +191,7 @@ def verify(source: Any, *, decode: bool = False, **members: Any) -> SetVerificat
 
 async def _verify(refs: References, members: Mapping[str, Any]) -> SetVerification:
     prefixes = check_prefixes(members.get("targets") or {})
-    rewrite = members.get("rewrite") or {}
+    rewrite = reveal(members.get("rewrite")) or {}
     targets = Targets(open_with_spec, policy_of(refs.place, members), refs.place, prefixes, rewrite)
     return await verify_state(refs.state, targets)
 

@@ -24,7 +24,17 @@ from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import registry
 from fsstore.values.dtypes import dtype_of
-from fsstore.values.json_value import MISSING, Fields, array_of, expected, integer, quote, string
+from fsstore.values.json_value import (
+    DEEPEST_SPEC,
+    MISSING,
+    Fields,
+    array_of,
+    check_depth,
+    expected,
+    integer,
+    quote,
+    string,
+)
 from fsstore.values.url import Component, split_pipeline
 
 __all__ = ["array_spec"]
@@ -169,6 +179,7 @@ def _resource(name: str, value: Any) -> Any:
 
 
 def _from_json(json: Mapping[str, Any]) -> SpecValue:
+    check_depth(json, DEEPEST_SPEC)
     head = Fields({name: value for name, value in json.items() if name == "driver"})
     name = head.require("driver", _driver_name)
     head.finish()

@@ -104,7 +104,7 @@ def parse_resource(name: str, value: Any) -> ResourceRef:
     """
     if isinstance(value, ContextResource):
         return value
-    if isinstance(value, list) and len(value) == 1:
+    if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list):
         return parse_resource(name, value[0])
     kind = _member_kind(name)
     if value is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.codec.numcodecs.image_header import checked_image
 from fsstore.context.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.contract import Array, OpenArray, Opening, Role
@@ -154,6 +155,7 @@ def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
             f"the \"{kind.id}\" driver needs imagecodecs: pip install 'fsstore[images]'"
         ) from None
     _check_size(kind.id, data, page or 0)
+    data = checked_image(kind.id, data)
     decode = getattr(imagecodecs, f"{kind.decoder}_decode")
     if kind.id == "tiff" and page is None:
         _check_page(data)

@@ -25,12 +25,14 @@ from fsstore.index.interval import MAX_FINITE
 from fsstore.schema.schema import Schema
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import (
+    MISSING,
     Fields,
     Json,
     Parser,
     array_of,
     boolean,
     dumps,
+    expected,
     integer,
     one_of,
     string,
@@ -82,6 +84,8 @@ def _parse(value: Any, *, stored: bool) -> dict[str, Any]:
 def _fill(value: Any, members: Mapping[str, Any]) -> Json:
     if "dtype" not in members:
         raise JsonError('must be specified in conjunction with "dtype"')
+    if value is MISSING:
+        raise expected("a fill value or null", value)
     if members["dtype"] is None:  # a problem that is reported already
         return None
     native = parse_dtype(members["dtype"])

@@ -57,6 +57,7 @@ _SUFFIXES: Mapping[str, Method] = {
 _PADDED = ("gzip", "xz")
 _FEED = 1 << 17  # bytes given to a decompressor at a time
 _STEP = 1 << 20  # bytes taken from it at a time
+_LEAST = 1 << 25  # bytes that any file may decompress to: some hundred bytes may promise as much as they like
 _LARGEST = 8 << 30  # bytes that a file may decompress to, if its reader does not allow more
 _MEMORY = 1 << 30  # for the dictionary of xz; that of zstd is allowed 2 GiB, as its command allows at most
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
@@ -109,7 +110,7 @@ def compressor(method: Method) -> Compressor:
 
 def usual_limit(size: int) -> int:
     """Return how much a file of `size` bytes may decompress to, unless its reader says otherwise."""
-    return min(_LARGEST, max(1 << 28, 1000 * size))
+    return min(_LARGEST, max(_LEAST, 1000 * size))
 
 
 def expand(method: Method, data: Any, limit: int) -> bytes:

@@ -17,12 +17,14 @@ from typing import Any, TypeAlias, TypeVar
 from fsstore.errors import DataLossError, JsonError
 
 __all__ = [
+    "DEEPEST_SPEC",
     "MISSING",
     "Fields",
     "Json",
     "Parser",
     "array_of",
     "boolean",
+    "check_depth",
     "check_text",
     "dumps",
     "expected",
@@ -75,14 +77,18 @@ def quote(text: str | bytes) -> str:
     return '"' + "".join(out) + '"'
 
 
+_LONGEST_SHOWN = 4000  # characters of a value in a message
+
+
 def show(value: Any) -> str:
-    """Return `value` as compact JSON for messages; what JSON cannot say prints as `<discarded>`."""
+    """Return `value` as compact JSON for messages, long ones cut; what JSON cannot say prints as `<discarded>`."""
     if value is MISSING:
         return "<discarded>"
     try:
-        return dumps(value).encode("utf-8", "backslashreplace").decode()
-    except (TypeError, ValueError):
+        text = dumps(value).encode("utf-8", "backslashreplace").decode()
+    except (TypeError, ValueError, RecursionError):
         return "<discarded>"
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
 def expected(what: str, received: Any) -> JsonError:
@@ -258,6 +264,26 @@ def check_text(value: Any) -> None:
     json.dumps(value, ensure_ascii=False).encode()
 
 
+_DEEPEST = 128  # levels of a document
+DEEPEST_SPEC = 60
+"""Levels of a spec: each may be one of a store over another, which takes some calls to open."""
+
+
+def check_depth(value: Any, deepest: int = _DEEPEST) -> None:
+    """Raise `JsonError` for JSON nested more deeply than what reads, compares and prints it can follow."""
+    level = [value]
+    for _ in range(deepest):
+        inner = [part for each in level for part in _children(each) if isinstance(part, dict | list | tuple)]
+        if not inner:
+            return
+        level = list({id(part): part for part in inner}.values())  # a list may hold itself, twice
+    raise JsonError(f"JSON is nested too deeply: more than {deepest} levels")
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+
+
 def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False, unique: bool = False) -> Any:
     """Return the value of a stored JSON document.
 
@@ -270,13 +296,16 @@ def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False, 
     try:
         text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
         if lenient:
-            return json.loads(text, object_pairs_hook=_pairs if unique else None)
-        value = json.loads(
-            text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
-        )
-        if "\\ud" in text or "\\uD" in text:
-            check_text(value)
-    except RecursionError:
+            value = json.loads(text, object_pairs_hook=_pairs if unique else None)
+        else:
+            value = json.loads(
+                text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
+            )
+            if "\\ud" in text or "\\uD" in text:
+                check_text(value)
+        if text.count("[") + text.count("{") > _DEEPEST:
+            check_depth(value)
+    except (RecursionError, JsonError):
         raise DataLossError("Invalid JSON: nested too deeply") from None
     except ValueError as error:
         raise DataLossError(f"Invalid JSON: {error}") from None

@@ -10,6 +10,7 @@ Knows nothing of what is printed.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from fsstore.values.json_value import quote
@@ -17,6 +18,7 @@ from fsstore.values.json_value import quote
 __all__ = ["literal", "pretty"]
 
 _WIDTH = 80
+_DEEPEST = 100  # levels that are printed; what lies deeper is shown as three dots
 
 
 def _quoted(text: str) -> str:
@@ -36,16 +38,40 @@ def _number(value: float) -> str:
 
 def literal(value: Any) -> str:
     """Return the JSON value as a Python literal on one line, members sorted by the bytes of their names."""
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_quoted(name)}: {literal(value[name])}" for name in _names(value))
-        return "{" + inner + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(literal(item) for item in value) + "]"
-    if isinstance(value, float):
-        return _number(value)
-    return repr(value)
+    return _literal(value, sys.maxsize, 0) or ""
+
+
+def _literal(value: Any, room: int, depth: int) -> str | None:
+    """Return the literal, or None as soon as it is known to be longer than `room`."""
+    if isinstance(value, dict | list | tuple):
+        return _bracketed(value, room, depth)
+    text = (
+        _quoted(value)
+        if isinstance(value, str)
+        else _number(value)
+        if isinstance(value, float)
+        else repr(value)
+    )
+    return text if len(text) <= room else None
+
+
+def _bracketed(value: Any, room: int, depth: int) -> str | None:
+    left, right = "{}" if isinstance(value, dict) else "[]"
+    if depth >= _DEEPEST:
+        return f"{left}...{right}"
+    if 3 * len(value) > room:  # no entry takes less, the last of them two
+        return None
+    parts: list[str] = []
+    left_over = room - 2
+    for name in _names(value) if isinstance(value, dict) else range(len(value)):
+        head = f"{_quoted(str(name))}: " if isinstance(value, dict) else ""
+        inner = _literal(value[name], left_over - len(head), depth + 1)
+        if inner is None:
+            return None
+        parts.append(head + inner)
+        left_over -= len(parts[-1]) + 2
+    text = left + ", ".join(parts) + right
+    return text if len(text) <= room else None
 
 
 def _names(value: dict[str, Any]) -> list[str]:
@@ -53,8 +79,9 @@ def _names(value: dict[str, Any]) -> list[str]:
 
 
 def _laid_out(value: Any, indent: int, column: int, depth: int) -> str:
-    line = literal(value)
-    if len(line) <= _WIDTH - depth - column or not isinstance(value, dict | list | tuple) or not value:
+    is_open = isinstance(value, dict | list | tuple) and value and depth < _DEEPEST
+    line = _literal(value, _WIDTH - depth - column if is_open else sys.maxsize, depth)
+    if line is not None:
         return line
     inner, pad = indent + 2, " " * (indent + 2)
     if isinstance(value, dict):

@@ -39,6 +39,9 @@ class Component(NamedTuple):
         return UrlError(message, self.url or self.text, self.position, len(self.text), hint=hint)
 
 
+_MOST = 60  # components of a URL: each is a store over another, which takes a call or two to make
+
+
 def split_pipeline(url: str) -> list[Component]:
     """Return the components of a pipeline.
 
@@ -56,6 +59,8 @@ def split_pipeline(url: str) -> list[Component]:
             Component(text, scheme, rest[2:] if is_root else rest, bool(colon) and is_root, position, url)
         )
         position += len(text) + 1
+        if len(components) > _MOST:
+            raise UrlError(f"URL has more than {_MOST} components")
     return components
 
 

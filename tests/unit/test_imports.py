@@ -26,6 +26,8 @@ PACKAGE = ROOT / "fsstore"
 
 # Lowest first.  A module at the top of the package is a package of its own; the empty name is the door of users.
 PACKAGES: tuple[str, ...] = (
+    "redaction",  # which the texts of errors pass through
+    "redaction",
     "errors",
     "values",
     "runtime",
@@ -110,7 +112,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "pyarrow": ("kvstore.reference",),
     "fastparquet": ("kvstore.reference",),
     "obstore": ("kvstore",),
-    "aiohttp": ("kvstore.client.web", "kvstore.reference.target.web_root"),
+    "aiohttp": ("kvstore.client.web", "kvstore.reference.target.held_client"),
     "yarl": ("kvstore.client.web",),
     "botocore": ("kvstore.root",),
     "zarr": ("kvstore.root.live",),

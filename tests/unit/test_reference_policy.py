@@ -13,10 +13,11 @@ from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.target.grant import policy_of
-from fsstore.kvstore.reference.target.policy import Policy, has_prefix, is_internal, join_relative, normalize
+from fsstore.kvstore.reference.target.policy import Policy, has_prefix, join_relative, normalize
 from fsstore.kvstore.reference.target.targets import Targets, check_prefixes
 from fsstore.kvstore.reference.target.web_root import guarded_root
 from fsstore.kvstore.root.web import own_engine
+from fsstore.kvstore.web.host import is_internal
 from fsstore.runtime import execution
 
 REMOTE = Policy("remote")

@@ -14,12 +14,13 @@ from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.archive.zip_driver import KIND as ZIP
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.kind import KvOpening
-from fsstore.kvstore.engine.secret import conceal, guard, redact, reveal
+from fsstore.kvstore.engine.secret import conceal, guard, reveal
 from fsstore.kvstore.root import open_engine as fs_open
 from fsstore.kvstore.root import option as root_option
 from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, HTTP, S3, fsspec_scheme
 from fsstore.kvstore.root.live import from_live
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields
 
@@ -120,7 +121,9 @@ def test_secrets_stay_in_memory():
         "client_kwargs": {"token": "s3cr3t", "region": "x"},
     }
     members = parsed(FSSPEC, {"url": "ftp://me:s3cr3t@host/d", "storage_options": options})
-    web = parsed(HTTP, {"base_url": "http://h?X-Amz-Signature=s3cr3t", "headers": ["Cookie: s3cr3t", "A: b"]})
+    web = parsed(
+        HTTP, {"base_url": "http://h?X-Amz-Signature=s3cr3t", "headers": ["Cookie: s3cr3t", "Accept: b"]}
+    )
     for shown in (members, web):
         text = json.dumps(shown) + repr(shown) + str(shown) + str(pickle.dumps(shown))
         assert "s3cr3t" not in text
@@ -130,7 +133,7 @@ def test_secrets_stay_in_memory():
     assert reveal(members["storage_options"]) == options
     assert reveal(members["url"]) == "ftp://me:s3cr3t@host/d"
     assert reveal(web["base_url"]) == "http://h?X-Amz-Signature=s3cr3t"
-    assert pickle.loads(pickle.dumps(web)) == {"base_url": "http://h", "headers": ["A: b"]}
+    assert pickle.loads(pickle.dumps(web)) == {"base_url": "http://h", "headers": ["Accept: b"]}
     assert "s3cr3t" not in FSSPEC.from_url("sftp", "me:s3cr3t@host/d")[1]["url"]
 
 
@@ -144,15 +147,18 @@ def test_options_of_filesystems_that_are_credentials(name):
 
 def test_credentials_in_lists_are_concealed():
     """Headers may be pairs in a list, and mappings may be in one."""
-    options = {"headers": [["Authorization", "s3cr3t"], ["A", "b"]], "many": [{"token": "s3cr3t", "a": 1}]}
-    assert conceal(options) == {"headers": [["A", "b"]], "many": [{"a": 1}]}
+    options = {
+        "headers": [["Authorization", "s3cr3t"], ["Accept", "b"]],
+        "many": [{"token": "s3cr3t", "a": 1}],
+    }
+    assert conceal(options) == {"headers": [["Accept", "b"]], "many": [{"a": 1}]}
     assert reveal(guard(options)) == options
 
 
 def test_what_is_harmless_is_not_guarded():
     """Values without credentials are left alone."""
     assert conceal({"bypass": 1, "compass": [1, "a"]}) == {"bypass": 1, "compass": [1, "a"]}
-    assert type(guard("http://h?x=y")) is str
+    assert type(guard("http://h?x=1")) is str
     assert type(guard({"anon": True})) is dict
     assert conceal({"a": {}, "b": 1}) == {"a": {}, "b": 1}
 

@@ -25,6 +25,7 @@ import numpy as np
 from fsstore.codec.contract import BoundCodec, Kind
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array, fixed_dtype
 from fsstore.codec.numcodecs.foreign_v2 import BoundReader, fixed_size
+from fsstore.codec.numcodecs.image_header import checked_image
 from fsstore.codec.size import encoded_bound, too_long
 from fsstore.codec.stream import bz2_stream, lzma_stream
 from fsstore.codec.zarr3.deflate import BoundDeflate
@@ -200,9 +201,10 @@ class Image:
         shape, native = decoded.shape, dtype.newbyteorder("=")
 
         def read(data: Any) -> Any:
-            image = data if self._header is None else b"".join((self._header, data, b"\xff\xd9"))
+            image = bytes(data) if self._header is None else b"".join((self._header, data, b"\xff\xd9"))
+            image = checked_image(self._short, image)
             if self._short == "jpeg2k":
-                _check_jpeg2k(bytes(image), decoded.count)
+                _check_jpeg2k(image, decoded.count)
             out = np.empty(shape, native)
             decode(image, out=out, **self._options)
             return np.ascontiguousarray(out, dtype).reshape(-1).view(np.uint8)

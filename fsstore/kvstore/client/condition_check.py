@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.contract import Engine
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.values.json_value import Json, quote
 
 __all__ = [
@@ -41,7 +42,7 @@ _trusted: set[tuple[str, str]] = set()
 def endpoint_of(members: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Return the address of the server that members and options of the filesystem name; empty for Amazon's."""
     client = options.get("client_kwargs") or {}
-    given = options.get("endpoint_url") or client.get("endpoint_url") or members.get("endpoint")
+    given = options.get("endpoint_url") or client.get("endpoint_url") or reveal(members.get("endpoint"))
     return str(given or next(filter(None, map(os.environ.get, _ENVIRONMENT)), ""))
 
 

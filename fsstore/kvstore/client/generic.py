@@ -249,8 +249,9 @@ class SyncEngine(_Filesystem):
         def once() -> Any:
             try:
                 return self._run(self._steps(self.filesystem, request))
-            except Exception as error:  # the boundary: every foreign error is translated here
-                raise self._failure(request, error) from error
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                failure = self._failure(request, error)
+            raise failure
 
         return persist_blocking(self.retry, once)
 
@@ -351,8 +352,9 @@ class AsyncEngine(_Filesystem):
     async def _one(self, filesystem: Any, request: Request) -> Any:
         try:
             return await _drive(filesystem, self._steps(filesystem, request))
-        except Exception as error:  # the boundary: every foreign error is translated here
-            raise self._failure(request, error) from error
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = self._failure(request, error)
+        raise failure
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield everything below the directory of `prefix`, in one page."""

@@ -34,6 +34,7 @@ from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.engine.fault import is_missing, status_of, translate
 from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, persist_blocking
+from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
@@ -98,8 +99,9 @@ def bucket_engine(
             retry=retry,
             concurrency=concurrency or 32,
         )
-    except Exception as error:
-        raise translate(error).within(f"Cannot open {quote(shown)}") from error
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+        failure = translate(error).within(f"Cannot open {quote(shown)}")
+    raise failure
 
 
 class ObstoreEngine:
@@ -121,10 +123,13 @@ class ObstoreEngine:
         self.features = features
         self._idle_s = max(self.retry.idle_s, 1.0)
         self._make, self._writers = make, dict[int, Any]()
+        failure = None
         try:
             self._reader = make(retry_config(self.retry), self._idle_s)
         except ValueError as error:  # a host or port that is none
-            raise UrlError(f"Cannot open {quote(shown)}: {error}", shown) from error
+            failure = UrlError(f"Cannot open {quote(shown)}: {redact(str(error))}", shown)
+        if failure is not None:
+            raise failure
 
     def _writer(self, size: int) -> Any:
         """Return the store for values of a size."""
@@ -289,11 +294,13 @@ class ObstoreEngine:
         def delete() -> bool:
             try:
                 obstore.delete(self._writer(0), paths)
-            except Exception as error:  # the boundary: every foreign error is translated here
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 if is_missing(error):
                     return False
-                raise located(error, "deleting", self.shown + paths[0]) from error
-            return True
+                failure = located(error, "deleting", self.shown + paths[0])
+            else:
+                return True
+            raise failure
 
         return persist_blocking(self.retry, delete)
 
@@ -332,10 +339,11 @@ class ObstoreEngine:
         def settle() -> Stamp:
             try:
                 head = self._head(write.key)
-            except Exception as error:  # the boundary: every foreign error is translated here
-                raise located(error, "reading", self.shown + write.key) from error
-            ours = head is not None and head.attributes.get(MARK) == mark
-            return Stamp(_generation(head.meta) if ours else UNKNOWN, now())
+                ours = head is not None and head.attributes.get(MARK) == mark
+                return Stamp(_generation(head.meta) if ours else UNKNOWN, now())
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                failure = located(error, "reading", self.shown + write.key)
+            raise failure
 
         return persist_blocking(self.retry, settle)
 
@@ -349,9 +357,10 @@ class ObstoreEngine:
         def page() -> list[Entry] | None:
             try:
                 found = next(stream, None)
-            except Exception as error:
-                raise located(error, "listing", self.shown + directory) from error
-            return None if found is None else [Entry(meta["path"], meta["size"]) for meta in found]
+                return None if found is None else [Entry(meta["path"], meta["size"]) for meta in found]
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                failure = located(error, "listing", self.shown + directory)
+            raise failure
 
         while (entries := await execution.offload(page)) is not None:
             yield entries

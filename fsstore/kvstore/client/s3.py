@@ -162,8 +162,9 @@ async def _client_call(filesystem: Any, method: str, arguments: dict[str, Any]) 
 async def _call(filesystem: Any, method: str, path: str, arguments: dict[str, Any]) -> Any:
     try:
         return await _client_call(filesystem, method, arguments)
-    except Exception as error:  # the boundary: every foreign error is translated here
-        raise located(error, "accessing", f"s3://{path}") from error
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+        failure = located(error, "accessing", f"s3://{path}")
+    raise failure
 
 
 def _arguments(path: str) -> dict[str, Any]:
@@ -181,7 +182,7 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
         arguments["IfNoneMatch"] = tag
     try:
         return fit(await _get(filesystem, arguments, limit_of(read)), read)
-    except Exception as error:  # the boundary: every foreign error is translated here
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         status = status_of(error)
         if status == 304 and tag is not None:
             return ReadResult("unspecified", b"", read.if_not_equal, now())
@@ -189,7 +190,8 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
             return ReadResult("missing", b"", NO_VALUE, now())
         if status == 416 and not isinstance(error, StoreError):
             return await _beyond(filesystem, read)
-        raise located(error, "reading", f"s3://{read.key}") from error
+        failure = located(error, "reading", f"s3://{read.key}")
+    raise failure
 
 
 async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> RangeAnswer:
@@ -216,18 +218,20 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
         return fit(
             RangeAnswer(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read
         )
-    except Exception as error:  # the boundary: every foreign error is translated here
-        raise located(error, "reading", f"s3://{read.key}") from error
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+        failure = located(error, "reading", f"s3://{read.key}")
+    raise failure
 
 
 async def _settle(filesystem: Any, write: Write, mark: str) -> Stamp:
     """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
     try:
         head = await _head(filesystem, write.key)
-    except Exception as error:  # the boundary: every foreign error is translated here
-        raise located(error, "reading", f"s3://{write.key}") from error
-    ours = head is not None and head.get("Metadata", {}).get(MARK) == mark
-    return Stamp(head["ETag"].encode("latin-1") if ours else UNKNOWN, now())
+        ours = head is not None and head.get("Metadata", {}).get(MARK) == mark
+        return Stamp(head["ETag"].encode("latin-1") if ours else UNKNOWN, now())
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+        failure = located(error, "reading", f"s3://{write.key}")
+    raise failure
 
 
 async def _head(filesystem: Any, path: str) -> Any:
@@ -255,11 +259,12 @@ async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) 
             arguments["Metadata"] = {MARK: mark}
         answer = await _client_call(filesystem, "put_object", {**arguments, "Body": bytes(write.value)})
         return Stamp(answer["ETag"].encode("latin-1"), now())
-    except Exception as error:  # the boundary: every foreign error is translated here
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         conditional = write.if_equal != UNKNOWN
         if conditional and (status_of(error) == 412 or (status_of(error) == 404 and is_missing(error))):
             raise _ConflictError from None
-        raise located(error, "writing", f"s3://{write.key}") from error
+        failure = located(error, "writing", f"s3://{write.key}")
+    raise failure
 
 
 async def _delete(filesystem: Any, bucket: str, keys: list[str]) -> None:

@@ -44,6 +44,7 @@ from fsstore.kvstore.engine.fault import from_status
 from fsstore.kvstore.engine.retry import Retry, persist
 from fsstore.kvstore.web.answer import is_coded
 from fsstore.kvstore.web.wire import Reply, Want
+from fsstore.redaction import spoken
 
 __all__ = ["IDENTITY", "HttpEngine", "Session", "generation_of", "judge", "validator"]
 
@@ -64,7 +65,7 @@ def generation_of(headers: Mapping[str, str]) -> bytes:
     if modified and date:
         try:
             age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return UNKNOWN
         if age.total_seconds() >= 2:
             return _DATED + modified.encode("latin-1", "replace")
@@ -92,7 +93,7 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
     if status != 206:
-        raise from_status(status, bytes(body[:300]).decode("utf-8", "replace"))
+        raise from_status(status, spoken(bytes(body[:2000]).decode("utf-8", "replace")))
     if is_coded(headers):
         raise UnimplementedError("the server compressed a byte range")
     if span is None or span[1] - span[0] != len(body) or range_header(read) is None:
@@ -169,8 +170,9 @@ class HttpEngine:
             url = encode_url(read.key) + self.query
             want = Want(limit_of(read), _most(read), 0 if is_empty(read) else read.stop)
             return judge(read, *await asking.get(url, extra, want))
-        except Exception as error:  # the boundary: every foreign error is translated here
-            raise located(error, "reading", read.key) from error
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = located(error, "reading", read.key)
+        raise failure
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
         """Refuse: HTTP is read-only here."""

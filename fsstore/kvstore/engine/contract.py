@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeVar
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.fault import translate
-from fsstore.kvstore.engine.secret import without_user
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
@@ -80,7 +79,7 @@ def shared(key: Hashable, make: Callable[[], Engine]) -> Engine:
 
 def located(error: BaseException, verb: str, path: str) -> StoreError:
     """Return `error` as one of fsstore's that says what was done to which path."""
-    return translate(error).within(f"Error {verb} {quote(without_user(path))}")
+    return translate(error).within(f"Error {verb} {quote(path)}")
 
 
 _UNCHECKED = (

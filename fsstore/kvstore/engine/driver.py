@@ -18,7 +18,7 @@ from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.engine.contract import Engine
-from fsstore.kvstore.engine.secret import without_user
+from fsstore.kvstore.engine.secret import shown_url
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["Choose", "EngineDriver", "Home", "check_key"]
@@ -61,7 +61,7 @@ class EngineDriver:
     ) -> None:
         self.engine, self.root, self.limits = engine, root, limits
         self._again, self._process = again, os.getpid()
-        self.shown = without_user(engine.shown + root if shown is None else shown)
+        self.shown = shown_url(engine.shown + root if shown is None else shown)
         self._members = dict(members or {})
 
     @property
@@ -163,6 +163,13 @@ class Home:
     def __init__(self, make: Callable[[], Any] | None, filesystem: Any = None) -> None:
         self._make, self._filesystem = make, filesystem
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def filesystem(self) -> Any:
+        """The filesystem made last, or given; made if there is none yet."""
+        if self._filesystem is None and self._make is not None:
+            return self._make()
+        return self._filesystem
 
     def _own(self, make: Callable[[], Any]) -> Any:
         running = asyncio.get_running_loop()

@@ -2,8 +2,9 @@
 
 What matters is to keep three things apart: the key is missing (only when the store says so), the failure
 may pass (worth another try), and everything else.  Libraries are recognised by the names of their exception
-classes, so that none needs to be imported.  Messages pass through `redact`; the original stays attached as
-the cause.
+classes, so that none needs to be imported.  Messages pass through `redact`.  The original is not kept: it may hold
+requests with their headers.  A `ForeignError` stands for it as the cause, with its traceback.  For that an error of
+ours must be raised after the handler of the foreign one has ended, or Python attaches that one as the context.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from fsstore.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from fsstore.kvstore.engine.secret import redact
+from fsstore.redaction import redact
 
-__all__ = ["from_status", "is_missing", "status_of", "translate"]
+__all__ = ["ForeignError", "from_status", "is_missing", "stand_in", "status_of", "translate"]
 
 _STATUS = re.compile(r"(?:status code: |status: )([345]\d{2})\b")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|(?:bucket|container) does not exist")
@@ -46,6 +47,14 @@ _TRANSIENT_TEXT = re.compile(
     r"|reduce your request rate|Unexpected.?Range|Requested \d+\.\.\d+, got",
     re.IGNORECASE,
 )
+
+
+class ForeignError(Exception):
+    """An exception of another library, as the cause of one of ours: its class, and what of its text may be shown.
+
+    The exception itself may hold a request with its headers, or a URL with a signature, which would come out where
+    somebody prints or pickles it.
+    """
 
 
 def status_of(error: BaseException) -> int | None:
@@ -95,8 +104,19 @@ def translate(error: BaseException) -> StoreError:
     if isinstance(error, StoreError):
         return error
     new = _translated(error)
-    new.__cause__ = error
+    new.__cause__ = stand_in(error)
     return new
+
+
+def stand_in(error: BaseException) -> BaseException:
+    """Return what may be seen of a foreign exception and its cause; errors of fsstore are returned as they are."""
+    if isinstance(error, StoreError | ForeignError):
+        return error
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    seen = ForeignError(f"{name}: {redact(str(error))}")
+    if error.__cause__ is not None and error.__cause__ is not error:
+        seen.__cause__ = ForeignError(f"{type(error.__cause__).__qualname__}: {redact(str(error.__cause__))}")
+    return seen.with_traceback(error.__traceback__)
 
 
 def _translated(error: BaseException) -> StoreError:

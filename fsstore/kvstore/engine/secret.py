@@ -1,8 +1,8 @@
-"""What must not be shown: credentials in options, URLs and foreign error messages.
+"""What must not be shown: credentials in options, headers and URLs.
 
-Options with credential-like names stay in memory: they are printed, written to JSON and pickled as absent.  A URL is
-shown without user information and without the values of its query, because presigned URLs carry their signature there.
-Foreign error texts are shortened, and freed of debug dumps and of everything above.
+Options with credential-like names stay in memory: they are printed, written to JSON and pickled as absent.  So are
+headers and parameters of requests, whatever their names, unless they are known to be harmless, and of a URL the user
+information and a query that may hold a credential.  Texts are the business of `fsstore.redaction`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl
 
-__all__ = ["conceal", "guard", "is_secret", "redact", "redact_url", "reveal", "without_user"]
+from fsstore.redaction import shown_query, without_user
+
+__all__ = ["conceal", "guard", "guard_urls", "is_concealed", "is_secret", "reveal", "shown_url"]
 
 _NAME = re.compile(
     r"key|secret|token|pass(?:w|phr)|cred|sas|auth|signature|connection_?string|session|cookie|bearer"
@@ -20,15 +21,10 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage"})
-_USER = re.compile(r"(?<=//)[^/?#\s\"'|]+@")
-_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s\"'<>|]*?)\?[^\s\"'<>|)]*")
-_ASSIGNED = re.compile(
-    r"((?:authorization|x-amz-security-token|x-amz-signature|sig|signature|pass(?:word|wd|phrase)|secret\w*|token"
-    r"|(?:account|access|api)[_-]?key)\"?\s*[=:]\s*)"
-    r"(?:Bearer |Basic )?[^\s,;&\"']+",
-    re.IGNORECASE,
+_FIELDS = re.compile(r"headers?$|^params$|^query$", re.IGNORECASE)  # whose members may all be credentials
+_HARMLESS_HEADERS = frozenset(
+    ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "range", "user-agent")
 )
-_LONGEST = 400  # characters of a foreign message
 
 
 def is_secret(name: str) -> bool:
@@ -46,13 +42,30 @@ def conceal(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if is_secret(name):
             continue
-        if isinstance(value, Mapping):
-            inner = conceal(value)
+        visible = _shown_fields(value) if _FIELDS.search(str(name)) is not None else value
+        if isinstance(visible, Mapping):
+            inner = conceal(visible)
             if inner or not value:
                 shown[name] = inner
         else:
-            shown[name] = _shown(value)
+            shown[name] = _shown(visible)
     return shown
+
+
+def _shown_fields(fields: Any) -> Any:
+    """Return headers or parameters of requests, as a mapping or as pairs, of which only the harmless are shown."""
+    if isinstance(fields, Mapping):
+        return {name: value for name, value in fields.items() if str(name).lower() in _HARMLESS_HEADERS}
+    if isinstance(fields, list | tuple):
+        return [item for item in fields if _is_harmless(item)]
+    return {}
+
+
+def _is_harmless(item: Any) -> bool:
+    name = (
+        item.partition(":")[0] if isinstance(item, str) else item[0] if isinstance(item, list | tuple) else ""
+    )
+    return str(name).strip().lower() in _HARMLESS_HEADERS
 
 
 def _shown(value: Any) -> Any:
@@ -60,34 +73,12 @@ def _shown(value: Any) -> Any:
         return conceal(value)
     if isinstance(value, list | tuple):
         return [_shown(item) for item in value if not _is_secret_pair(item)]
-    return redact(value) if isinstance(value, str) and "://" in value else value
+    return shown_url(value) if isinstance(value, str) else value
 
 
 def _is_secret_pair(item: Any) -> bool:
     """Return whether something is a name and a value, as headers are given too, of which the value is a credential."""
     return isinstance(item, list | tuple) and len(item) == 2 and is_secret(item[0])
-
-
-def redact_url(url: str) -> str:
-    """Return a URL without user information and query.
-
-    >>> redact_url("https://me:pw@host/a.zip?X-Amz-Signature=abc")
-    'https://host/a.zip'
-    """
-    return _USER.sub("", url).partition("?")[0]
-
-
-def without_user(url: str) -> str:
-    """Return a URL without user information."""
-    return _USER.sub("", url) if "@" in url else url
-
-
-def redact(text: str) -> str:
-    """Return a foreign message fit to be shown: no debug dump, no credentials, of bounded length."""
-    text = text[:20000].partition("\n\nDebug source")[0]
-    text = _ASSIGNED.sub(r"\1<omitted>", _QUERY.sub(r"\1?<omitted>", _USER.sub("", text)))
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
 
 class _Guarded:
@@ -132,9 +123,9 @@ def guard(value: Any) -> Any:
     if isinstance(value, dict):
         shown = _GuardedDict(conceal(value))
     elif isinstance(value, list):
-        shown = _GuardedList(item for item in value if not is_secret(str(item).partition(":")[0]))
+        shown = _GuardedList(item for item in value if _is_harmless(item))
     else:
-        shown = _GuardedText(_shown_url(value))
+        shown = _GuardedText(shown_url(value))
     shown.full = value
     return value if len(shown) == len(value) and shown.__reduce__()[1][0] == value else shown
 
@@ -144,9 +135,27 @@ def reveal(value: Any) -> Any:
     return getattr(value, "full", value)
 
 
-def _shown_url(url: str) -> str:
-    query = url.partition("?")[2].partition("#")[0]
-    names = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
-    if any(is_secret(name) or name.lower() in {"sig", "expires", "policy"} for name in names):
-        return redact_url(url)
-    return without_user(url)
+def is_concealed(value: Any) -> bool:
+    """Return whether a value is a list of which nothing is shown."""
+    return isinstance(value, _GuardedList) and not value
+
+
+def guard_urls(value: Any) -> Any:
+    """Return URLs (one, a list, or the members of a mapping), showing neither users nor queries but holding them."""
+    shown: Any
+    if isinstance(value, Mapping):
+        shown = _GuardedDict({shown_url(name): shown_url(url) for name, url in value.items()})
+    elif isinstance(value, list):
+        shown = _GuardedList(map(shown_url, value))
+    else:
+        return value if value is None else guard(value)
+    shown.full = value
+    return value if shown.__reduce__()[1][0] == value else shown
+
+
+def shown_url(url: str) -> str:
+    """Return a URL, a chain or a pipeline of URLs without users, and without queries that may hold a credential."""
+    if "://" not in url:
+        return url
+    parts = without_user(url).split("|")
+    return "|".join(part if shown_query(part.partition("?")[2]) else part.partition("?")[0] for part in parts)

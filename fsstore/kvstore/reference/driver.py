@@ -35,6 +35,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
 from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
@@ -298,7 +299,7 @@ def reference_driver(
         policy_of(base, members),
         base,
         check_prefixes(members.get("targets") or {}),
-        members.get("rewrite") or {},
+        reveal(members.get("rewrite")) or {},
     )
     fetcher = Fetcher(targets, limits or Limits(), described)
     return ReferenceDriver(overlay, fetcher, waits=_waits(overlay, targets), members=members)

@@ -17,7 +17,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.kvstore.contract.coalesce import Limits, limits_from
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
-from fsstore.kvstore.engine.secret import guard
+from fsstore.kvstore.engine.secret import guard, guard_urls, reveal
 from fsstore.kvstore.reference.document.writer import JsonDocument
 from fsstore.kvstore.reference.driver import reference_driver
 from fsstore.kvstore.reference.load import Reading, load
@@ -82,11 +82,11 @@ class ReferenceKind(AdapterKind):
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the members of the kind."""
         taken: dict[str, Any] = {
-            "target": fields.take("target", optional(string)),
+            "target": guard_urls(fields.take("target", optional(string))),
             "targets": fields.take("targets", targets_of),
-            "rewrite": fields.take("rewrite", _strings),
-            "templates": fields.take("templates", _strings),
-            "allow": fields.take("allow", optional(_allow)),
+            "rewrite": guard_urls(fields.take("rewrite", _strings)),
+            "templates": guard_urls(fields.take("templates", _strings)),
+            "allow": guard_urls(fields.take("allow", optional(_allow))),
         }
         return {name: value for name, value in taken.items() if value is not None and value != {}}
 
@@ -120,7 +120,9 @@ async def open_reference(
     features = base.driver.features
     writable = features.writable and features.conditional_write
     how = "writing to it, or opening an array in it with `create=True`, makes it" if writable else ""
-    reading = Reading(members.get("target"), members.get("templates"), create=writable, creates=how)
+    reading = Reading(
+        reveal(members.get("target")), reveal(members.get("templates")), create=writable, creates=how
+    )
 
     async def stored() -> State:
         return await load(base, reading)

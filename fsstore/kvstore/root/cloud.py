@@ -143,7 +143,8 @@ class BucketKind(RootKind):
     def _bucket(self, value: Any) -> str:
         name = string(value)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]", name):
-            raise JsonError(f"Invalid {self.label} {self.bucket} name: {quote(name)}")
+            shown = name.rpartition("@")[2]  # what stands before may be a credential
+            raise JsonError(f"Invalid {self.label} {self.bucket} name: {quote(shown)}")
         return name
 
     def members(self, fields: Fields) -> dict[str, Json]:
@@ -155,7 +156,7 @@ class BucketKind(RootKind):
             fields.problem(f"{quote(self.bucket)} must be specified")
         for name in self.texts:
             value = fields.take(name, string, default="")
-            members |= {name: value} if value else {}
+            members |= {name: guard(value)} if value else {}
         for name in self.flags:
             members |= {name: True} if fields.take(name, boolean, default=False) else {}
         return {**members, **take_engine(fields), **take_options(fields), **take_single_writer(fields)}

@@ -28,8 +28,8 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
 from fsstore.kvstore.engine.contract import Turns, check_condition, each, located
 from fsstore.kvstore.engine.fault import translate
-from fsstore.kvstore.engine.secret import redact
 from fsstore.kvstore.engine.single_writer import digest, guarded
+from fsstore.redaction import redact
 from fsstore.values import registry
 from fsstore.values.json_value import Json, quote
 
@@ -143,8 +143,13 @@ class MappingDriver:
             value = memoryview(self.mapping[read.key]).cast("B")
         except KeyError:
             return ReadResult("missing", b"", NO_VALUE, now())
-        except Exception as error:
-            raise located(error, "reading", read.key) from error
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = located(error, "reading", read.key)
+        else:
+            return self._answer(read, value)
+        raise failure
+
+    def _answer(self, read: Read, value: memoryview) -> ReadResult:
         generation = digest(value)
         if generation == read.if_not_equal:
             return ReadResult("unspecified", b"", generation, now())
@@ -174,15 +179,17 @@ class MappingDriver:
                     return Stamp(UNKNOWN, now())
             else:
                 self.mapping[write.key] = value
-        except Exception as error:
-            raise located(error, "writing", write.key) from error
-        return Stamp(digest(value), now())
+            return Stamp(digest(value), now())
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = located(error, "writing", write.key)
+        raise failure
 
     def _keys(self, keys: KeyRange) -> list[str]:
         try:
             return [key for key in sorted(self.mapping, key=key_bytes) if keys.contains(key)]
-        except Exception as error:
-            raise located(error, "listing", type(self.mapping).__name__) from error
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = located(error, "listing", type(self.mapping).__name__)
+        raise failure
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range."""
@@ -225,8 +232,9 @@ class ZarrStoreDriver:
     async def _read(self, read: Read) -> ReadResult:
         try:
             return await self._read_exactly(read)
-        except Exception as error:
-            raise translate(error).within(f"Error reading {self.describe_key(read.key)}") from error
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = translate(error).within(f"Error reading {self.describe_key(read.key)}")
+        raise failure
 
     async def _read_exactly(self, read: Read) -> ReadResult:
         from zarr.abc.store import RangeByteRequest
@@ -280,9 +288,10 @@ class ZarrStoreDriver:
                 return Stamp(NO_VALUE, now())
             buffer = default_buffer_prototype().buffer.from_bytes(bytes(write.value))
             await self.store.set(write.key, buffer)
-        except Exception as error:
-            raise located(error, "writing", write.key) from error
-        return Stamp(UNKNOWN, now())
+            return Stamp(UNKNOWN, now())
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = located(error, "writing", write.key)
+        raise failure
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range."""

@@ -21,7 +21,7 @@ from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.engine.retry import Retry
-from fsstore.kvstore.engine.secret import redact
+from fsstore.redaction import redact
 
 __all__ = [
     "engine_for_url", "engine_of", "filesystem_class", "home_of", "is_bound", "knows", "protocols_of",
@@ -54,9 +54,9 @@ def filesystem_class(protocol: str) -> Any:
     except ImportError as error:
         package, extra = _EXTRAS.get(protocol, ("", ""))
         advice = f"it needs the package {package}: pip install '{extra}'" if package else redact(str(error))
-        raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from error
-    except ValueError as error:
-        raise StoreError(f'Unknown filesystem protocol: "{protocol}"') from error
+        raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from None
+    except ValueError:
+        raise StoreError(f'Unknown filesystem protocol: "{protocol}"') from None
 
 
 def shares_paths(protocol: str) -> bool:
@@ -127,10 +127,13 @@ def engine_for_url(
     def make() -> Any:
         return fsspec.core.url_to_fs(url, **given)
 
+    filesystem, root, failure = None, "", None
     try:
         filesystem, root = make()
-    except Exception as error:  # whatever a library raises that logs in
-        raise translate(error).within(f'Cannot open the filesystem "{protocol}"') from error
+    except Exception as error:  # noqa: BLE001  # whatever a library raises that logs in
+        failure = translate(error).within(f'Cannot open the filesystem "{protocol}"')
+    if filesystem is None and failure is not None:  # raised out here, so that the library's own does not stand behind it
+        raise failure
     if chained:
         root = "" if url.startswith(("dir::", "dir://::")) else root  # fsspec says that of the link behind it
         root += "/" if url.endswith("/") and root and not root.endswith("/") else ""

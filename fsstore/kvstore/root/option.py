@@ -97,7 +97,7 @@ def s3_options(members: Mapping[str, Json], resources: Mapping[str, Any]) -> dic
     if "profile" in credentials:
         options["profile"] = credentials["profile"]
     if members.get("endpoint"):
-        options["endpoint_url"] = members["endpoint"]
+        options["endpoint_url"] = reveal(members["endpoint"])
     if members.get("aws_region"):
         options["client_kwargs"] = {"region_name": members["aws_region"]}
     if members.get("requester_pays"):
@@ -112,7 +112,7 @@ def s3_store(bucket: str, members: Mapping[str, Json], resources: Mapping[str, A
     credentials = _credentials(resources)
     config: dict[str, Any] = {}
     if members.get("endpoint"):
-        config["endpoint"] = members["endpoint"]
+        config["endpoint"] = reveal(members["endpoint"])
     region = members.get("aws_region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     config["region"] = region or "us-east-1"
     if members.get("requester_pays"):
@@ -170,7 +170,7 @@ def azure_options(members: Mapping[str, Json], resources: Mapping[str, Any]) -> 
 def azure_store(container: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Make:
     """Return a maker of obstore's `AzureStore`."""
     del resources
-    config = {name: members[name] for name in ("account_name", "endpoint") if members.get(name)}
+    config = {name: reveal(members[name]) for name in ("account_name", "endpoint") if members.get(name)}
 
     def make(common: dict[str, Any]) -> Any:
         from obstore.store import AzureStore
@@ -188,8 +188,10 @@ def _profile_provider(profile: str | None) -> Any:
 
     try:
         found = botocore.session.Session(profile=profile).get_credentials()
-    except Exception as error:  # there is no such profile, or the files are malformed
-        raise translate(error).within("Cannot find AWS credentials") from error
+    except Exception as error:  # noqa: BLE001  # there is no such profile, or the files are malformed
+        found = translate(error).within("Cannot find AWS credentials")
+    if isinstance(found, StoreError):
+        raise found
     if found is None:
         return None
 

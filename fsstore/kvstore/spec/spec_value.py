@@ -25,7 +25,7 @@ from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.elsewhere import ElsewhereDriver
-from fsstore.kvstore.engine.secret import reveal
+from fsstore.kvstore.engine.secret import is_concealed, reveal
 from fsstore.kvstore.local.path import absolute
 from fsstore.runtime.origin import process_name
 from fsstore.values import registry
@@ -165,7 +165,8 @@ class KvSpecValue:
                 f"{self.live.describe_key(self._path)} has no JSON form: it is a live object"
             )
         defaults = self.kind.defaults if include_defaults else {}
-        out: dict[str, Any] = {"driver": self.kind.id, **defaults, **self.members}
+        shown = {name: value for name, value in self.members.items() if not is_concealed(value)}
+        out: dict[str, Any] = {"driver": self.kind.id, **defaults, **shown}
         if self._path or include_defaults:
             out["path"] = self._path
         if self.base is not None:

@@ -6,6 +6,7 @@ It is used for reading from web servers, where a range must be exactly the range
 * `client`: the HTTP client of fsstore: GET over connections that are kept, on one event loop and without threads
 * `header`: headers of HTTP that a caller gives, as lines or by name: checked, and never shown, for a value may be a
   credential
+* `host`: the names and addresses of machines: the spelling a client connects to, and which of them are this machine
 * `route`: how a web server is reached: directly or through a proxy, by which address, with which trust
 * `wire`: one connection to a web server, and the GET under way on it
 """

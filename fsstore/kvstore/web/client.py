@@ -2,8 +2,9 @@
 
 It is the default, being as strict as the others and cheaper: a connection that the server closed while nobody used it
 is replaced without a word; any other failure is raised as the error it is.  Redirects are followed here, hop by hop:
-`follow` may refuse one by raising, and headers that were given for one origin are never sent to another.  Connections
-are kept for a while, the ones used last, so that a set of references to a thousand servers does not hold all of them.
+`follow` may refuse one by raising, `judge` an address that a name leads to, and headers that were given for one origin
+are never sent to another.  Connections are kept for a while, the ones used last, so that a set of references to a
+thousand servers does not hold all of them.
 
 What it does not speak (HTTP/2, proxies reached by TLS or SOCKS, cookies) other clients do.
 """
@@ -19,9 +20,9 @@ from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
-from fsstore.kvstore.engine.secret import redact_url
-from fsstore.kvstore.web.route import Dial, Route, route_to
+from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
 from fsstore.kvstore.web.wire import Connection, Reply, Want
+from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
 
 __all__ = ["HttpClient", "check_able"]
@@ -59,13 +60,14 @@ class HttpClient:
         idle_s: float,
         *,
         follow: Callable[[str], Any] | None = None,
+        judge: Judge | None = None,
         most: int = _KEPT,
     ) -> None:
         self._headers = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
-        self._idle_s, self._follow, self._most = idle_s, follow, most
+        self._idle_s, self._follow, self._judge, self._most = idle_s, follow, judge, most
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: dict[Connection, str] = {}  # with its origin; the one used last is the last
-        self._dial = Dial(idle_s, _KEPT_S)
+        self._dial = Dial(idle_s, _KEPT_S, judge)
         self._routes: dict[str, Route] = {}
         self._fields: dict[tuple[Route, bool], str] = {}
 
@@ -120,7 +122,7 @@ class HttpClient:
         """Return a kept connection, the one used last."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, _KEPT_S)
+            self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, _KEPT_S, self._judge)
             weakref.finalize(self, _close_all, self._kept, loop).atexit = False
         for connection in [kept for kept, place in reversed(self._kept.items()) if place == origin]:
             del self._kept[connection]

@@ -18,16 +18,20 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache, partial
 from ipaddress import ip_address
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
 from fsstore.kvstore.engine.fault import from_status
-from fsstore.kvstore.engine.secret import redact_url
+from fsstore.kvstore.web.host import prepared
 from fsstore.kvstore.web.wire import Connection, Want
+from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
 
-__all__ = ["Dial", "Proxy", "Route", "basic", "proxy_of", "route_to"]
+__all__ = ["Dial", "Judge", "Proxy", "Route", "basic", "proxy_of", "route_to"]
+
+Judge: TypeAlias = Callable[[str, str], None]
+"""Raises if an origin must not be reached by an address."""
 
 _PORTS = {"http": 80, "https": 443}
 _NAMES_KEPT_S = 10.0  # that the addresses of a name are remembered
@@ -72,16 +76,16 @@ def basic(user: str, password: str) -> str:
 
 def route_to(origin: str) -> Route:
     """Return the way to `scheme://host`, which may hold a user and a port."""
+    refused = UrlError(f"Cannot open {quote(redact_url(origin))}: no such host", redact_url(origin))
     try:
         parts = urlsplit(origin)
         name, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
         name = name.replace("%25", "%") if ":" in name else name  # the zone of an address
-        if not name.isascii():
-            name = name.encode("idna").decode()
-    except (ValueError, KeyError) as error:
-        raise UrlError(f"Cannot open {quote(redact_url(origin))}: {error}", redact_url(origin)) from error
+        name = prepared(name)
+    except (ValueError, KeyError):
+        raise refused from None
     if not name or not name.isprintable() or any(mark in name for mark in " /?#@\\"):
-        raise UrlError(f"Cannot open {quote(redact_url(origin))}: no such host", redact_url(origin))
+        raise refused
     host = f"[{name.partition('%')[0]}]" if ":" in name else name
     shown = host if port == _PORTS[parts.scheme] else f"{host}:{port}"
     return Route(parts.scheme, name, port, shown, _allowed(parts), proxy_of(parts.scheme, f"{host}:{port}"))
@@ -134,12 +138,16 @@ def _trust(_file: str | None, _directory: str | None) -> ssl.SSLContext:
 class Dial:
     """Makes connections on one event loop."""
 
-    def __init__(self, idle_s: float, kept_s: float) -> None:
-        self._idle_s, self._kept_s = idle_s, kept_s
+    def __init__(self, idle_s: float, kept_s: float, judge: Judge | None = None) -> None:
+        self._idle_s, self._kept_s, self._judge = idle_s, kept_s, judge
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[list[str]]]] = {}
 
     async def connect(self, route: Route) -> Connection:
-        """Return a new connection to an origin, through its proxy and with TLS where the route says so."""
+        """Return a new connection to an origin, through its proxy and with TLS where the route says so.
+
+        `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  What is behind
+        a proxy is the proxy's to judge.
+        """
         limit = min(_CONNECT_S, self._idle_s)
         try:
             async with asyncio.timeout(limit):  # before 3.12 wait_for may swallow being cancelled
@@ -150,7 +158,7 @@ class Dial:
     async def _connect(self, route: Route) -> Connection:
         context = trust() if route.scheme == "https" else None
         if route.proxy is None:
-            return await self._reach(route.name, route.port, context)
+            return await self._reach(route.name, route.port, context, f"{route.scheme}://{route.host}")
         connection = await self._reach(route.proxy.host, route.proxy.port, None)
         if context is None:
             return connection
@@ -171,9 +179,14 @@ class Dial:
         if not 200 <= reply.status < 300:
             raise from_status(reply.status, f"from the proxy that was asked for a way to {place}")
 
-    async def _reach(self, name: str, port: int, context: ssl.SSLContext | None) -> Connection:
+    async def _reach(
+        self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None
+    ) -> Connection:
         """Return a connection to one of the addresses of a host: the first that answers."""
         addresses = await self._addresses(name, port)
+        if self._judge is not None and origin is not None:
+            for address in addresses:
+                self._judge(origin, address)
         calls = [partial(self._open, address, port, context, name) for address in addresses]
         return await (calls[0]() if len(calls) == 1 else _first(calls))
 

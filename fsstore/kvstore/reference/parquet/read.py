@@ -58,6 +58,9 @@ def read_partition(data: Any, url_ids: UrlIds, where: str) -> Partition:
         raise error.within(where) from error
     except Exception as error:  # the engines raise errors of their own, and of all kinds, on damaged files
         raise DataLossError(f"{where} is not a parquet file of references: {error}") from error
+    codes = columns.codes
+    if len(codes) and not (codes.min() >= -1 and codes.max() < len(columns.urls)):
+        raise DataLossError(f"{where} has rows whose path is none of its {len(columns.urls)} URLs")
     ids = np.append(url_ids(columns.urls), np.int32(ABSENT))
     url = ids[columns.codes].astype(np.int32)
     offset, length = columns.offset.astype(np.int64), columns.size.astype(np.int64)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, StandsOver
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.target.policy import Policy, normalize, normalize_prefix
 from fsstore.kvstore.reference.target.targets import check_prefixes
 
@@ -36,9 +37,9 @@ def _is_local(driver: KvDriver) -> bool:
 
 def policy_of(base: KvPrefix | None, members: Mapping[str, Any]) -> Policy:
     """Return what a set at `base` may read, given the members of its spec."""
-    allow = members.get("allow")
+    allow = reveal(members.get("allow"))
     granted = [*check_prefixes(members.get("targets") or {})]
-    replacing = (members.get("rewrite") or {}).values()
+    replacing = (reveal(members.get("rewrite")) or {}).values()
     granted += [normalize_prefix(new) for new in replacing if new.startswith("/") or "://" in new]
     return Policy(
         "local" if base is None or _is_local(base.driver) else "remote",

@@ -6,31 +6,34 @@ A reference set is a program that makes its reader fetch things, written by whoe
 * A set from elsewhere reads remote targets only: no local file, no memory of this process, no loopback, link-local or
   unspecified address, however it is spelled.  Its own host is no exception made for it, but the place it came from is:
   what lies on the same host and port was already trusted with the set.
+* It reads them through clients that can be held to that: web servers, and object stores whose servers a URL does not
+  name.  Clients that look up names and follow servers as they please (`ftp`, `sftp`, `webhdfs`, ...) need permission.
 * What the caller names is allowed: `targets`, the right sides of `rewrite`, and `allow`.
 * With `allow` given, nothing else is.
 
-URLs are compared in one spelling: scheme and host in lower case, `s3a` as `s3`, bare paths as `file`, dot segments
-removed (`%2e` too where the scheme decodes it), default ports dropped.  A prefix ends at a component boundary, so
+URLs are compared in one spelling: scheme and host in lower case, hosts as IDNA prepares them for the resolver, `s3a` as
+`s3`, bare paths as `file`, dot segments removed (`%2e` too where the scheme decodes it), default ports dropped.
+
+A prefix ends at a component boundary, so
 `https://host` never stands for `https://host.evil` or `https://host@evil`.
 
 Pure: no name is resolved, no link followed.  Callers who can resolve names or links check the result as well: each hop
-of a redirect goes through `check`.
+of a redirect goes through `check`, each address that is about to be connected to through `check_address`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import posixpath
 import re
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from fsstore.errors import PermissionDeniedError, UrlError
-from fsstore.kvstore.engine.secret import redact_url
 from fsstore.kvstore.reference.target.target_url import is_foreign, split_scheme
+from fsstore.kvstore.web.host import is_internal, is_internal_address, is_plain, prepared
+from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
 
 __all__ = [
@@ -47,17 +50,17 @@ _SLASHES = re.compile("//+")
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file", "abfss": "abfs", "wasbs": "wasb"}
 _PORTS = {"http": ":80", "https": ":443"}
 _LOCAL = frozenset({"file", "memory"})
-REMOTE = frozenset(
+HELD = frozenset(
     {
-        *("s3", "gs", "http", "https", "abfs", "az", "adl", "wasb", "oci", "oss", "hf", "github"),
-        *("hdfs", "webhdfs", "ftp", "sftp", "webdav", "webdavs", "dropbox", "gdrive"),
+        *("s3", "gs", "http", "https", "abfs", "az", "adl", "wasb", "hf", "github", "dropbox", "gdrive"),
     }
 )
-"""Schemes of places that are not this machine."""
+"""Schemes whose clients connect where the policy says, or to servers that no URL names."""
+NAMED = frozenset({"hdfs", "webhdfs", "ftp", "sftp", "webdav", "webdavs", "oci", "oss"})
+"""Schemes of other places that are not this machine, whose clients connect wherever a name or a server leads them."""
+_PORT = re.compile(r":[0-9]{0,5}\Z")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[^\[\]]*)?\]|[^\[\]:]+)(?::[0-9]{0,5})?")
-_HOSTS = frozenset(
-    {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "metadata.google.internal"}
-)
+_MARKS = frozenset("?#\\")
 
 
 def normalize(url: str) -> str:
@@ -77,7 +80,7 @@ def normalize(url: str) -> str:
         )
     parts = split_scheme(url)
     if parts is None or any(ord(char) < 32 for char in url):
-        raise UrlError(f"Invalid URL of a reference target: {quote(url)}", url)
+        raise _invalid(url)
     scheme, rest = parts
     scheme = _SAME.get(scheme.lower(), scheme.lower())
     if scheme == "file":
@@ -89,7 +92,28 @@ def normalize(url: str) -> str:
         host, path, query = _web_parts(rest, url)
         return f"{scheme}://{host.removesuffix(_PORTS[scheme])}{_without_dots(_decoded_dots(path)) or '/'}{query}"
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host}{_without_dots(slash + path)}"
+    return f"{scheme}://{_authority(scheme, host, url)}{_without_dots(slash + path)}"
+
+
+def _authority(scheme: str, host: str, url: str) -> str:
+    """Return what stands for a server, bucket or account; marks at which clients cut it differently are refused."""
+    if _MARKS & set(host) or host.count("@") > 1:
+        raise _invalid(url)
+    if scheme not in NAMED:
+        return host
+    user, at, name = host.rpartition("@")
+    return user + at + _prepared(name, url)
+
+
+def _prepared(host: str, url: str) -> str:
+    try:
+        return prepared(host)
+    except ValueError:
+        raise _invalid(url) from None
+
+
+def _invalid(url: str) -> UrlError:
+    return UrlError(f"Invalid URL of a reference target: {quote(redact_url(url))}", redact_url(url))
 
 
 def _web_parts(rest: str, url: str) -> tuple[str, str, str]:
@@ -98,8 +122,9 @@ def _web_parts(rest: str, url: str) -> tuple[str, str, str]:
     head, mark, query = rest.partition("?")
     host, slash, path = head.partition("/")
     if "@" in host or "\\" in head or not _HOST.fullmatch(host):
-        raise UrlError(f"Invalid URL of a reference target: {quote(redact_url(url))}", redact_url(url))
-    return host.lower().rstrip("."), slash + path, mark + query
+        raise _invalid(url)
+    name, colon, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
+    return _prepared(name, url).rstrip(".") + colon + port, slash + path, mark + query
 
 
 def _decoded_dots(path: str) -> str:
@@ -171,43 +196,43 @@ class Policy:
         if self.home is not None and has_prefix(normal, self.home):
             return normal
         scheme, _, rest = normal.partition("://")
-        if scheme not in REMOTE and scheme not in _LOCAL:
+        if scheme not in HELD | NAMED | _LOCAL:
             raise self._refusal(normal, "no store is known for its scheme; name one in `targets`")
         if self.origin == "remote":
-            if scheme in _LOCAL:
-                raise self._refusal(normal, "a set from a remote place reads nothing of this machine")
-            if is_internal(rest.partition("/")[0].partition("?")[0]):
-                raise self._refusal(
-                    normal, "a set from a remote place reads no loopback or link-local address"
-                )
+            self._check_remote(normal, scheme, re.split("[/?]", rest, maxsplit=1)[0])
         return normal
+
+    def _check_remote(self, url: str, scheme: str, host: str) -> None:
+        """Refuse what a set from elsewhere may not read unless it is named."""
+        if scheme in _LOCAL:
+            raise self._refusal(url, "a set from a remote place reads nothing of this machine")
+        if is_internal(host):
+            raise self._refusal(url, "a set from a remote place reads no loopback or link-local address")
+        if scheme in NAMED:
+            raise self._refusal(url, f"where a client of {scheme} connects to cannot be checked")
+        if scheme in _PORTS and not is_plain(_PORT.sub("", host)):
+            raise self._refusal(url, "its host is no plain name")
+
+    def check_address(self, origin: str, address: str) -> None:
+        """Raise `PermissionDeniedError` if a server's name leads to this machine although nobody named that server."""
+        if self.origin == "local" or not is_internal_address(address):
+            return
+        place = normalize(origin)
+        host = place.partition("://")[2].rstrip("/")
+        if self.home is not None and has_prefix(place, self.home) and is_internal(host):
+            return
+        if any(
+            has_prefix(each, place) or has_prefix(place, each)
+            for each in (*self.granted, *(self.allow or ()))
+        ):
+            return
+        raise self._refusal(place, "its name leads to a loopback or link-local address")
 
     def _refusal(self, url: str, why: str) -> PermissionDeniedError:
         shown = quote(redact_url(url))
         return PermissionDeniedError(
             f"The reference target {shown} may not be read: {why} (to permit it, list its prefix in `allow`)"
         )
-
-
-def is_internal(host: str) -> bool:
-    """Return whether a host, with or without a port, is written as loopback, link-local or unspecified.
-
-    Numbers in any base and with missing parts are addresses too: `2130706433`, `0x7f.1`.
-    """
-    name = host.rpartition("@")[2].lower()
-    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-    name = unquote(name).rstrip(".")
-    if name in _HOSTS or name.endswith((".localhost", ".internal")) or not name:
-        return True
-    try:
-        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        try:
-            address = ipaddress.IPv4Address(socket.inet_aton(name))
-        except OSError:
-            return False
-    mapped = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
-    return any((mapped.is_loopback, mapped.is_link_local, mapped.is_unspecified, mapped.is_multicast))
 
 
 def join_relative(directory: str, relative: str) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from fsstore.context.context import Context
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.engine.secret import redact_url, reveal
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.target.policy import (
     Policy,
     has_prefix,
@@ -31,8 +31,9 @@ from fsstore.kvstore.reference.target.policy import (
     normalize_prefix,
 )
 from fsstore.kvstore.reference.target.target_url import Link, first_link, is_relative, replaced
-from fsstore.kvstore.reference.target.web_root import guarded_home, guarded_root, is_web
+from fsstore.kvstore.reference.target.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
 from fsstore.kvstore.web.header import check_headers
+from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
 
 __all__ = ["OpenTarget", "TargetPlace", "Targets", "check_prefixes", "open_in", "open_with_spec"]
@@ -131,7 +132,9 @@ class Targets:
         if "" not in self._roots:
             restricts = self.policy.restricts
             self._roots[""] = KvPrefix(
-                guarded_home(base.driver, self.policy.check) if restricts else base.driver
+                guarded_home(base.driver, self.policy.check, self.policy.check_address)
+                if restricts
+                else base.driver
             )
         return TargetPlace("", path)
 
@@ -181,7 +184,10 @@ class Targets:
                 opened = own
             elif is_web(where) and (options or self.policy.restricts):
                 bound = name.partition(" ")[0] if options else None
-                opened = guarded_root(where, reveal(options) or {}, bound=bound, check=self.policy.check)
+                check, judge = self.policy.check, self.policy.check_address
+                opened = guarded_root(where, reveal(options) or {}, bound=bound, check=check, judge=judge)
+            elif isinstance(where, str) and where.startswith("webhdfs://") and self.policy.restricts:
+                opened = guarded_webhdfs(where, reveal(options) or {}, self.policy.check)
             else:
                 opened = await _settled(self.open_target(reveal(where), reveal(options)))
                 if name in self.prefixes and opened.path and not opened.path.endswith("/"):

@@ -2,22 +2,31 @@
 
 A server a set may read can send the reader anywhere.  The roots made here ask `check` before each further hop, and when
 they carry options (tokens in headers, usually) they refuse any hop that leaves the prefix the options belong to.  The
-server a set came from is no exception: what lies beside the set may lead elsewhere, too.
+server a set came from is no exception: what lies beside the set may lead elsewhere, too, whatever filesystems of fsspec
+stand in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from fsstore.errors import PermissionDeniedError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.engine.secret import redact_url, reveal
+from fsstore.kvstore.engine.secret import reveal
+from fsstore.kvstore.reference.target.held_client import held_options
 from fsstore.kvstore.reference.target.policy import has_prefix, normalize
 from fsstore.kvstore.web.header import headers_of
+from fsstore.redaction import redact_url
 
-__all__ = ["guarded_home", "guarded_root", "is_web"]
+if TYPE_CHECKING:
+    from fsstore.kvstore.client.web import Session
+    from fsstore.kvstore.engine.contract import Engine
+    from fsstore.kvstore.engine.driver import EngineDriver
+    from fsstore.kvstore.web.route import Judge
+
+__all__ = ["guarded_home", "guarded_root", "guarded_webhdfs", "is_web"]
 
 Check = Callable[[str], Any]
 
@@ -27,21 +36,99 @@ def is_web(where: Any) -> bool:
     return isinstance(where, str) and where.startswith(("http://", "https://"))
 
 
-def guarded_home(driver: KvDriver, check: Check) -> KvDriver:
+def guarded_home(driver: KvDriver, check: Check, judge: Judge | None = None) -> KvDriver:
     """Return the store a set lies in; in place of a web server one that asks `check` before each further hop."""
+    from fsstore.kvstore.engine.driver import EngineDriver
+
     members = driver.spec()
     url = reveal(members.get("base_url") or members.get("url"))
+    options = dict(reveal(members.get("storage_options")) or {})
+    if isinstance(driver, EngineDriver) and url is None:
+        return _guarded_live(driver, check, judge)
+    if not isinstance(url, str) or not isinstance(driver, EngineDriver):
+        return driver
+    if "::" in url or url.startswith("webhdfs://"):
+        return _guarded_filesystem(driver, (url, options), check, judge)
     if not is_web(url):
         return driver
-    options = dict(reveal(members.get("storage_options")) or {})
     home = "/".join(url.split("/")[:3]) if options else None
     lines = reveal(members.get("headers")) or []  # which our client sends to no other server
     if lines:
         options["headers"] = headers_of(lines)
-    return guarded_root(url, options, bound=home, check=check).driver
+    return guarded_root(url, options, bound=home, check=check, judge=judge).driver
 
 
-def guarded_root(url: str, options: Mapping[str, Any], *, bound: str | None, check: Check) -> KvPrefix:
+def _guarded_live(driver: EngineDriver, check: Check, judge: Judge | None) -> KvDriver:
+    """Return the store over a live `HTTPFileSystem`, over one like it that asks; others answer for themselves."""
+    from fsstore.kvstore.client.web import HttpEngine, Session
+    from fsstore.kvstore.engine.driver import Home
+    from fsstore.kvstore.root.web import HttpDriver
+
+    engine = driver.engine
+    if not isinstance(engine, HttpEngine) or not isinstance(engine.client, Session):
+        return driver
+    live = engine.client.home.filesystem
+    options = {
+        name: value for name, value in live.storage_options.items() if name not in ("asynchronous", "loop")
+    }
+    held = held_options(options, _gate(check, None), judge)
+    home = Home(lambda: type(live)(*live.storage_args, **held, asynchronous=True))
+    session = Session(home, engine.client.headers)
+    return HttpDriver(HttpEngine(session, query=engine.query), driver.root, limits=driver.limits)
+
+
+def _guarded_filesystem(
+    driver: EngineDriver, place: tuple[str, dict[str, Any]], check: Check, judge: Judge | None
+) -> KvDriver:
+    """Return the store of a chain or of WebHDFS, opened anew so that what it stands on asks."""
+    from fsstore.kvstore.engine.driver import EngineDriver
+
+    url, options = place
+    scheme = url.rpartition("::")[2].partition("://")[0].lower()
+    if scheme in ("http", "https"):
+        options[scheme] = held_options(dict(options.get(scheme) or {}), _gate(check, None), judge)
+    elif scheme != "webhdfs":
+        return driver
+    engine, root = _held(url, options, check)
+    return EngineDriver(engine, root, members=driver.spec(), limits=driver.limits)
+
+
+def guarded_webhdfs(url: str, options: Mapping[str, Any], check: Check) -> KvPrefix:
+    """Return a store of WebHDFS, whose name nodes answer with redirects, that asks `check` before each of them."""
+    from fsstore.kvstore.engine.driver import EngineDriver
+
+    engine, root = _held(url, options, check)
+    return KvPrefix(EngineDriver(engine, root, members={"url": redact_url(url)}))
+
+
+def _held(url: str, options: Mapping[str, Any], check: Check) -> tuple[Engine, str]:
+    """Return the engine of an fsspec URL, and the path in it; WebHDFS below it asks before redirects."""
+    from fsstore.kvstore.client.generic import SyncEngine
+    from fsstore.kvstore.root.open_engine import engine_for_url
+
+    engine, root = engine_for_url(url, options)
+    if isinstance(engine, SyncEngine):
+        _hold_webhdfs(engine.filesystem, check)
+    return engine, root
+
+
+def _hold_webhdfs(filesystem: Any, check: Check) -> None:
+    """Make the session of WebHDFS, below a filesystem or none, ask before it follows a redirect."""
+    follow = _gate(check, None)
+
+    def look(response: Any, **_: Any) -> None:
+        if response.is_redirect:
+            follow(urljoin(response.url, response.headers["location"]))
+
+    while (below := getattr(filesystem, "fs", None)) is not None:
+        filesystem = below
+    if "webhdfs" in filesystem.protocol:
+        filesystem.session.hooks["response"].append(look)
+
+
+def guarded_root(
+    url: str, options: Mapping[str, Any], *, bound: str | None, check: Check, judge: Judge | None = None
+) -> KvPrefix:
     """Return the store below `url`; `bound` is the prefix outside which `options` must not be sent."""
     from fsstore.kvstore.client.web import IDENTITY, HttpEngine
     from fsstore.kvstore.engine.contract import shared
@@ -54,11 +141,12 @@ def guarded_root(url: str, options: Mapping[str, Any], *, bound: str | None, che
     follow = _gate(check, bound if options else None)
 
     def make() -> HttpEngine:
-        return HttpEngine(HttpClient({**IDENTITY, **headers}, Retry().idle_s, follow=follow))
+        client = HttpClient({**IDENTITY, **headers}, Retry().idle_s, follow=follow, judge=judge)
+        return HttpEngine(client)
 
     base, mark, query = url.partition("?")
-    key = ("guarded", origin_of(base), check, bound, tuple(sorted(headers.items())))
-    engine: Any = HttpEngine(_session(given, headers, follow)) if given else shared(key, make)
+    key = ("guarded", origin_of(base), check, judge, bound, tuple(sorted(headers.items())))
+    engine: Any = HttpEngine(_session(given, headers, follow, judge)) if given else shared(key, make)
     driver = HttpDriver(
         engine.asking(mark + query), root_of(base), shown=base, members={"base_url": redact_url(url)}
     )
@@ -79,35 +167,18 @@ def _gate(check: Check, bound: str | None) -> Check:
     return follow
 
 
-def _session(given: dict[str, Any], headers: Mapping[str, str], follow: Check) -> Any:
+def _session(
+    given: Mapping[str, Any], headers: Mapping[str, str], follow: Check, judge: Judge | None
+) -> Session:
     """Return the session of an `HTTPFileSystem` with options of its own, whose hops go through `follow`."""
     from fsstore.kvstore.client.web import Session
     from fsstore.kvstore.engine.driver import Home
     from fsstore.kvstore.root.open_engine import filesystem_class
 
     cls = filesystem_class("http")
-    client = dict(given.pop("client_kwargs", {}))
 
     def make() -> Any:
-        traces = [*client.get("trace_configs", ()), _trace(follow)]
-        return cls(
-            **given,
-            client_kwargs={**client, "trace_configs": traces},
-            asynchronous=True,
-            skip_instance_cache=True,
-            use_listings_cache=False,
-        )
+        held = held_options(given, follow, judge)
+        return cls(**held, asynchronous=True, use_listings_cache=False)
 
     return Session(Home(make), headers)
-
-
-def _trace(follow: Check) -> Any:
-    from aiohttp import TraceConfig
-
-    async def on_redirect(_session: Any, _context: Any, params: Any) -> None:
-        place = params.response.headers.get("Location") or params.response.headers.get("URI") or ""
-        follow(urljoin(str(params.url), place))
-
-    trace = TraceConfig()
-    trace.on_request_redirect.append(on_redirect)
-    return trace

@@ -36,7 +36,9 @@ class Hdf5Scanner(hdf.SingleHdf5ToZarr):  # type: ignore[misc]  # a class of ker
         own = isinstance(node, h5py.Dataset) and (_is_compact(node) or _is_single_text(node))
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            found = self._embed(name, node) if own else super()._translator(name, node, *rest)
+            found = None if own else super()._translator(name, node, *rest)
+            if own:
+                self._embed(name, node)
         for each in told:
             _, _, message = str(each.message).partition("quashed while traversing HDF5\n")
             if message:

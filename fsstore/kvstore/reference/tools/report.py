@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,15 +12,18 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.engine.secret import redact_url
-from fsstore.kvstore.reference.state.refset import Resolved
+from fsstore.kvstore.reference.state.refset import Resolved, TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE
 from fsstore.kvstore.reference.target.policy import host_of, normalize
 from fsstore.kvstore.reference.target.target_url import is_relative, last_link
+from fsstore.redaction import redact_url
 
 __all__ = ["Grids", "Report", "Touched", "grids_of", "inspect_state"]
+
+
+_MOST = 50_000  # keys of generators looked at: some 0.3 s
 
 
 @dataclass(slots=True)
@@ -34,13 +38,17 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer of `inspect`: places (`"s3://bucket"`, `"file://"`, `"relative"`), codecs, arrays, inline bytes."""
+    """The answer of `inspect`: places (`"s3://bucket"`, `"file://"`, `"relative"`), codecs, arrays, inline bytes.
+
+    `complete` is false where the set has more keys than are looked at: a generator of a hundred bytes makes billions.
+    """
 
     places: dict[str, Touched]
     codecs: tuple[str, ...]
     arrays: tuple[str, ...]
     keys: int
     inline_bytes: int
+    complete: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -95,17 +103,23 @@ def _codecs(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def inspect_state(state: State) -> Report:
-    """Return the report of a set."""
+    """Return the report of a set, or of the first of its keys where generators make too many of them."""
     grids, urls = Grids(), set[str]()
     places: dict[str, Touched] = {}
     keys = inline = 0
+    most = _MOST + (
+        len(state.base.table) if isinstance(state.base, TableSet) and state.base.gens else sys.maxsize
+    )
     async for names, found in state.scan(KeyRange()):
         rows = found.rows
         keys += len(names)
         inline += int(rows.length[rows.url == INLINE].sum())
         _read_metadata(grids, names, found)
         _count(places, urls, found)
-    return Report(places, tuple(sorted(grids.codecs)), tuple(sorted(grids.arrays)), keys, inline)
+        if keys >= most:
+            break
+    complete = keys < most
+    return Report(places, tuple(sorted(grids.codecs)), tuple(sorted(grids.arrays)), keys, inline, complete)
 
 
 def _count(places: dict[str, Touched], urls: set[str], found: Resolved) -> None:
