@@ -166,11 +166,9 @@ async def _tries_once(filesystem: Any) -> bool:
     http_session = getattr(getattr(client, "_endpoint", None), "http_session", None)
     sessions = list((getattr(http_session, "_sessions", None) or {}).values())
     known = [session for session in sessions if hasattr(session, "_retry_connection")]
-    retries = getattr(client.meta.config, "retries", None) or {}
-    once = retries.get("total_max_attempts") == 1  # live filesystems come with the retries of botocore
     for session in known:
         session._retry_connection = False  # see above
-    return once and bool(known) and len(known) == len(sessions)
+    return bool(known) and len(known) == len(sessions)
 
 
 async def _client_call(filesystem: Any, method: str, arguments: dict[str, Any]) -> Any:
@@ -282,13 +280,20 @@ def _status(answer: Any) -> int:
     return status
 
 
+def _retried(error: BaseException) -> bool:
+    response = getattr(error, "response", None)
+    return isinstance(response, dict) and bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
+
+
 async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) -> Stamp:
     arguments = _arguments(write.key)
     try:
-        attempts.ambiguous |= not await _tries_once(filesystem)
         if write.value is None:
             await _client_call(filesystem, "delete_object", arguments)
             return Stamp(NO_VALUE, now())
+        if write.if_equal != UNKNOWN and not await _tries_once(filesystem):
+            await _head(filesystem, write.key)  # the first request makes the sessions
+            attempts.ambiguous |= not await _tries_once(filesystem)
         if write.if_equal == NO_VALUE:
             arguments["IfNoneMatch"] = "*"
         elif write.if_equal != UNKNOWN:
@@ -302,6 +307,8 @@ async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) 
     except Exception as error:  # the boundary: every foreign error is translated here
         conditional = write.if_equal != UNKNOWN
         if conditional and (status_of(error) == 412 or (status_of(error) == 404 and is_missing(error))):
+            # live filesystems come with the retries of botocore
+            attempts.ambiguous |= _retried(error)
             raise _ConflictError from None
         raise located(error, "writing", f"s3://{write.key}") from error
 

@@ -47,7 +47,7 @@ _DENIED_NAMES = frozenset(
 _WRAPPED = 20  # exceptions within one that are looked at
 _TRANSIENT_TEXT = re.compile(
     r"error sending request|body error|connection (?:closed|reset|refused)|timed? ?out|SlowDown"
-    r"|ServiceUnavailable|InternalError|incomplete|Content-Length|Invalid last modified|invalid (?:list|\w+) response"
+    r"|ServiceUnavailable|InternalError|incomplete|Content-(?:Length|Range)|Invalid last modified|invalid (?:list|\w+) response"
     r"|reduce your request rate|Unexpected.?Range|Requested \d+\.\.\d+, got",
     re.IGNORECASE,
 )
@@ -130,6 +130,8 @@ def _translated(error: BaseException) -> StoreError:
     text = redact(str(error)) or type(error).__name__
     status = status_of(error)
     names = {cls.__name__ for cls in type(error).__mro__}
+    if any(cls.__name__ == "HttpProcessingError" for cls in type(error.__cause__).__mro__):
+        return UnavailableError(f"The answer is not proper HTTP: {text}")  # aiohttp calls that status 400
     if status is not None:
         return from_status(status, text)
     if isinstance(error, FileNotFoundError):
