@@ -14,7 +14,6 @@ import traceback
 
 import pytest
 
-import fsstore as ts
 from fsstore.errors import (
     FailedPreconditionError,
     PermissionDeniedError,
@@ -23,7 +22,7 @@ from fsstore.errors import (
     UnimplementedError,
     UrlError,
 )
-from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.kind import KvOpening
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.cloud import HTTP

@@ -16,10 +16,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from fsstore.errors import UnavailableError, UrlError
+from fsstore.kvstore.client.object_option import client_options, get_options, retry_config
 from fsstore.kvstore.client.range_answer import NO_TAG, Piece, entity_tag, fit, received
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -40,7 +40,7 @@ from fsstore.kvstore.engine.secret import without_user
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
-__all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
+__all__ = ["ObstoreEngine", "bucket_engine"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -51,35 +51,6 @@ _SLOWEST = 32 * 1024  # bytes a second of one of several requests, below which a
 _DELETE_BATCH = 1000  # keys of a request: S3's limit
 _LIST_PAGE = 1000  # S3's page
 _NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
-
-
-def retry_config(policy: Retry) -> dict[str, Any]:
-    """Return a policy in obstore's terms."""
-    return {
-        "max_retries": policy.max_retries,
-        "retry_timeout": timedelta(seconds=policy.deadline_s),
-        "backoff": {
-            "init_backoff": timedelta(seconds=policy.initial_delay_s),
-            "max_backoff": timedelta(seconds=policy.max_delay_s),
-            "base": 2,
-        },
-    }
-
-
-def client_options(
-    policy: Retry, timeout_s: float, *, allow_http: bool, headers: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """Return options of obstore's HTTP client.
-
-    Its time limit is for a whole request.  A value that is not received by then is asked for from there on, but one
-    that is not sent is lost: see `ObstoreEngine`.
-    """
-    options: dict[str, Any] = {
-        "allow_http": allow_http,
-        "timeout": timedelta(seconds=timeout_s),
-        "connect_timeout": timedelta(seconds=min(policy.idle_s, 30.0)),
-    }
-    return {**options, "default_headers": headers} if headers else options
 
 
 def bucket_engine(
@@ -209,7 +180,7 @@ class ObstoreEngine:
             time.sleep(attempts.pause_after(known))
 
     def _read_once(self, read: Read, limit: int | None) -> ReadResult:
-        options = _options(read)
+        options = get_options(read)
         try:
             return self._answer(read, options, limit)
         except Exception as error:  # judged here, or passed on
@@ -404,18 +375,6 @@ class ObstoreEngine:
 def _patience(size: int, idle_s: float) -> int:
     """Return how often a time limit is doubled for a value of some size."""
     return int(size / (idle_s * _SLOWEST)).bit_length()
-
-
-def _options(read: Read) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if read.start < 0:
-        options["range"] = {"suffix": -read.start}
-    elif read.stop is not None:
-        options["range"] = (read.start, read.stop) if read.stop > read.start else (0, 1)
-    elif read.start:
-        options["range"] = {"offset": read.start}
-    tag = entity_tag(read.if_not_equal.partition(b"\n")[0])
-    return {**options, "if_none_match": tag} if tag is not None else options
 
 
 def _generation(meta: Any) -> bytes:
