@@ -30,15 +30,23 @@ class FaultProxy:
         self.upstream, self.rate, self.done = upstream, 0.0, Counter()
         self._chance = random.Random(seed)
         self._turn = asyncio.Lock()  # moto compares and stores in two steps
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def hang_up(self) -> None:
+        """Break all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def serve(self, reader, writer):
         """Serve a connection until a fault ends it."""
+        self._writers.add(writer)
         try:
             while await self._one(reader, writer):
                 await writer.drain()
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
+            self._writers.discard(writer)
             writer.close()
 
     async def _one(self, reader, writer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import random
 import threading
 import time
@@ -26,20 +27,24 @@ MANY = [120, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(3
 @contextlib.contextmanager
 def behind_proxy(url, seed=1):
     """Give a proxy before the server of a URL, and its port."""
-    proxy = FaultProxy(urlsplit(url).port, seed)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    ready: queue.Queue = queue.Queue()
+
+    async def serve():
+        proxy, stop = FaultProxy(urlsplit(url).port, seed), asyncio.Event()
+        server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=1 << 20)
+        ready.put((proxy, server.sockets[0].getsockname()[1], asyncio.get_running_loop(), stop))
+        await stop.wait()
+        server.close()
+        proxy.hang_up()
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-
-    def run(coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
-
-    server = run(asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=1 << 20))
+    proxy, port, loop, stop = ready.get(timeout=10)
     try:
-        yield proxy, server.sockets[0].getsockname()[1]
+        yield proxy, port
     finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(stop.set)
         thread.join(10)
 
 

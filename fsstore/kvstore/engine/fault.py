@@ -47,7 +47,8 @@ _DENIED_NAMES = frozenset(
 _WRAPPED = 20  # exceptions within one that are looked at
 _TRANSIENT_TEXT = re.compile(
     r"error sending request|body error|connection (?:closed|reset|refused)|timed? ?out|SlowDown"
-    r"|ServiceUnavailable|InternalError|incomplete|Content-(?:Length|Range)|Invalid last modified|invalid (?:list|\w+) response"
+    r"|ServiceUnavailable|InternalError|incomplete"
+    r"|Content-(?:Length|Range)|Invalid last modified|invalid \w+ response"
     r"|reduce your request rate|Unexpected.?Range|Requested \d+\.\.\d+, got",
     re.IGNORECASE,
 )
@@ -59,7 +60,8 @@ def status_of(error: BaseException) -> int | None:
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status if isinstance(status, int) else None
-    named = [getattr(error, name, None) for name in ("status", "status_code", "code")]
+    # one after the other: aiohttp warns of `code`
+    named = (getattr(error, name, None) for name in ("status", "status_code", "code"))
     for status in (*named, getattr(response, "status_code", None)):
         if isinstance(status, int) and 300 <= status < 600:
             return status
@@ -128,10 +130,10 @@ def translate(error: BaseException) -> StoreError:
 
 def _translated(error: BaseException) -> StoreError:
     text = redact(str(error)) or type(error).__name__
-    status = status_of(error)
     names = {cls.__name__ for cls in type(error).__mro__}
     if any(cls.__name__ == "HttpProcessingError" for cls in type(error.__cause__).__mro__):
         return UnavailableError(f"The answer is not proper HTTP: {text}")  # aiohttp calls that status 400
+    status = status_of(error)
     if status is not None:
         return from_status(status, text)
     if isinstance(error, FileNotFoundError):
