@@ -25,7 +25,7 @@ def store(client, port, retries):
     spec |= (
         {"base_url": place}
         if kind == "http"
-        else {"bucket": "b", "endpoint": place, "aws_region": "us-east-1"}
+        else {"bucket": "bucket", "endpoint": place, "aws_region": "us-east-1"}
     )
     return ts.KvStore.open(spec, context=ts.Context()).result()
 
