@@ -124,6 +124,22 @@ def test_a_byte_now_and_then_is_not_waited_for(client):
         assert time.monotonic() - began < 8
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_slow_value_may_take_longer_than_the_deadline(client):
+    """A value that keeps coming, though for longer than a server may be silent, is read."""
+
+    def slow(connection, over):
+        connection.recv(65536)
+        head = b'HTTP/1.1 200 OK\r\nContent-Length: 300000\r\nETag: "a"\r\nConnection: close\r\n'
+        connection.sendall(head + b"Last-Modified: Tue, 01 Jan 2019 00:00:00 GMT\r\n\r\n")
+        for _ in range(10):
+            over.wait(0.2)
+            connection.sendall(bytes(30_000))
+
+    with server(slow) as port:
+        assert store(client, port, {"deadline": "1s"}).read("k").result().value == bytes(300_000)
+
+
 @pytest.mark.parametrize("client", ["http:fsstore", "http:fsspec", "http:obstore"])
 @pytest.mark.parametrize("date", ["yesterday", "Mon, 99 Foo 99999999999999 99:99:99 GMT", ""])
 def test_a_malformed_date_does_not_make_a_value_unreadable(client, date):

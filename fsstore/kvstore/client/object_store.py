@@ -171,13 +171,15 @@ class ObstoreEngine:
         read, limit = asked
         attempts = Attempts(self.retry)
         while True:
+            patience = self._patience
             try:
                 return self._read_once(read, limit)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 known = located(error, "reading", self.shown + read.key)
             if not isinstance(known, UnavailableError):
                 raise known
-            time.sleep(attempts.pause_after(known))
+            if self._patience == patience:  # else it came too slowly, and gets the time that it needs
+                time.sleep(attempts.pause_after(known))
 
     def _read_once(self, read: Read, limit: int | None) -> ReadResult:
         options = get_options(read)
@@ -219,7 +221,7 @@ class ObstoreEngine:
         return fit(piece, read)
 
     def _body(self, result: Any, size: int) -> memoryview:
-        """Return the bytes of an answer; after one that a slow line brings too late, the next may take longer."""
+        """Return the bytes of an answer; after one that a slow line brings too late, requests may take longer."""
         began = time.monotonic()
         try:
             return memoryview(result.bytes())
