@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from fsstore.chunk.plan.regions import Box, Regions, covered, cut
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut
+from fsstore.driver.contract import OpenArray
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-if TYPE_CHECKING:
-    from fsstore.arrays.store import TensorStore
-
-__all__ = ["align", "copy_between", "copy_regions"]
+__all__ = ["align", "copy_between"]
 
 # A copy takes 64 MB, or what one chunk takes on its way, both layouts counted.  Either two small pieces are under way,
 # so that one is read while the other is written, or, where small ones would read chunks again and again, a large one.
@@ -30,30 +27,31 @@ _LARGE_PIECE_BYTES = 32 * 1024 * 1024
 _WASTE = 1.25
 
 
-def copy_between(source: TensorStore, target: TensorStore) -> Future[None]:
-    """Begin to copy one store to another, piece by piece."""
-    names = source.dtype.name, target.dtype.name
-    convert = conversion(source.dtype, target.dtype)
+def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
+    """Begin to copy one open array to another, piece by piece."""
+    kinds = source.driver.dtype, target.driver.dtype
+    names = [kind.name for kind in kinds]
+    convert = conversion(*kinds)
     if convert is None:
         raise StoreError("Cannot convert {} -> {}".format(*names))
-    if not is_lossless(source.dtype, target.dtype):
+    if not is_lossless(*kinds):
         raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
-    aligned = source[align(source.domain, target.domain)]
-    regions = copy_regions(aligned, target, _PIECE_BYTES)
-    if _wastes(regions, aligned):
-        regions = copy_regions(aligned, target, _LARGE_PIECE_BYTES)
-    itemsize = max(source.dtype.numpy_dtype.itemsize, target.dtype.numpy_dtype.itemsize)
-    overlapped = math.prod(regions.step) * itemsize <= _PIECE_BYTES
+    aligned = source._replace(
+        transform=source.transform[align(source.transform.domain, target.transform.domain)]
+    )
+    regions = _regions(aligned, target, _PIECE_BYTES)
+    if covered(regions, _read_chunk(aligned)) > _WASTE * target.transform.size:
+        regions = _regions(aligned, target, _LARGE_PIECE_BYTES)
+    overlapped = math.prod(regions.step) * _itemsize(source, target) <= _PIECE_BYTES
 
     async def run() -> None:
         writing: Future[None] | None = None
         for number in range(len(regions)):
             piece = regions[number].slices
-            values = await aligned[piece].read()
-            part = target[piece]
+            values = await source.driver.read(aligned.transform[piece])
             if writing is not None:
                 await writing
-            writing = part._driver.write(part._transform, convert(values))
+            writing = target.driver.write(target.transform[piece], convert(values))
             del values
             if not overlapped:
                 await writing
@@ -64,29 +62,27 @@ def copy_between(source: TensorStore, target: TensorStore) -> Future[None]:
     return execution.start(run())
 
 
-def _wastes(regions: Regions, source: TensorStore) -> bool:
-    """Whether the boxes read noticeably more than there is, because chunks of the source reach out of them."""
-    chunk = _sides(source.chunk_layout.read_chunk.shape, Box(regions.start, regions.stop))
-    return covered(regions, chunk) > _WASTE * source.size
-
-
-def copy_regions(source: TensorStore, target: TensorStore, most_bytes: int) -> Regions:
-    """Return the boxes in which a store is copied to another over the same domain: whole chunks of the target.
+def _regions(source: OpenArray, target: OpenArray, most_bytes: int) -> Regions:
+    """Return the boxes in which an array is copied to another over the same domain: whole chunks of the target.
 
     None has more than `most_bytes`, except where a single chunk has.
     """
-    domain = Box(target.domain.inclusive_min, target.domain.exclusive_max)
-    layout = target.chunk_layout
-    chunk = _sides(layout.write_chunk.shape, domain)
-    origin = layout.grid_origin
-    anchor = [0 if at is None else at for at in (origin if origin is not None else (0,) * target.rank)]
-    items = most_bytes // max(source.dtype.numpy_dtype.itemsize, target.dtype.numpy_dtype.itemsize, 1)
-    return cut(domain, chunk, _sides(source.chunk_layout.read_chunk.shape, domain), anchor, items)
+    domain = target.transform.domain
+    layout = target.driver.schema().through(target.transform).chunk_layout
+    chunk = [side or 1 for side in layout.write_chunk.shape or (None,) * domain.rank]
+    anchor = [at or 0 for at in layout.grid_origin or (None,) * domain.rank]
+    whole = Region(domain.inclusive_min, domain.exclusive_max)
+    return cut(whole, chunk, _read_chunk(source), anchor, most_bytes // _itemsize(source, target))
 
 
-def _sides(chunk: Sequence[int | None] | None, domain: Box) -> list[int]:
+def _read_chunk(source: OpenArray) -> Sequence[int]:
     """Return the sides of chunks; a dimension that says nothing has no boundaries to keep to."""
-    return [side or 1 for side in chunk or (None,) * len(domain.start)]
+    layout = source.driver.schema().through(source.transform).chunk_layout
+    return [side or 1 for side in layout.read_chunk.shape or (None,) * source.transform.input_rank]
+
+
+def _itemsize(*arrays: OpenArray) -> int:
+    return max(1, *(array.driver.dtype.numpy_dtype.itemsize for array in arrays))
 
 
 def align(source: IndexDomain, target: IndexDomain) -> IndexTransform:

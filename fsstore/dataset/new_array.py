@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import StoreError
-from fsstore.format.dimension_names import ARRAY_DIMENSIONS
-from fsstore.format.node_words import NodeWords
+from fsstore.format.node_words import ARRAY_DIMENSIONS, NodeWords
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import show
 

@@ -19,7 +19,7 @@ from fsstore.dataset.removal import is_document
 from fsstore.errors import UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.journal import Journal, job_name
-from fsstore.job.plan import Boxes, CopyPlan, Layout, plan_boxes
+from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
 from fsstore.job.progress import Reporter, reporter_of
 from fsstore.job.runner import Task, run_tasks, width_of
 from fsstore.job.work import copy_box, copy_keys, gather_box, spill_box
@@ -79,7 +79,7 @@ class ArrayCopy:
             self._spec(), context=self.context, create=True, open=True, fill_value=self.fill_value
         )
 
-    def boxes(self, target: TensorStore, workers: int) -> Boxes:
+    def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
         spills = not self.source.dtype.numpy_dtype.hasobject
         return plan_boxes(
@@ -182,7 +182,9 @@ class _Pass:
     tasks: Iterator[Task]
 
 
-def _box_passes(source: TensorStore, target: TensorStore, boxes: Boxes, spilled: KvStore) -> list[_Pass]:
+def _box_passes(
+    source: TensorStore, target: TensorStore, boxes: CopyRegions, spilled: KvStore
+) -> list[_Pass]:
     targets, sources = boxes.targets, boxes.sources
     if sources is None:
         tasks = (Task(number, copy_box, (source, target, targets[number])) for number in range(len(targets)))
@@ -225,7 +227,7 @@ def _sharing(executor: Executor | None) -> int:
     return width_of(None) if executor is None else 1
 
 
-def _layout(store: TensorStore) -> Layout:
+def _layout(store: TensorStore) -> ChunkSides:
     layout = store.chunk_layout
 
     def sides(chunk: Any) -> tuple[int, ...]:
@@ -233,7 +235,7 @@ def _layout(store: TensorStore) -> Layout:
 
     item = store.dtype.numpy_dtype
     size = 64 if item.hasobject else item.itemsize  # a guess at text; memory is what it decides
-    return Layout(sides(layout.read_chunk.shape), sides(layout.write_chunk.shape), size)
+    return ChunkSides(sides(layout.read_chunk.shape), sides(layout.write_chunk.shape), size)
 
 
 def _fixed(store: TensorStore) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from typing import Any
 from fsstore.arrays.store import TensorStore
 from fsstore.dataset.new_array import NewArray, new_array
 from fsstore.errors import StoreError
-from fsstore.format.dimension_names import ARRAY_DIMENSIONS
-from fsstore.format.node_words import WORDS, NodeWords, words_of
+from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS, NodeWords, words_of
 
 __all__ = ["array_like", "format_of", "wishes_of"]
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from fsstore.chunk.plan.regions import Box, Regions, covered, cut
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut
 from fsstore.job.progress import bytes_text
 
-__all__ = ["Boxes", "CopyPlan", "Layout", "parse_bytes", "plan_boxes"]
+__all__ = ["ChunkSides", "CopyPlan", "CopyRegions", "parse_bytes", "plan_boxes"]
 
 _COPIES = 3  # of a box that a task holds: what is read, what is encoded, and what the codecs work on
 _MOST_READS = 2.0
@@ -35,7 +35,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ChunkSides:
     """What a planner knows of an array: its chunks that are read and written, and the size of an element."""
 
     read: tuple[int, ...]
@@ -86,7 +86,7 @@ class CopyPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
+class CopyRegions:
     """The boxes of a copy: of the target, and, for two passes, of the source."""
 
     targets: Regions
@@ -106,12 +106,14 @@ class Boxes:
         return len(self.targets) + (0 if self.sources is None else len(self.sources))
 
 
-def plan_boxes(shape: Sequence[int], source: Layout, target: Layout, memory: int, *, spills: bool) -> Boxes:
+def plan_boxes(
+    shape: Sequence[int], source: ChunkSides, target: ChunkSides, memory: int, *, spills: bool
+) -> CopyRegions:
     """Return the boxes of a copy between arrays of one shape, whose tasks hold at most `memory` bytes.
 
     Two passes need elements of a fixed size, `spills`; without that there is one, whatever it reads.
     """
-    whole = Box((0,) * len(shape), tuple(shape))
+    whole = Region((0,) * len(shape), tuple(shape))
     itemsize = max(source.itemsize, target.itemsize, 1)
     most = max(1, memory // (_COPIES * itemsize))
     nbytes = math.prod(shape) * source.itemsize
@@ -120,11 +122,11 @@ def plan_boxes(shape: Sequence[int], source: Layout, target: Layout, memory: int
     read = covered(targets, source.read) * source.itemsize
     times = read / nbytes if nbytes else 1.0
     if times <= _MOST_READS or not spills:
-        return Boxes(targets, None, read, nbytes, f"every byte is decoded {times:.2f} times")
+        return CopyRegions(targets, None, read, nbytes, f"every byte is decoded {times:.2f} times")
     targets = cut(whole, target.write, target.write, origin, most)
     sources = cut(whole, source.read, target.write, origin, most)
     why = f"one pass would decode every byte {times:.1f} times within this memory"
-    return Boxes(targets, sources, 2 * nbytes, 2 * nbytes, why)
+    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why)
 
 
 def parse_bytes(size: int | str) -> int:

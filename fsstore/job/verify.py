@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.arrays.store import TensorStore
-from fsstore.chunk.plan.regions import Box, Regions, cut
+from fsstore.chunk.plan.regions import Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.errors import StoreError
@@ -25,7 +25,7 @@ from fsstore.job.progress import bytes_text, reporter_of
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-__all__ = ["Finding", "Verification", "verify"]
+__all__ = ["Finding", "Verdict", "verify"]
 
 Level = Literal["keys", "decode", "values"]
 
@@ -49,7 +49,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class Verdict:
     """What `verify` found.  True if nothing is wrong."""
 
     level: str
@@ -96,7 +96,7 @@ def verify(
     max_memory: int | str = "256MB",
     progress: Any = None,
     context: Context | None = None,
-) -> Future[Verification]:
+) -> Future[Verdict]:
     """Begin to check an array, or all arrays below a group; the result is true if nothing is wrong.
 
     `decode` reads everything; `values` also compares with `against`, element by element, where not-a-number equals
@@ -111,7 +111,7 @@ def verify(
         raise ValueError(f'level is "keys", "decode" or "values", not {level!r}')
     memory, chosen = parse_bytes(max_memory), context_of(context)
 
-    async def run() -> Verification:
+    async def run() -> Verdict:
         ours = await _arrays(await opened_source(place, chosen))
         theirs = {} if against is None else await _arrays(await opened_source(against, chosen))
         missing = tuple(sorted(set(theirs) - set(ours)))
@@ -124,7 +124,7 @@ def verify(
             checks = await execution.offload(_checked, path, store, other, level, memory)
             findings += checks[: _MOST_FINDINGS - len(findings)]
             reporter.done(_nbytes(store) if level != "keys" else 0)
-        return Verification(level, len(ours), total, tuple(findings), missing, extra)
+        return Verdict(level, len(ours), total, tuple(findings), missing, extra)
 
     return execution.start(run())
 
@@ -145,7 +145,7 @@ def _nbytes(store: TensorStore) -> int:
 def _checked(
     path: str, store: TensorStore, other: TensorStore | None, level: Level, memory: int
 ) -> list[Finding]:
-    whole = Box(store.domain.inclusive_min, store.domain.exclusive_max)
+    whole = Region(store.domain.inclusive_min, store.domain.exclusive_max)
     if other is not None:
         if (store.shape, store.domain.origin) != (other.shape, other.domain.origin):
             what = f"its shape is {store.shape} and that of the other {other.shape}"
@@ -179,7 +179,7 @@ def _findings(
                 yield Finding(path, each.start, each.stop, what)
 
 
-def _wrong(store: TensorStore, other: TensorStore | None, box: Box) -> str:
+def _wrong(store: TensorStore, other: TensorStore | None, box: Region) -> str:
     """Return what is wrong with a box, or nothing."""
     begun = store[box.slices].read()
     expected = None if other is None else other[box.slices].read()

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.plan.regions import Box, Regions
+from fsstore.chunk.plan.regions import Region, Regions
 from fsstore.errors import DataLossError
 
 __all__ = ["copy_box", "copy_keys", "gather_box", "spill_box"]
 
 
-def copy_box(source: Any, target: Any, box: Box) -> int:
+def copy_box(source: Any, target: Any, box: Region) -> int:
     """Copy a box from one array to another."""
     values = source[box.slices].read().result()
     target[box.slices].write(values).result()
@@ -72,16 +72,16 @@ def gather_box(scratch: Any, target: Any, regions: Regions, targets: Regions, nu
     return int(values.nbytes)
 
 
-def _parts(box: Box, others: Regions) -> Iterator[tuple[Box, tuple[int, ...]]]:
+def _parts(box: Region, others: Regions) -> Iterator[tuple[Region, tuple[int, ...]]]:
     """Yield the parts of a box that lie in other boxes, in the order of these, and the place of each."""
     for place in product(*others.touched(box)):
         other = others.at(place)
         low = tuple(map(max, box.start, other.start))
         high = tuple(map(min, box.stop, other.stop))
-        yield Box(low, high), place
+        yield Region(low, high), place
 
 
-def _inside(box: Box, part: Box) -> tuple[slice, ...]:
+def _inside(box: Region, part: Region) -> tuple[slice, ...]:
     """Return a part as an index into the values of the box it lies in."""
     return tuple(
         slice(low - start, high - start)
@@ -96,7 +96,7 @@ def _number(regions: Regions, place: tuple[int, ...]) -> int:
     return number
 
 
-def _place(box: Box, part: Box, itemsize: int) -> tuple[int, int]:
+def _place(box: Region, part: Region, itemsize: int) -> tuple[int, int]:
     """Return where a part lies in the value that a box was spilled to, and how long it is."""
     offset = 0
     rest = math.prod(box.shape)

@@ -18,7 +18,7 @@ import zarr
 from hypothesis import strategies as st
 
 import fsstore as ts
-from fsstore.chunk.plan.regions import Box, Regions, covered, cut
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut
 from fsstore.job.array_copy import ArrayCopy
 from fsstore.job.plan import parse_bytes
 
@@ -316,7 +316,7 @@ def test_boxes_cover_a_domain_once(sides, most):
     """Boxes are whole chunks, cover every element once, and have at most the size asked for, or that of a chunk."""
     start, size, chunk, read = zip(*sides, strict=True)
     stop = tuple(low + length for low, length in zip(start, size, strict=True))
-    regions = cut(Box(start, stop), chunk, read, (0,) * len(start), most)
+    regions = cut(Region(start, stop), chunk, read, (0,) * len(start), most)
     seen = np.zeros(stop, int)
     for number in range(len(regions)):
         box = regions[number]

@@ -1,10 +1,8 @@
 """From a request to cells: which chunks are touched, which of their elements, and where these go.
 
 Plans are values; nothing here reads or writes.  `source` says where the bytes of a chunk come from.
-
 * `allocation`: memory for elements, asked for in one place: what cannot be had is an error that names the shape and
   the bytes
-* `box_columns`: planning many small boxes of one array at once, by columns of integers
 * `cell_run`: cells that follow each other in a plan, made when they are asked for
 * `grid`: how one dimension of an array is cut into chunks, and how a request along it falls into them
 * `keys`: chunk keys: the numbers of a chunk along each dimension as one string

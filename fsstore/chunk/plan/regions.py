@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-__all__ = ["Box", "Regions", "covered", "cut"]
+__all__ = ["Region", "Regions", "covered", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Region:
     """A box of indices: where it begins, and where it ends, along each dimension."""
 
     start: tuple[int, ...]
@@ -60,7 +60,7 @@ class Regions:
         """Return how many boxes there are."""
         return math.prod(self.counts)
 
-    def __getitem__(self, number: int) -> Box:
+    def __getitem__(self, number: int) -> Region:
         """Return a box by its number."""
         if not 0 <= number < len(self):
             raise IndexError(number)
@@ -70,7 +70,7 @@ class Regions:
             places.append(place)
         return self.at(tuple(reversed(places)))
 
-    def at(self, places: tuple[int, ...]) -> Box:
+    def at(self, places: tuple[int, ...]) -> Region:
         """Return a box by its place among the others along each dimension."""
         low, high = [], []
         for dimension, place in enumerate(places):
@@ -79,9 +79,9 @@ class Regions:
             begin = anchor + (first + place) * step
             low.append(max(begin, self.start[dimension]))
             high.append(min(begin + step, self.stop[dimension]))
-        return Box(tuple(low), tuple(high))
+        return Region(tuple(low), tuple(high))
 
-    def touched(self, box: Box) -> list[range]:
+    def touched(self, box: Region) -> list[range]:
         """Return the places, along each dimension, of the boxes that a box touches."""
         found = []
         for dimension, (low, high) in enumerate(zip(box.start, box.stop, strict=True)):
@@ -120,7 +120,7 @@ def _covered_along(regions: Regions, dimension: int, size: int) -> int:
 
 
 def cut(
-    domain: Box, chunk: Sequence[int], source: Sequence[int], anchor: Sequence[int], most: int
+    domain: Region, chunk: Sequence[int], source: Sequence[int], anchor: Sequence[int], most: int
 ) -> Regions:
     """Return boxes of whole chunks with at most `most` elements each, or of one chunk where that is larger.
 

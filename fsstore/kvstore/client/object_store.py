@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.client.object_option import client_options, get_options, retry_config
-from fsstore.kvstore.client.range_answer import NO_TAG, Piece, entity_tag, fit, received
+from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -212,7 +212,7 @@ class ObstoreEngine:
         check_announced(meta["size"], limit)
         # a server that knows no ranges would send everything to somebody who wants nothing of it
         if read.start == read.stop and "range" not in options:
-            return fit(Piece(b"", start, meta["size"], _generation(meta)), read)
+            return fit(RangeAnswer(b"", start, meta["size"], _generation(meta)), read)
         body = self._body(result, result.range[1] - start)
         span = f"bytes {start}-{start + len(body) - 1}/{meta['size']}" if body else None
         piece = received(
@@ -237,7 +237,7 @@ class ObstoreEngine:
             return ReadResult("missing", b"", NO_VALUE, now())
         size, generation = head.meta["size"], _generation(head.meta)
         if not 0 < -read.start <= size:
-            return fit(Piece(b"", 0, size, generation), read)
+            return fit(RangeAnswer(b"", 0, size, generation), read)
         found = self._read_once(read._replace(start=size + read.start, stop=size), limit)
         if found.state == "value" and found.generation != generation:
             raise UnavailableError("the object changed while its end was being read")
@@ -248,7 +248,7 @@ class ObstoreEngine:
         head = self._head(read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(Piece(b"", 0, head.meta["size"], _generation(head.meta)), read)
+        return fit(RangeAnswer(b"", 0, head.meta["size"], _generation(head.meta)), read)
 
     def _head(self, path: str) -> Any:
         """Return what is known of an object without its value, or None if it is missing."""

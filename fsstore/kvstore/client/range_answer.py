@@ -21,7 +21,7 @@ from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, now
 
 __all__ = [
-    "NO_TAG", "Piece", "collect", "entity_tag", "fit", "is_empty", "is_slow", "range_header", "range_of_header",
+    "NO_TAG", "RangeAnswer", "collect", "entity_tag", "fit", "is_empty", "is_slow", "range_header", "range_of_header",
     "received",
 ]  # fmt: skip
 
@@ -32,7 +32,7 @@ _SLOWEST = 1024  # bytes a second, on the average of an answer
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
-class Piece(NamedTuple):
+class RangeAnswer(NamedTuple):
     """Bytes of a value from `start` on; `total` is the size of the value, if known."""
 
     body: Buffer
@@ -86,7 +86,7 @@ def range_of_header(value: str | None) -> tuple[int, int, int | None] | None:
 
 def received(
     status: int, body: Buffer, *, size: int | None, span: str | None = None, generation: bytes = b""
-) -> Piece:
+) -> RangeAnswer:
     """Return what an answer to a `GET` holds: the one place that judges statuses, lengths and `Content-Range`.
 
     `size` is its `Content-Length`, where one is said of the bytes as they are; `span` its `Content-Range`.  An answer
@@ -95,13 +95,13 @@ def received(
     if size is not None and size != len(body):
         raise UnavailableError(f"the server announced {size} bytes and sent {len(body)}")
     if status == 200:
-        return Piece(body, 0, len(body), generation)
+        return RangeAnswer(body, 0, len(body), generation)
     place = range_of_header(span)
     if status != 206 or place is None or place[1] - place[0] != len(body):
         raise UnavailableError(f"the server sent {len(body)} bytes with status {status} as {span!r}")
     if place[2] is not None and place[1] > place[2]:
         raise UnavailableError(f"the server sent {span!r}, which lies outside the value")
-    return Piece(body, place[0], place[2], generation)
+    return RangeAnswer(body, place[0], place[2], generation)
 
 
 async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float) -> bytes:
@@ -123,7 +123,7 @@ def is_slow(elapsed_s: float, size: int, idle_s: float) -> bool:
     return elapsed_s > idle_s + size / _SLOWEST
 
 
-def fit(piece: Piece, read: Read) -> ReadResult:
+def fit(piece: RangeAnswer, read: Read) -> ReadResult:
     """Return the answer to `read` out of what a store sent for it."""
     end = piece.start + len(piece.body)
     if piece.total is not None:

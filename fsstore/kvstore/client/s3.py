@@ -17,7 +17,7 @@ from typing import Any
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
 from fsstore.kvstore.client.range_answer import (
     NO_TAG,
-    Piece,
+    RangeAnswer,
     collect,
     entity_tag,
     fit,
@@ -228,7 +228,7 @@ async def _read(filesystem: Any, read: Read, retry: Retry) -> ReadResult:
         raise located(error, "reading", f"s3://{read.key}") from error
 
 
-async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None, retry: Retry) -> Piece:
+async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None, retry: Retry) -> RangeAnswer:
     answer = await _client_call(filesystem, "get_object", arguments)
     size = answer.get("ContentLength")
     async with answer["Body"] as stream:
@@ -247,7 +247,9 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
         head = await _head(filesystem, read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(Piece(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read)
+        return fit(
+            RangeAnswer(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read
+        )
     except Exception as error:  # the boundary: every foreign error is translated here
         raise located(error, "reading", f"s3://{read.key}") from error
 

@@ -18,7 +18,7 @@ from urllib.parse import quote as percent_encode
 
 from fsstore.errors import UnavailableError, UnimplementedError
 from fsstore.kvstore.client.range_answer import (
-    Piece,
+    RangeAnswer,
     collect,
     entity_tag,
     fit,
@@ -93,7 +93,7 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
         return _known(read, fit(piece._replace(total=_total(read, headers, body)), read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
-        return _known(read, fit(Piece(b"", 0, span[2], generation), read))
+        return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
     if status != 206:
         raise from_status(status, bytes(body[:300]).decode("utf-8", "replace"))
     if is_coded(headers):
