@@ -19,6 +19,7 @@ invalid arguments print none.
      ├─ DeadlineExceededError          DEADLINE_EXCEEDED (TimeoutError)
      ├─ PermissionDeniedError          PERMISSION_DENIED (PermissionError)
      ├─ UnavailableError               UNAVAILABLE: worth trying again
+     ├─ OutcomeUnknownError            UNKNOWN: a conditional write may have been carried out, or not
      ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a limit of size or of threads
      └─ UnimplementedError             (NotImplementedError), no prefix
 
@@ -52,6 +53,7 @@ __all__ = [
     "NotFoundError",
     "OutOfRangeError",
     "OutOfRangeIndexError",
+    "OutcomeUnknownError",
     "PermissionDeniedError",
     "ResourceExhaustedError",
     "StoreError",
@@ -228,10 +230,23 @@ class PermissionDeniedError(_SystemError, PermissionError):
 
 
 class UnavailableError(StoreError):
-    """A server failed in a way that may pass; the retries up to the deadline did not help."""
+    """A server failed in a way that may pass; the retries up to the deadline did not help.
+
+    `refused` says that no request was sent, because nothing accepts connections at the address.
+    """
 
     prefix = "UNAVAILABLE: "
     transient = True
+    refused: bool = False
+
+
+class OutcomeUnknownError(StoreError):
+    """The answer to a conditional write was lost, and what is stored does not tell whether it was carried out.
+
+    Read the key, and write again under the generation that it has then.
+    """
+
+    prefix = "UNKNOWN: "
 
 
 class ResourceExhaustedError(StoreError):

@@ -20,6 +20,7 @@ from fsstore.values.json_value import Fields, Json, Parser, boolean, expected, i
 __all__ = [
     "ELSEWHERE",
     "KINDS",
+    "REQUEST_DEADLINE",
     "REQUEST_RETRIES",
     "Coalescing",
     "Concurrency",
@@ -145,10 +146,21 @@ ELSEWHERE: Any = object()
 REQUEST_RETRIES: Mapping[str, Any] = {"initial_delay": "1s", "max_delay": "32s", "max_retries": 32}
 """The defaults of resources that say how often a failed request to a server is tried again."""
 
+REQUEST_DEADLINE = "10s"
+"""The default of their member `deadline`: how long a server may fail or be silent."""
+
+
+def _deadline_text(value: Any) -> str:
+    if duration(value) <= 0:
+        raise expected("positive duration", value)
+    return string(value)
+
 
 def _retries(name: str, defaults: Mapping[str, Any]) -> ResourceKind:
     parsers = {"initial_delay": duration_text, "max_delay": duration_text, "max_retries": integer(0)}
-    parse = _members({member: (parser, defaults[member]) for member, parser in parsers.items()})
+    members = {member: (parser, defaults[member]) for member, parser in parsers.items()}
+    # TensorStore has no deadline, so it is no member of the defaults that `to_json` adds
+    parse = _members({**members, "deadline": (_deadline_text, REQUEST_DEADLINE)})
     return ResourceKind(name, parse, dict, {}, defaults)
 
 

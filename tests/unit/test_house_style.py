@@ -41,7 +41,10 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "fsstore.schema.schema:Schema": (25, "TensorStore's public class: a property for each constraint"),
 }
 MANY_PARAMETERS: dict[str, tuple[int, str]] = {
-    "fsstore.serve.server:serve": (7, "a public function: each is a choice of its own, and all but one are by name"),
+    "fsstore.serve.server:serve": (
+        7,
+        "a public function: each is a choice of its own, and all but one are by name",
+    ),
     "fsstore.job.copy:copy": (
         9,
         "a public function: each is a choice of its own, and all but two are by name",

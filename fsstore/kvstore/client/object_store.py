@@ -1,8 +1,9 @@
 """S3, GCS, Azure and HTTP through `obstore`, the Rust object-store client: a tenth of the client work of s3fs.
 
 obstore's blocking calls release the interpreter lock, so a batch is spread over pool threads.  obstore checks
-`Content-Range` itself; what it lets through (a range cut at the end of the value) is caught here.  Reads are retried by
-obstore; writes are not, because it cannot tell a lost reply from a conflict: see `retry.Attempts`.
+`Content-Range` itself; what it lets through (a range cut at the end of the value) is caught here.  Retries are ours:
+obstore's would be silent, would wait a minute for a connection that is refused, and cannot tell a lost reply from a
+conflict (see `retry.Attempts`).
 
 Generations hold the entity tag and, where the storage has one, the version.
 """
@@ -14,11 +15,11 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, TypeVar
 
-from fsstore.errors import StoreError, UnavailableError, UrlError
-from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit
+from fsstore.errors import UnavailableError, UrlError
+from fsstore.kvstore.client.object_option import client_options, get_options, retry_config
+from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -33,13 +34,13 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.engine.fault import is_missing, status_of, translate
-from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, persist_blocking
-from fsstore.redaction import redact
+from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist_blocking
+from fsstore.redaction import redact, without_user
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
-__all__ = ["ObstoreEngine", "bucket_engine", "client_options", "retry_config"]
+__all__ = ["ObstoreEngine", "bucket_engine"]
 
 _BEYOND = ("Wanted range starting at", "bytes 0--1/0")
 S = TypeVar("S")
@@ -51,35 +52,6 @@ _SLOWEST = 32 * 1024  # bytes a second of one of several requests, below which a
 _DELETE_BATCH = 1000  # keys of a request: S3's limit
 _LIST_PAGE = 1000  # S3's page
 _NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
-
-
-def retry_config(policy: Retry) -> dict[str, Any]:
-    """Return a policy in obstore's terms."""
-    return {
-        "max_retries": policy.max_retries,
-        "retry_timeout": timedelta(seconds=policy.deadline_s),
-        "backoff": {
-            "init_backoff": timedelta(seconds=policy.initial_delay_s),
-            "max_backoff": timedelta(seconds=policy.max_delay_s),
-            "base": 2,
-        },
-    }
-
-
-def client_options(
-    policy: Retry, timeout_s: float, *, allow_http: bool, headers: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """Return options of obstore's HTTP client.
-
-    Its time limit is for a whole request.  A value that is not received by then is asked for from there on, but one
-    that is not sent is lost: see `ObstoreEngine`.
-    """
-    options: dict[str, Any] = {
-        "allow_http": allow_http,
-        "timeout": timedelta(seconds=timeout_s),
-        "connect_timeout": timedelta(seconds=min(policy.idle_s, 30.0)),
-    }
-    return {**options, "default_headers": headers} if headers else options
 
 
 def bucket_engine(
@@ -122,23 +94,33 @@ class ObstoreEngine:
         self.retry, self.shown, self.concurrency = retry or Retry(), shown, concurrency
         self.features = features
         self._idle_s = max(self.retry.idle_s, 1.0)
-        self._make, self._writers = make, dict[int, Any]()
+        self._make, self._patient = make, dict[int, Any]()
+        self._patience = (
+            0  # of readers: how often the time limit was doubled, because a value came too slowly
+        )
         failure = None
         try:
-            self._reader = make(retry_config(self.retry), self._idle_s)
+            self._stores(0)
         except ValueError as error:  # a host or port that is none
             failure = UrlError(f"Cannot open {quote(shown)}: {redact(str(error))}", shown)
         if failure is not None:
             raise failure
 
-    def _writer(self, size: int) -> Any:
-        """Return the store for values of a size."""
-        patience = int(size / (self._idle_s * _SLOWEST)).bit_length()
-        found = self._writers.get(patience)
+    def _stores(self, patience: int) -> Any:
+        """Return the store whose requests may take twice as long, so many times."""
+        found = self._patient.get(patience)
         if found is None:
             once = {**retry_config(self.retry), "max_retries": 0}
-            found = self._writers[patience] = self._make(once, self._idle_s * 2**patience)
+            found = self._patient[patience] = self._make(once, self._idle_s * 2**patience)
         return found
+
+    def _writer(self, size: int) -> Any:
+        """Return the store for values of a size."""
+        return self._stores(_patience(size, self._idle_s))
+
+    @property
+    def _reader(self) -> Any:
+        return self._stores(self._patience)
 
     async def _fan_out(
         self,
@@ -194,18 +176,18 @@ class ObstoreEngine:
         read, limit = asked
         attempts = Attempts(self.retry)
         while True:
+            patience = self._patience
             try:
                 return self._read_once(read, limit)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 known = located(error, "reading", self.shown + read.key)
-                foreign = not isinstance(error, StoreError)
-            # what obstore gave up on has been retried; a body cut off or a range that does not fit has not
-            if not isinstance(known, UnavailableError) or (foreign and status_of(known.__cause__ or known)):
+            if not isinstance(known, UnavailableError):
                 raise known
-            time.sleep(attempts.pause_after(known))
+            if self._patience == patience:  # else it came too slowly, and gets the time that it needs
+                time.sleep(attempts.pause_after(known))
 
     def _read_once(self, read: Read, limit: int | None) -> ReadResult:
-        options = _options(read)
+        options = get_options(read)
         try:
             return self._answer(read, options, limit)
         except Exception as error:  # judged here, or passed on
@@ -235,9 +217,24 @@ class ObstoreEngine:
         meta, start = result.meta, result.range[0]
         check_announced(meta["size"], limit)
         # a server that knows no ranges would send everything to somebody who wants nothing of it
-        unwanted = read.start == read.stop and "range" not in options
-        body = b"" if unwanted else memoryview(result.bytes())
-        return fit(RangeAnswer(body, start, meta["size"], _generation(meta)), read)
+        if read.start == read.stop and "range" not in options:
+            return fit(RangeAnswer(b"", start, meta["size"], _generation(meta)), read)
+        body = self._body(result, result.range[1] - start)
+        span = f"bytes {start}-{start + len(body) - 1}/{meta['size']}" if body else None
+        piece = received(
+            206 if body else 200, body, size=result.range[1] - start, span=span, generation=_generation(meta)
+        )
+        return fit(piece, read)
+
+    def _body(self, result: Any, size: int) -> memoryview:
+        """Return the bytes of an answer; after one that a slow line brings too late, requests may take longer."""
+        began = time.monotonic()
+        try:
+            return memoryview(result.bytes())
+        except Exception:
+            if time.monotonic() - began > self._idle_s / 2:
+                self._patience = max(self._patience, _patience(size, self._idle_s))
+            raise
 
     def _end(self, read: Read, limit: int | None) -> ReadResult:
         """Return the last bytes of an object from a server that must be told where they begin (Azure's)."""
@@ -318,7 +315,13 @@ class ObstoreEngine:
                 known = located(error, "writing", self.shown + write.key)
             if not isinstance(known, UnavailableError):
                 raise known
-            time.sleep(attempts.pause_after(known))
+            try:
+                pause = attempts.pause_after(known)
+            except UnavailableError:
+                if attempts.ambiguous and write.if_equal != UNKNOWN:
+                    return self._settle(write, mark)
+                raise
+            time.sleep(pause)
 
     def _put(self, write: Write, mark: str) -> Stamp:
         import obstore
@@ -334,48 +337,57 @@ class ObstoreEngine:
         return Stamp(_generation(result) or unknown, now())
 
     def _settle(self, write: Write, mark: str) -> Stamp:
-        """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
+        """Return the stamp of a write whose answer was lost if the object is its own, or raise that nobody knows."""
+        place = quote(without_user(self.shown + write.key))
 
-        def settle() -> Stamp:
+        def look() -> Any:
             try:
-                head = self._head(write.key)
-                ours = head is not None and head.attributes.get(MARK) == mark
-                return Stamp(_generation(head.meta) if ours else UNKNOWN, now())
+                return self._head(write.key)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 failure = located(error, "reading", self.shown + write.key)
             raise failure
 
-        return persist_blocking(self.retry, settle)
+        try:
+            head = persist_blocking(self.retry, look)
+        except UnavailableError as error:
+            raise outcome_unknown(place, error) from error
+        if head is None or head.attributes.get(MARK) != mark:
+            raise outcome_unknown(place)
+        return Stamp(_generation(head.meta), now())
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""
         import obstore
 
         directory = prefix.rpartition("/")[0]
-        stream = iter(obstore.list(self._reader, directory or None, chunk_size=_LIST_PAGE))
+        stream: Any = None
+        last: str | None = None  # path listed; a listing that broke off goes on behind it
 
         def page() -> list[Entry] | None:
+            nonlocal stream, last
             try:
+                if stream is None:
+                    more = {"offset": last} if last is not None else {}
+                    stream = iter(
+                        obstore.list(self._reader, directory or None, chunk_size=_LIST_PAGE, **more)
+                    )
                 found = next(stream, None)
-                return None if found is None else [Entry(meta["path"], meta["size"]) for meta in found]
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                stream = None
                 failure = located(error, "listing", self.shown + directory)
+            else:
+                entries = [Entry(meta["path"], meta["size"]) for meta in found or ()]
+                last = entries[-1].key if entries else last
+                return None if found is None else entries
             raise failure
 
-        while (entries := await execution.offload(page)) is not None:
+        while (entries := await execution.offload(persist_blocking, self.retry, page)) is not None:
             yield entries
 
 
-def _options(read: Read) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if read.start < 0:
-        options["range"] = {"suffix": -read.start}
-    elif read.stop is not None:
-        options["range"] = (read.start, read.stop) if read.stop > read.start else (0, 1)
-    elif read.start:
-        options["range"] = {"offset": read.start}
-    tag = entity_tag(read.if_not_equal.partition(b"\n")[0])
-    return {**options, "if_none_match": tag} if tag is not None else options
+def _patience(size: int, idle_s: float) -> int:
+    """Return how often a time limit is doubled for a value of some size."""
+    return int(size / (idle_s * _SLOWEST)).bit_length()
 
 
 def _generation(meta: Any) -> bytes:

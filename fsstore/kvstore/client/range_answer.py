@@ -12,16 +12,23 @@ HTTP has no empty ranges.
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from fsstore.errors import OutOfRangeError, UnavailableError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, now
 
-__all__ = ["NO_TAG", "RangeAnswer", "entity_tag", "fit", "is_empty", "range_header", "range_of_header"]
+__all__ = [
+    "NO_TAG", "RangeAnswer", "collect", "entity_tag", "fit", "is_empty", "is_slow", "range_header", "range_of_header",
+    "received",
+]  # fmt: skip
 
 NO_TAG = '"-"'
 """Equal to the tag of no object: for generations that another store made."""
+_PART = 1 << 20  # bytes that are read at once
+_SLOWEST = 1024  # bytes a second, on the average of an answer
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
@@ -75,6 +82,45 @@ def range_of_header(value: str | None) -> tuple[int, int, int | None] | None:
         return None
     total = None if found[3] == "*" else int(found[3])
     return (int(found[1]), int(found[2]) + 1, total) if found[1] else (0, 0, total)
+
+
+def received(
+    status: int, body: Buffer, *, size: int | None, span: str | None = None, generation: bytes = b""
+) -> RangeAnswer:
+    """Return what an answer to a `GET` holds: the one place that judges statuses, lengths and `Content-Range`.
+
+    `size` is its `Content-Length`, where one is said of the bytes as they are; `span` its `Content-Range`.  An answer
+    that is no value or part of one, or whose lengths disagree, is worth another try: `UnavailableError`.
+    """
+    if size is not None and size != len(body):
+        raise UnavailableError(f"the server announced {size} bytes and sent {len(body)}")
+    if status == 200:
+        return RangeAnswer(body, 0, len(body), generation)
+    place = range_of_header(span)
+    if status != 206 or place is None or place[1] - place[0] != len(body):
+        raise UnavailableError(f"the server sent {len(body)} bytes with status {status} as {span!r}")
+    if place[2] is not None and place[1] > place[2]:
+        raise UnavailableError(f"the server sent {span!r}, which lies outside the value")
+    return RangeAnswer(body, place[0], place[2], generation)
+
+
+async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float) -> bytes:
+    """Return all that `read(most)` returns until it returns nothing, unless it comes too slowly.
+
+    The client ends silence; a byte a second is as good as silence, but no client ends that.
+    """
+    begun, parts, size = time.monotonic(), [], 0
+    while part := await read(_PART):
+        parts.append(part)
+        size += len(part)
+        if is_slow(time.monotonic() - begun, size, idle_s):
+            raise UnavailableError(f"the server sent only {size} bytes in {idle_s:g} s and more")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def is_slow(elapsed_s: float, size: int, idle_s: float) -> bool:
+    """Return whether so few bytes have come that the server is taken for dead."""
+    return elapsed_s > idle_s + size / _SLOWEST
 
 
 def fit(piece: RangeAnswer, read: Read) -> ReadResult:

@@ -3,7 +3,7 @@
 s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read
 under a condition, and repeat failed writes by themselves, which makes a lost reply look like a conflict.
 So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and a
-conflict after a lost reply is settled by looking whose the object is.
+conflict after a lost reply is settled by looking whose the object is, or is an outcome that nobody knows.
 
 Conditional deletes are refused: S3 has no such request that every server honours.
 """
@@ -18,15 +18,15 @@ from fsstore.errors import FailedPreconditionError, PermissionDeniedError, Store
 from fsstore.kvstore.client.range_answer import (
     NO_TAG,
     RangeAnswer,
+    collect,
     entity_tag,
     fit,
     range_header,
-    range_of_header,
+    received,
 )
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
-    Buffer,
     Entry,
     Features,
     Read,
@@ -39,7 +39,9 @@ from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import Turns, check_condition, each, located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, persist
+from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist
+from fsstore.redaction import without_user
+from fsstore.values.json_value import quote
 
 __all__ = ["S3Engine"]
 
@@ -66,7 +68,9 @@ class S3Engine:
 
         async def read_all(filesystem: Any) -> list[ReadResult]:
             return await each(
-                lambda read: persist(self.retry, lambda: _read(filesystem, read)), reads, self.turns
+                lambda read: persist(self.retry, lambda: _read(filesystem, read, self.retry)),
+                reads,
+                self.turns,
             )
 
         return await self.home.visit(read_all)
@@ -89,12 +93,28 @@ class S3Engine:
             try:
                 return await _put(filesystem, write, attempts=attempts, mark=mark)
             except UnavailableError as error:
-                pause = attempts.pause_after(error)
+                try:
+                    pause = attempts.pause_after(error)
+                except UnavailableError:
+                    if attempts.ambiguous and write.if_equal != UNKNOWN:
+                        return await self._settle(filesystem, write, mark)
+                    raise
             except _ConflictError:
                 if attempts.ambiguous:
-                    return await persist(self.retry, lambda: _settle(filesystem, write, mark))
+                    return await self._settle(filesystem, write, mark)
                 return Stamp(UNKNOWN, now())
             await asyncio.sleep(pause)
+
+    async def _settle(self, filesystem: Any, write: Write, mark: str) -> Stamp:
+        """Return the stamp of a write whose answer was lost if the object is its own, or raise that nobody knows."""
+        place = quote(without_user(f"s3://{write.key}"))
+        try:
+            head = await persist(self.retry, lambda: _known(filesystem, write.key))
+        except UnavailableError as error:
+            raise outcome_unknown(place, error) from error
+        if head is None or head.get("Metadata", {}).get(MARK) != mark:
+            raise outcome_unknown(place)
+        return Stamp(head["ETag"].encode("latin-1"), now())
 
     async def _delete_many(self, paths: list[str]) -> list[Stamp]:
         groups: dict[str, list[str]] = {}
@@ -121,13 +141,13 @@ class S3Engine:
             asked = {"Bucket": bucket, "Prefix": start, **more}
 
             async def page(filesystem: Any, asked: dict[str, str] = asked) -> Any:
-                return await persist(self.retry, lambda: _call(filesystem, "list_objects_v2", prefix, asked))
+                return await persist(self.retry, lambda: _page(filesystem, prefix, asked))
 
             answer = await self.home.visit(page)
             contents = answer.get("Contents", [])
             yield [Entry(f"{bucket}/{item['Key']}", int(item["Size"])) for item in contents]
             token = answer.get("NextContinuationToken")
-            if not answer.get("IsTruncated") or not token:
+            if not answer["IsTruncated"]:
                 return
             more = {"ContinuationToken": token}
 
@@ -167,12 +187,28 @@ async def _call(filesystem: Any, method: str, path: str, arguments: dict[str, An
     raise failure
 
 
+async def _page(filesystem: Any, prefix: str, asked: dict[str, str]) -> Any:
+    """Return a page of a listing; what does not say that it is one, and whole, would miss keys."""
+    answer = await _call(filesystem, "list_objects_v2", prefix, asked)
+    told = answer.get("KeyCount", len(answer.get("Contents", [])))
+    more = answer.get("IsTruncated")
+    if (
+        more is None
+        or told != len(answer.get("Contents", []))
+        or (more and not answer.get("NextContinuationToken"))
+    ):
+        raise UnavailableError(
+            f"Error listing s3://{prefix}: the server sent status {_status(answer)} and no whole page of keys"
+        )
+    return answer
+
+
 def _arguments(path: str) -> dict[str, Any]:
     bucket, _, key = path.partition("/")
     return {"Bucket": bucket, "Key": key}
 
 
-async def _read(filesystem: Any, read: Read) -> ReadResult:
+async def _read(filesystem: Any, read: Read, retry: Retry) -> ReadResult:
     arguments = _arguments(read.key)
     span = range_header(read)
     if span is not None:
@@ -181,7 +217,7 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
     if tag is not None:
         arguments["IfNoneMatch"] = tag
     try:
-        return fit(await _get(filesystem, arguments, limit_of(read)), read)
+        return fit(await _get(filesystem, arguments, limit_of(read), retry), read)
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         status = status_of(error)
         if status == 304 and tag is not None:
@@ -194,18 +230,16 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
     raise failure
 
 
-async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> RangeAnswer:
+async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None, retry: Retry) -> RangeAnswer:
     answer = await _client_call(filesystem, "get_object", arguments)
+    size = answer.get("ContentLength")
     async with answer["Body"] as stream:
-        check_announced(answer.get("ContentLength"), limit)
-        body: Buffer = await stream.read()
+        check_announced(size, limit)
+        if size is None:
+            raise UnavailableError("the server did not say how long the value is")
+        body = await collect(stream.read, retry.idle_s) if size else b""
     generation = answer.get("ETag", "").encode("latin-1")
-    if answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
-        return RangeAnswer(body, 0, len(body), generation)
-    span = range_of_header(answer.get("ContentRange"))
-    if span is None or span[1] - span[0] != len(body):
-        raise UnavailableError(f"the server sent {len(body)} bytes as {answer.get('ContentRange')!r}")
-    return RangeAnswer(body, span[0], span[2], generation)
+    return received(_status(answer), body, size=size, span=answer.get("ContentRange"), generation=generation)
 
 
 async def _beyond(filesystem: Any, read: Read) -> ReadResult:
@@ -223,34 +257,49 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
     raise failure
 
 
-async def _settle(filesystem: Any, write: Write, mark: str) -> Stamp:
-    """Return the stamp of a write that found its condition broken, maybe by its own lost first try."""
+async def _known(filesystem: Any, path: str) -> Any:
+    """Return what `_head` does, or raise an error of ours."""
     try:
-        head = await _head(filesystem, write.key)
-        ours = head is not None and head.get("Metadata", {}).get(MARK) == mark
-        return Stamp(head["ETag"].encode("latin-1") if ours else UNKNOWN, now())
+        return await _head(filesystem, path)
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-        failure = located(error, "reading", f"s3://{write.key}")
+        failure = located(error, "reading", f"s3://{path}")
     raise failure
 
 
 async def _head(filesystem: Any, path: str) -> Any:
     """Return what is known of an object without its value, or None if it is missing."""
     try:
-        return await _client_call(filesystem, "head_object", _arguments(path))
+        head = await _client_call(filesystem, "head_object", _arguments(path))
     except Exception as error:  # judged here, or passed on
         if is_missing(error):
             return None
         raise
+    if "ETag" not in head or "ContentLength" not in head:
+        raise UnavailableError(
+            f"the server sent status {_status(head)} without the tag and size of the object"
+        )
+    return head
+
+
+def _status(answer: Any) -> int:
+    status: int = answer["ResponseMetadata"]["HTTPStatusCode"]
+    return status
+
+
+def _retried(error: BaseException) -> bool:
+    response = getattr(error, "response", None)
+    return isinstance(response, dict) and bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 
 async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) -> Stamp:
     arguments = _arguments(write.key)
     try:
-        attempts.ambiguous |= not await _tries_once(filesystem)
         if write.value is None:
             await _client_call(filesystem, "delete_object", arguments)
             return Stamp(NO_VALUE, now())
+        if write.if_equal != UNKNOWN and not await _tries_once(filesystem):
+            await _head(filesystem, write.key)  # the first request makes the sessions
+            attempts.ambiguous |= not await _tries_once(filesystem)
         if write.if_equal == NO_VALUE:
             arguments["IfNoneMatch"] = "*"
         elif write.if_equal != UNKNOWN:
@@ -258,10 +307,14 @@ async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) 
         if write.if_equal != UNKNOWN:
             arguments["Metadata"] = {MARK: mark}
         answer = await _client_call(filesystem, "put_object", {**arguments, "Body": bytes(write.value)})
+        if _status(answer) != 200 or not answer.get("ETag"):
+            raise UnavailableError(f"the server sent status {_status(answer)} without the tag of the object")
         return Stamp(answer["ETag"].encode("latin-1"), now())
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         conditional = write.if_equal != UNKNOWN
         if conditional and (status_of(error) == 412 or (status_of(error) == 404 and is_missing(error))):
+            # live filesystems come with the retries of botocore
+            attempts.ambiguous |= _retried(error)
             raise _ConflictError from None
         failure = located(error, "writing", f"s3://{write.key}")
     raise failure

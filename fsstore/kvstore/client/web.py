@@ -19,11 +19,13 @@ from urllib.parse import quote as percent_encode
 from fsstore.errors import UnavailableError, UnimplementedError
 from fsstore.kvstore.client.range_answer import (
     RangeAnswer,
+    collect,
     entity_tag,
     fit,
     is_empty,
     range_header,
     range_of_header,
+    received,
 )
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -65,7 +67,7 @@ def generation_of(headers: Mapping[str, str]) -> bytes:
     if modified and date:
         try:
             age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
-        except (ValueError, TypeError, OverflowError):
+        except (ValueError, TypeError, OverflowError, IndexError):  # of a date that is none
             return UNKNOWN
         if age.total_seconds() >= 2:
             return _DATED + modified.encode("latin-1", "replace")
@@ -88,7 +90,8 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if status in (404, 410):
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
-        return _known(read, fit(RangeAnswer(body, 0, _total(read, headers, body), generation), read))
+        piece = received(200, body, size=_said(read, headers, body), generation=generation)
+        return _known(read, fit(piece._replace(total=_total(read, headers, body)), read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
@@ -96,16 +99,26 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
         raise from_status(status, spoken(bytes(body[:2000]).decode("utf-8", "replace")))
     if is_coded(headers):
         raise UnimplementedError("the server compressed a byte range")
-    if span is None or span[1] - span[0] != len(body) or range_header(read) is None:
-        received = headers.get("Content-Range", "no Content-Range")
-        raise UnavailableError(f"the server sent {len(body)} bytes as {received!r} for {range_header(read)}")
-    return _known(read, fit(RangeAnswer(body, span[0], span[2], generation), read))
+    told = headers.get("Content-Range")
+    if range_header(read) is None:
+        raise UnavailableError(f"the server sent {len(body)} bytes as {told!r} for the whole value")
+    return _known(read, fit(received(206, body, size=None, span=told, generation=generation), read))
 
 
 def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
     """Return the size of a value that a server sent whole, though we may have received its beginning only."""
     if read.stop is None or (not is_empty(read) and len(body) < read.stop):
         return len(body)
+    return _announced(headers)
+
+
+def _said(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
+    """Return the size that the body must have; None if that is not said, or if enough of it has come."""
+    enough = read.stop is not None and (is_empty(read) or len(body) >= read.stop)
+    return None if enough else _announced(headers)
+
+
+def _announced(headers: Mapping[str, str]) -> int | None:
     size = headers.get("Content-Length") or ""
     told = size.isascii() and size.isdecimal() and headers.get("Transfer-Encoding") is None
     return int(size) if told and not is_coded(headers) else None
@@ -220,7 +233,7 @@ class _Asking:
             if response.status == 200:
                 check_announced(response.content_length, want.limit)
             unwanted = response.status == 200 and want.stop == 0  # the server knows no ranges
-            body = b"" if unwanted else await response.read()
+            body = b"" if unwanted else await collect(response.content.read, self._session.idle_s)
             return Reply(response.status, response.headers, body)
 
 

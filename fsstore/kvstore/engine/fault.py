@@ -9,6 +9,7 @@ ours must be raised after the handler of the foreign one has ended, or Python at
 
 from __future__ import annotations
 
+import errno
 import re
 
 from fsstore.errors import (
@@ -35,15 +36,20 @@ _TRANSIENT_NAMES = frozenset(
         "FSTimeoutError", "RemoteProtocolError", "ServiceResponseError", "ServiceRequestError", "JoinError",
     }
 )  # fmt: skip
+_REFUSED_TEXT = re.compile(r"Connection ?refused", re.IGNORECASE)
+_GARBAGE_NAMES = frozenset({"ResponseParserError", "BadHttpMessage", "InvalidResponse", "ParseError"})
+"""What clients raise for answers that are none: a proxy or a restart in between is likelier than a broken server."""
 _DENIED_NAMES = frozenset(
     {
         "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "UnauthenticatedError",
         "PermissionDeniedError", "ClientAuthenticationError", "TokenRetrievalError",
     }
 )  # fmt: skip
+_WRAPPED = 20  # exceptions within one that are looked at
 _TRANSIENT_TEXT = re.compile(
     r"error sending request|body error|connection (?:closed|reset|refused)|timed? ?out|SlowDown"
     r"|ServiceUnavailable|InternalError|incomplete"
+    r"|Content-(?:Length|Range)|Invalid last modified|invalid \w+ response"
     r"|reduce your request rate|Unexpected.?Range|Requested \d+\.\.\d+, got",
     re.IGNORECASE,
 )
@@ -63,7 +69,8 @@ def status_of(error: BaseException) -> int | None:
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status if isinstance(status, int) else None
-    named = [getattr(error, name, None) for name in ("status", "status_code", "code")]
+    # one after the other: aiohttp warns of `code`
+    named = (getattr(error, name, None) for name in ("status", "status_code", "code"))
     for status in (*named, getattr(response, "status_code", None)):
         if isinstance(status, int) and 300 <= status < 600:
             return status
@@ -81,10 +88,30 @@ def is_missing(error: BaseException) -> bool:
     return status_of(error) in {404, 410}
 
 
+def is_refused(error: BaseException) -> bool:
+    """Return whether nothing accepted a connection, so that no request was sent; libraries wrap that many times."""
+    seen: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending and len(seen) < _WRAPPED:
+        one = pending.pop()
+        if one is None or one in seen:
+            continue
+        seen.append(one)
+        if isinstance(one, ConnectionRefusedError) or getattr(one, "errno", None) == errno.ECONNREFUSED:
+            return True
+        if type(one).__module__.startswith("obstore") and _REFUSED_TEXT.search(str(one)):
+            return True
+        inner = getattr(one, "os_error", None)
+        pending += [one.__cause__, one.__context__, inner if isinstance(inner, BaseException) else None]
+    return False
+
+
 def from_status(status: int, text: str = "") -> StoreError:
     """Return the error for an HTTP status that is not an answer."""
     message = f"HTTP response code {status}" + (f": {redact(text)}" if text else "")
-    if status in _TRANSIENT_STATUS:
+    if (
+        status in _TRANSIENT_STATUS or 200 <= status < 300
+    ):  # such as 204, which is no value, nor a missing one
         return UnavailableError(message)
     if status in (401, 403, 407):
         return PermissionDeniedError(message)
@@ -104,6 +131,8 @@ def translate(error: BaseException) -> StoreError:
     if isinstance(error, StoreError):
         return error
     new = _translated(error)
+    if isinstance(new, UnavailableError):
+        new.refused = is_refused(error)
     new.__cause__ = stand_in(error)
     return new
 
@@ -121,8 +150,10 @@ def stand_in(error: BaseException) -> BaseException:
 
 def _translated(error: BaseException) -> StoreError:
     text = redact(str(error)) or type(error).__name__
-    status = status_of(error)
     names = {cls.__name__ for cls in type(error).__mro__}
+    if any(cls.__name__ == "HttpProcessingError" for cls in type(error.__cause__).__mro__):
+        return UnavailableError(f"The answer is not proper HTTP: {text}")  # aiohttp calls that status 400
+    status = status_of(error)
     if status is not None:
         return from_status(status, text)
     if isinstance(error, FileNotFoundError):
@@ -131,7 +162,7 @@ def _translated(error: BaseException) -> StoreError:
         return PermissionDeniedError(text)
     if isinstance(error, NotImplementedError):
         return UnimplementedError(text)
-    if isinstance(error, TimeoutError | ConnectionError) or names & _TRANSIENT_NAMES:
+    if isinstance(error, TimeoutError | ConnectionError) or names & (_TRANSIENT_NAMES | _GARBAGE_NAMES):
         return UnavailableError(f"{type(error).__name__}: {text}")
     if type(error).__module__.startswith("obstore") and _TRANSIENT_TEXT.search(text):
         return UnavailableError(text)

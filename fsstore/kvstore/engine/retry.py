@@ -1,14 +1,20 @@
 """When a failed request is tried again: exponential pauses with jitter, until the tries or the time run out.
 
-Only `UnavailableError` is tried again.  A conditional write is special: when its reply is lost, the retry
-finds the condition broken by the write itself.  `Attempts` remembers that a reply may have been lost, so
-that the caller looks at the object before it reports a conflict: its metadata hold the `MARK` of the write that made
-it.  The value would not tell, for another writer may have written the same.
+Only `UnavailableError` is tried again, until the deadline; a connection that is refused three times in all, quickly,
+because waiting seldom helps.  The first retry of an operation is logged by `fsstore.kvstore`, so that a server that is
+down is not silence.
+
+A conditional write is special: when its reply is lost, the retry finds the condition broken by the write itself.
+`Attempts` remembers that a request may have been carried out, so that the caller looks at the object before it
+reports a conflict: its metadata hold the `MARK` of the write that made it.  The value would not tell, for another
+writer may have written the same.  Nor does a missing mark prove anything, for another writer may have come on top of
+the write: `outcome_unknown` is the error for that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import time
@@ -16,24 +22,32 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fsstore.context.resource_kinds import REQUEST_RETRIES, duration
-from fsstore.errors import UnavailableError
+from fsstore.context.resource_kinds import REQUEST_DEADLINE, REQUEST_RETRIES, duration
+from fsstore.errors import OutcomeUnknownError, StoreError, UnavailableError
+from fsstore.redaction import redact
 
-__all__ = ["MARK", "Attempts", "Retry", "new_mark", "persist", "persist_blocking", "retry_from"]
+__all__ = [
+    "MARK", "Attempts", "Retry", "new_mark", "outcome_unknown", "persist", "persist_blocking", "retry_from",
+]  # fmt: skip
 
 T = TypeVar("T")
 MARK = "fsstorewrite"  # Azure takes names of letters and digits only
+_REFUSED_PAUSES_S = (0.05, 0.2)  # before the second and the third try of a connection that is refused
+_log = logging.getLogger("fsstore.kvstore")
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long to go on.  `idle_s` is how long a server may stay silent within one request."""
+    """How long to go on.
+
+    `deadline_s` is when the last try may begin, `idle_s` how long a server may stay silent within one.
+    """
 
     max_retries: int = 32
     initial_delay_s: float = 0.1
     max_delay_s: float = 32.0
-    deadline_s: float = 60.0
-    idle_s: float = 30.0
+    deadline_s: float = 10.0
+    idle_s: float = 10.0
 
     def pauses(self) -> Iterator[float]:
         """Return the pauses before each further try; the deadline counts from this call, not from the first pause."""
@@ -53,11 +67,14 @@ def retry_from(resources: Mapping[str, Any], name: str) -> Retry:
     config = resources.get(name)
     if not isinstance(config, Mapping):
         return Retry()
-    full = {**REQUEST_RETRIES, **config}
+    full = {**REQUEST_RETRIES, "deadline": REQUEST_DEADLINE, **config}
+    deadline_s = duration(full["deadline"])
     return Retry(
         max_retries=full["max_retries"],
         initial_delay_s=duration(full["initial_delay"]),
         max_delay_s=duration(full["max_delay"]),
+        deadline_s=deadline_s,
+        idle_s=min(deadline_s, 30.0),
     )
 
 
@@ -74,15 +91,32 @@ class Attempts:
 
     def __init__(self, policy: Retry) -> None:
         self._pauses = policy.pauses()
-        self.ambiguous = False
+        self._quick = iter(_REFUSED_PAUSES_S)
+        self._logged = self.ambiguous = False
 
     def pause_after(self, error: UnavailableError) -> float:
         """Return how long to wait before the next try, or raise `error` when there is none."""
-        self.ambiguous = True
+        self.ambiguous |= not error.refused
         pause = next(self._pauses, None)
+        if error.refused:
+            quick = next(self._quick, None)
+            pause = None if pause is None or quick is None else min(pause, quick)
         if pause is None:
             raise error
+        if not self._logged:
+            self._logged = True
+            _log.warning("Trying again in %.2g s: %s", pause, redact(str(error)).partition("\n")[0])
         return pause
+
+
+def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
+    """Return the error of a conditional write at `place` whose answer was lost."""
+    made = OutcomeUnknownError(
+        f"Error writing {place}: the answer to a conditional write was lost, and it cannot be told whether it was"
+        " carried out; read the key to see what it holds"
+    )
+    made.__cause__ = cause
+    return made
 
 
 async def persist(policy: Retry, call: Callable[[], Awaitable[T]]) -> T:

@@ -190,7 +190,8 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
     """Return the obstore engine for a web server."""
     from obstore.store import HTTPStore
 
-    from fsstore.kvstore.client.object_store import ObstoreEngine, client_options
+    from fsstore.kvstore.client.object_option import client_options
+    from fsstore.kvstore.client.object_store import ObstoreEngine
 
     place = base.removesuffix("/")  # obstore puts a slash of its own before the key
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fsstore.errors import FailedPreconditionError, UnavailableError, UnimplementedError
+from fsstore.errors import UnavailableError, UnimplementedError
 from fsstore.kvstore.contract.value_limit import check_announced
 
 __all__ = [
@@ -65,8 +65,9 @@ def end_of_head(data: bytearray, start: int, stop: int) -> tuple[int, int] | Non
     return None if end < 0 else (end, end + 3)
 
 
-def _malformed(why: str) -> FailedPreconditionError:
-    return FailedPreconditionError(f"The answer is not proper HTTP: {why}")
+def _malformed(why: str) -> UnavailableError:
+    # worth another try: a proxy or a restart in between is likelier than a server that always speaks like this
+    return UnavailableError(f"The answer is not proper HTTP: {why}")
 
 
 def parse_head(data: bytes) -> Head:

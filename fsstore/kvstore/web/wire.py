@@ -35,6 +35,7 @@ from fsstore.kvstore.web.answer import (
 
 __all__ = ["ANYTHING", "Connection", "Reply", "Want"]
 
+_SLOWEST = 1024  # bytes a second, on the average of an answer, below which a server is taken for dead
 _SCRATCH = 64 * 1024  # bytes of a head, and of small values that come with it
 
 
@@ -89,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._rest: bytearray | None = None  # a value that ends with the connection
         self._enough: int | None = None  # how much of the body is of use; None: all
         self.silent = True
+        self._asked, self._arrived = self._loop.time(), 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember where to write."""
@@ -136,7 +138,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         asking = self._waiter is not None and not self._waiter.done()
         left = self.last_active + (self._idle_s if asking else self._kept_s) - self._loop.time()
-        if left > 0:
+        elapsed = self._loop.time() - self._asked
+        if asking and left > 0 and elapsed > self._idle_s + self._arrived / _SLOWEST:
+            self._fail(TimeoutError(f"the server sent only {self._arrived} bytes in {elapsed:.2g} s"))
+        elif left > 0:
             self._timer = self._loop.call_later(min(left, self._idle_s), self._check)
         elif asking:
             self._fail(TimeoutError(f"the server was silent for {self._idle_s:g} s"))
@@ -155,6 +160,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         self.last_active, self.silent = self._loop.time(), False
+        self._arrived += nbytes
         try:
             if self._body is not None:
                 self._filled += nbytes
