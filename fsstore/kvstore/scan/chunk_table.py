@@ -15,8 +15,9 @@ import numpy as np
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.kvstore.scan.contract import MADE, SELF, Numbers
 
-__all__ = ["Columns", "Made", "Strided", "empty", "inline", "single"]
+__all__ = ["Columns", "Made", "Strided", "empty", "inline", "run_chunks", "run_strides", "single"]
 
+_CHUNK = 4 * 2**20  # bytes a chunk of a long run has at most
 _ITSELF = (SELF,)
 
 
@@ -132,3 +133,18 @@ class Made:
     def present(self, start: int, stop: int) -> Numbers:
         """Return which chunks of `[start, stop)` exist."""
         return np.arange(start, min(stop, self.count), dtype=np.int64)
+
+
+def run_chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of chunks of a run of bytes, in C order, that are runs of at most a few MiB."""
+    out, size = [], itemsize
+    for length in reversed(shape):
+        step = max(1, min(length, _CHUNK // size))
+        out.append(step)
+        size *= step if step == length else _CHUNK
+    return tuple(reversed(out))
+
+
+def run_strides(shape: Sequence[int], itemsize: int, chunks: Sequence[int]) -> tuple[int, ...]:
+    """Return how many bytes the chunks of a run are apart along each axis."""
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) * chunk for axis, chunk in enumerate(chunks))

@@ -19,7 +19,7 @@ import numpy as np
 
 from fsstore.errors import DataLossError, FailedPreconditionError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.kvstore.scan.chunk_table import Strided
+from fsstore.kvstore.scan.chunk_table import Strided, run_chunks, run_strides
 from fsstore.kvstore.scan.contract import ChunkTable, Hierarchy, Numbers
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder, attribute_json
 from fsstore.kvstore.scan.source import Source
@@ -29,7 +29,6 @@ __all__ = ["SCANNER", "Header", "NetCdf3Scanner", "parse_header"]
 
 _TYPES = {1: ">i1", 2: "S1", 3: ">i2", 4: ">i4", 5: ">f4", 6: ">f8"}
 _TYPES_5 = _TYPES | {7: ">u1", 8: ">u2", 9: ">u4", 10: ">i8", 11: ">u8"}
-_CHUNK = 4 * 2**20  # bytes a chunk of a long run has at most
 _MOST_HEADER = 256 * 2**20
 _STREAMING = -1
 
@@ -156,21 +155,6 @@ class _Layout(NamedTuple):
     end: int
 
 
-def _chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the shape of chunks that are runs of bytes of at most a few MiB."""
-    out, size = [], itemsize
-    for length in reversed(shape):
-        step = max(1, min(length, _CHUNK // size))
-        out.append(step)
-        size *= step if step == length else _CHUNK
-    return tuple(reversed(out))
-
-
-def _run(shape: Sequence[int], itemsize: int, chunks: Sequence[int]) -> tuple[int, ...]:
-    """Return the distances of the chunks of a run of bytes along each axis."""
-    return tuple(itemsize * math.prod(shape[axis + 1 :]) * chunk for axis, chunk in enumerate(chunks))
-
-
 def _layouts(header: Header, size: int) -> list[_Layout]:
     """Return where the variables are in a file of `size` bytes."""
     lengths = [length for _, length in header.dims]
@@ -189,13 +173,13 @@ def _layouts(header: Header, size: int) -> list[_Layout]:
         itemsize, inner = variable.dtype.itemsize, [lengths[axis] for axis in variable.dims]
         if number not in rows or alone:
             shape = (records, *inner[1:]) if number in rows else tuple(inner)
-            chunks = _chunks(shape, itemsize)
-            strides = _run(shape, itemsize, chunks)
+            chunks = run_chunks(shape, itemsize)
+            strides = run_strides(shape, itemsize, chunks)
             end = variable.begin + itemsize * math.prod(shape)
         else:
             shape, row = (records, *inner[1:]), inner[1:]
-            chunks = (1, *_chunks(row, itemsize))
-            strides = (step, *_run(row, itemsize, chunks[1:]))
+            chunks = (1, *run_chunks(row, itemsize))
+            strides = (step, *run_strides(row, itemsize, chunks[1:]))
             end = variable.begin + max(records - 1, 0) * step + (rows[number] if records else 0)
         out.append(_Layout(variable, shape, chunks, strides, end))
     return out

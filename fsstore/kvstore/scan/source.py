@@ -31,6 +31,9 @@ BLOCK = 16 * 1024
 _HEAD = 64 * 1024
 _KEPT = 32 * 2**20
 _MOST_PASSES = 20_000  # of one `settle`: each fetches a block at least
+_MOST_HELD = 2**31  # bytes that one `settle` may need together
+_LARGE = 2**20  # bytes that do not go through the cache if they can be read at once
+_NOTHING: Mapping[int, bytes] = {}
 _MOST_AT_ONCE = 64 * 2**20  # bytes of one span that goes through the cache
 
 
@@ -40,6 +43,39 @@ class ChangedError(AbortedError):
 
 class MissError(Exception):
     """A block that is needed is not cached; it is noted and will be fetched."""
+
+
+class _Cache:
+    """The blocks in memory, the least recently used of which go first."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        self._used = 0
+
+    def get(self, first: int, stop: int, held: Mapping[int, bytes]) -> list[bytes] | None:
+        """Return the blocks `[first, stop)`, or None if one is not there."""
+        kept, found = self.kept, []
+        with self._lock:
+            for number in range(first, stop):
+                block = kept.get(number)
+                if block is not None:
+                    kept.move_to_end(number)
+                else:
+                    block = held.get(number)
+                    if block is None:
+                        return None
+                found.append(block)
+        return found
+
+    def put(self, blocks: Mapping[int, bytes]) -> None:
+        """Keep blocks."""
+        with self._lock:
+            for number, data in blocks.items():
+                self._used += len(data) - len(self.kept.pop(number, b""))
+                self.kept[number] = data
+            while self._used > _KEPT and len(self.kept) > 1:
+                self._used -= len(self.kept.popitem(last=False)[1])
 
 
 @dataclass(slots=True)
@@ -53,7 +89,7 @@ class Source:
     generation: bytes = UNKNOWN
     size: int = 0
     block: int = BLOCK
-    _cache: _Cache = field(default_factory=lambda: _Cache())
+    _cache: _Cache = field(default_factory=_Cache)
 
     @property
     def waits(self) -> bool:
@@ -114,8 +150,8 @@ class Source:
             out.append(bytes((await self.fetch([(start, stop)]))[0]) if found is None else found)
         return out
 
-    async def load(self, numbers: Iterable[int]) -> None:
-        """Fetch blocks by their numbers in one round, neighbours as one request."""
+    async def load(self, numbers: Iterable[int], held: dict[int, bytes] | None = None) -> None:
+        """Fetch blocks by their numbers in one round, neighbours as one request; they are put into `held`, too."""
         wanted = sorted(set(numbers))
         runs: list[list[int]] = []
         for number in wanted:
@@ -126,7 +162,9 @@ class Source:
         spans = [(first * self.block, min(last * self.block, self.size)) for first, last in runs]
         spans = [span for span in spans if span[0] < span[1]]
         for (start, _), value in zip(spans, await self.fetch(spans) if spans else (), strict=True):
-            self._put(start, bytes(value))
+            pieces = self._put(start, bytes(value))
+            if held is not None:
+                held.update(pieces)
 
     async def settle(self, work: Callable[[Blocks], T]) -> T:
         """Return what `work` returns once nothing it reads is missing; it runs on a worker thread, several times.
@@ -145,7 +183,7 @@ class Source:
             else:
                 if not blocks.noted:
                     return done
-            await self.load(blocks.noted)
+            await self.load(blocks.noted, blocks.held)
         raise DataLossError(f"{self.describe()} does not come to an end: its metadata refer to each other")
 
     def missing(self, start: int, stop: int) -> list[int]:
@@ -153,22 +191,24 @@ class Source:
         kept = self._cache.kept
         return [number for number in range(start // self.block, -(-stop // self.block)) if number not in kept]
 
-    def cached(self, start: int, stop: int) -> bytes | None:
-        """Return the bytes of a span inside the file, if all of them are in memory."""
+    def cached(self, start: int, stop: int, held: Mapping[int, bytes] = _NOTHING) -> bytes | None:
+        """Return the bytes of a span inside the file, if all of them are in memory, or in `held`."""
         if start >= stop:
             return b""
         first, last = start // self.block, (stop - 1) // self.block
-        pieces = self._cache.get(first, last + 1)
+        pieces = self._cache.get(first, last + 1, held)
         if pieces is None:
             return None
         joined = pieces[0] if first == last else b"".join(pieces)
         return joined[start - first * self.block : stop - first * self.block]
 
-    def _put(self, start: int, data: bytes) -> None:
+    def _put(self, start: int, data: bytes) -> dict[int, bytes]:
         """Keep data that begin at a block; only the last block of the file may be shorter."""
         pieces = [(start + at, data[at : at + self.block]) for at in range(0, len(data), self.block)]
         whole = [each for each in pieces if len(each[1]) == self.block or each[0] + len(each[1]) == self.size]
-        self._cache.put({at // self.block: piece for at, piece in whole})
+        blocks = {at // self.block: piece for at, piece in whole}
+        self._cache.put(blocks)
+        return blocks
 
     async def _answers(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         try:
@@ -190,6 +230,7 @@ class Blocks:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.noted: set[int] = set()
+        self.held: dict[int, bytes] = {}
 
     @property
     def size(self) -> int:
@@ -199,43 +240,22 @@ class Blocks:
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes `[start, stop)`; the end of the file ends them."""
         source, stop = self.source, min(stop, self.source.size)
-        found = source.cached(start, stop)
+        found = source.cached(start, stop, self.held)
         if found is not None:
             return found
-        missing = source.missing(start, stop)
         if source.waits:
-            self.noted.update(missing)
+            self.want(start, stop)
             raise MissError
+        missing = source.missing(start, stop)
+        if len(missing) * source.block > _LARGE:
+            return bytes(execution.drive(source.fetch([(start, stop)]))[0])
         execution.drive(source.load(missing))
         found = source.cached(start, stop)
         return bytes(execution.drive(source.fetch([(start, stop)]))[0]) if found is None else found
 
-
-class _Cache:
-    """The blocks in memory, the least recently used of which go first."""
-
-    def __init__(self) -> None:
-        self.kept: OrderedDict[int, bytes] = OrderedDict()
-        self._lock = threading.Lock()
-        self._used = 0
-
-    def get(self, first: int, stop: int) -> list[bytes] | None:
-        """Return the blocks `[first, stop)`, or None if one is not there."""
-        kept = self.kept
-        try:
-            with self._lock:
-                found = [kept[number] for number in range(first, stop)]
-                for number in range(first, stop):
-                    kept.move_to_end(number)
-        except KeyError:
-            return None
-        return found
-
-    def put(self, blocks: Mapping[int, bytes]) -> None:
-        """Keep blocks."""
-        with self._lock:
-            for number, data in blocks.items():
-                self._used += len(data) - len(self.kept.pop(number, b""))
-                self.kept[number] = data
-            while self._used > _KEPT and len(self.kept) > 1:
-                self._used -= len(self.kept.popitem(last=False)[1])
+    def want(self, start: int, stop: int) -> None:
+        """Note a span inside the file that will be read, if it is not in memory."""
+        if self.source.waits and len(self.held) * self.source.block > _MOST_HELD:
+            raise DataLossError(f"{self.source.describe(start)} needs too much memory to be read")
+        held = self.held
+        self.noted.update(each for each in self.source.missing(start, stop) if each not in held)
