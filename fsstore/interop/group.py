@@ -23,6 +23,7 @@ from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
 from fsstore.runtime import execution
+from fsstore.values import registry
 from fsstore.values.json_value import dumps, quote
 from fsstore.values.url import decode_path, split_pipeline
 
@@ -99,6 +100,8 @@ class OpenGroup:
     damaged: Mapping[str, StoreError]
     described: str
     is_reference_set: bool
+    is_scanned: bool = False
+    """Whether it is a file of another format, whose fill values stand for what was never written, not for no data."""
     _place: OpenKv | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -183,4 +186,6 @@ async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGr
     if "" in nodes and nodes[""].kind == "array":
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
-    return OpenGroup(bound, nodes, found.damaged, described, place.driver.id == "reference", place)
+    kind = place.driver.id
+    is_scanned = registry.scanners.get(kind) is not None
+    return OpenGroup(bound, nodes, found.damaged, described, kind == "reference", is_scanned, place)
