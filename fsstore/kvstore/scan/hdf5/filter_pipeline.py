@@ -14,6 +14,7 @@ import bz2
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -32,20 +33,22 @@ _PLAIN: dict[int, str] = {
     BZIP2: "bz2",
     LZF: "imagecodecs_lzf",
     BLOSC: "blosc",
-    LZ4: "imagecodecs_lz4h5",
     ZSTD: "zstd",
 }
 _OWN: dict[int, str] = {
     SZIP: "hdf5_szip",
+    LZ4: "hdf5_lz4",
     SCALEOFFSET: "hdf5_scaleoffset",
     BITSHUFFLE: "hdf5_bitshuffle",
 }
+_BY_IMAGECODECS = (LZF, SZIP, BITSHUFFLE)
 _BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
 def codecs_of(filters: Sequence[Filter], itemsize: int) -> list[dict[str, Json]] | None:
     """Return the filters as codecs, in the order of writing; None if one of them has no codec."""
-    found = [_codec(each, itemsize) for each in filters]
+    absent = () if find_spec("imagecodecs") else _BY_IMAGECODECS
+    found = [None if each.id in absent else _codec(each, itemsize) for each in filters]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
 
@@ -155,11 +158,6 @@ def encoded_plainly(data: bytes, filters: Sequence[Filter]) -> bytes:
     return data
 
 
-def _stored_lz4(data: bytes) -> bytes:
-    size = max(len(data), 1)
-    return struct.pack(">QII", len(data), size, len(data)) + data if data else struct.pack(">QI", 0, size)
-
-
 def _stored_lzf(data: bytes) -> bytes:
     """Return literals: runs of at most 32 bytes, each behind its length less one."""
     full = len(data) // 32
@@ -196,7 +194,7 @@ _FORMS: dict[int, Callable[[bytes], Any]] = {
     BZIP2: bz2.compress,
     LZF: _stored_lzf,
     BLOSC: _stored_blosc,
-    LZ4: _stored_lz4,
+    LZ4: _marked,
     ZSTD: _stored_zstd,
     SZIP: _marked,
     SCALEOFFSET: _marked,
