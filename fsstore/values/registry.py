@@ -159,6 +159,7 @@ codecs_v2: Registry[Any] = Registry(
         "hdf5_bitshuffle": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
         "hdf5_lz4": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
         "hdf5_scaleoffset": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
+        "hdf5_shuffle": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
         "hdf5_szip": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
         "pcodec": "fsstore.codec.numcodecs.numeric_v2:Pcodec",
         "record_member": "fsstore.codec.numcodecs.kerchunk_v2:RecordMember",

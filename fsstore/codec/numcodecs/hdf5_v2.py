@@ -1,4 +1,4 @@
-"""The filters of HDF5 that nothing else has: szip, scale-offset, bitshuffle in blocks, and LZ4 in blocks.
+"""The filters of HDF5 that nothing else has: szip, scale-offset, bitshuffle and LZ4 in blocks, shuffle of odd sizes.
 
 Each has its name in zarr v2, `hdf5_szip` and so on, with the `parameters` of the filter as HDF5 stores them.  A chunk for
 which the filter was skipped stands behind eight bytes of ones, which no encoded chunk begins with: they would be a size.
@@ -51,7 +51,7 @@ class Hdf5Filter:
         """Return the codec for bytes like `decoded`."""
         size = fixed_size(self._name, decoded)
         decode: Callable[[Any, Sequence[int], int], Any] = _DECODERS[self._name]
-        if self._name != "hdf5_scaleoffset" and self._name != "hdf5_lz4":
+        if self._name in _BY_IMAGECODECS:
             decode = partial(decode, _imagecodecs(self._name))
 
         def read(data: Any) -> Any:
@@ -189,10 +189,21 @@ def _bits(data: memoryview, count: int, bits: int) -> Any:
     return out
 
 
-_LEAST = {"hdf5_szip": 4, "hdf5_bitshuffle": 4, "hdf5_lz4": 0, "hdf5_scaleoffset": 8}
+def _shuffle(data: memoryview, values: Sequence[int], size: int) -> Any:
+    """Return elements whose bytes were sorted by their place; what fills no element is as it was."""
+    check_size(len(data), size)
+    width = max(values[0], 1)
+    whole = size // width * width
+    planes = np.frombuffer(data, np.uint8)[:whole].reshape(width, -1)
+    return planes.T.tobytes() + bytes(data[whole:])
+
+
+_LEAST = {"hdf5_shuffle": 1, "hdf5_szip": 4, "hdf5_bitshuffle": 4, "hdf5_lz4": 0, "hdf5_scaleoffset": 8}
 _DECODERS: dict[str, Callable[..., Any]] = {
     "hdf5_szip": _szip,
     "hdf5_bitshuffle": _bitshuffle,
     "hdf5_lz4": _lz4,
     "hdf5_scaleoffset": _scaleoffset,
+    "hdf5_shuffle": _shuffle,
 }
+_BY_IMAGECODECS = frozenset(("hdf5_szip", "hdf5_bitshuffle"))

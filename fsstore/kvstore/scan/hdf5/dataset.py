@@ -150,12 +150,9 @@ def _text_fill(plist: Any) -> str:
 
     if plist.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    value = np.zeros((), h5py.string_dtype())
-    try:
-        plist.get_fill_value(value)
-    except (ValueError, TypeError, OSError):
-        return ""
-    found = value[()]
+    value = np.zeros((1,), h5py.string_dtype())
+    plist.get_fill_value(value)
+    found = value[0]
     return found.decode(_TEXT, "replace") if isinstance(found, bytes) else ""
 
 

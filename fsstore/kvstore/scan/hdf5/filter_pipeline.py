@@ -45,17 +45,34 @@ _BY_IMAGECODECS = (LZF, SZIP, BITSHUFFLE)
 _BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
-def codecs_of(filters: Sequence[Filter], itemsize: int) -> list[dict[str, Json]] | None:
-    """Return the filters as codecs, in the order of writing; None if one of them has no codec."""
+def codecs_of(filters: Sequence[Filter], itemsize: int, nbytes: int) -> list[dict[str, Json]] | None:
+    """Return the filters as codecs, in the order of writing; None if one of them has no codec.
+
+    `nbytes` are those of a decoded chunk.
+    """
     absent = () if find_spec("imagecodecs") else _BY_IMAGECODECS
-    found = [None if each.id in absent else _codec(each, itemsize) for each in filters]
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else None
+    out: list[dict[str, Json]] = []
+    size: int | None = nbytes
+    for step in filters:
+        if step.id == SHUFFLE:
+            out.append(_shuffle(step.values[0] if step.values else itemsize, size))
+            continue
+        found = None if step.id in absent else _codec(step)
+        if found is None:
+            return None
+        out.append(found)
+        size = size + 4 if size is not None and step.id == FLETCHER32 else None
+    return out
 
 
-def _codec(step: Filter, itemsize: int) -> dict[str, Json] | None:
-    if step.id == SHUFFLE:
-        return {"id": "shuffle", "elementsize": step.values[0] if step.values else itemsize}
+def _shuffle(width: int, size: int | None) -> dict[str, Json]:
+    """Return the filter that sorts bytes; behind a checksum there may be some that fill no element."""
+    if size is None or size % max(width, 1):
+        return {"id": "hdf5_shuffle", "parameters": [width]}
+    return {"id": "shuffle", "elementsize": width}
+
+
+def _codec(step: Filter) -> dict[str, Json] | None:
     if step.id == FLETCHER32:
         return {"id": "fletcher32"}
     if step.id == DEFLATE:

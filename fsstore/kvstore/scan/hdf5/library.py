@@ -55,12 +55,12 @@ def encoded(values: Any, dataset: Dataset, chunk: Sequence[int]) -> bytes:
     whole = (*chunk, *element.inner)
     if element.text:
         texts = np.full(whole, dataset.fill, object)
-        texts[tuple(slice(0, size) for size in values.shape)] = values
+        texts[(..., *(slice(0, size) for size in values.shape))] = values
         return _texts(texts)
     if values.shape == whole and values.dtype == element.dtype:
         return bytes(values.tobytes())
     out = np.full(whole, dataset.fill, element.dtype)
-    out[tuple(slice(0, size) for size in values.shape)] = values
+    out[(..., *(slice(0, size) for size in values.shape))] = values
     return bytes(out.tobytes())
 
 

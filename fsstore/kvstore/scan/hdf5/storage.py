@@ -60,7 +60,7 @@ def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Stor
         return Run(file, dataset, "", dataset.offset, dataset.size)
     if dataset.layout != "chunked":
         return ByLibrary(file, dataset, shape, run_chunks(dataset.shape, _bytes(dataset)))
-    codecs = codecs_of(dataset.filters, _bytes(dataset))
+    codecs = codecs_of(dataset.filters, _bytes(dataset), _bytes(dataset) * math.prod(dataset.chunks))
     if file.sizes == (8, 8) and not dataset.by_library and codecs is not None:
         return Indexed(file, dataset, shape, codecs)
     for step in dataset.filters:

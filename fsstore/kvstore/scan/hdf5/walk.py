@@ -8,7 +8,6 @@ followed when everything else is known.
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -136,7 +135,7 @@ class Walk:
                 link = self._soft.get(target)
                 if link is None:
                     break
-                target = posixpath.normpath(posixpath.join("/", posixpath.dirname(target), link)).lstrip("/")
+                target = _target(target, link)
             dataset = self.found.datasets.get(target)
             if dataset is not None:
                 self.found.datasets[path] = dataset.at(path)
@@ -154,3 +153,9 @@ def _text(name: bytes) -> str:
 
 def _joined(path: str, name: bytes) -> str:
     return f"{path}/{_text(name)}" if path else _text(name)
+
+
+def _target(path: str, link: str) -> str:
+    """Return the path a soft link leads to; HDF5 knows `.`, but takes `..` for a name."""
+    head = "" if link.startswith("/") else path.rpartition("/")[0]
+    return "/".join(part for part in f"{head}/{link}".split("/") if part not in ("", "."))
