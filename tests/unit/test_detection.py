@@ -215,9 +215,6 @@ def test_a_file_hides_a_directory():
 @pytest.mark.parametrize(
     ("start", "title"),
     [
-        (b"\x89HDF\r\n\x1a\n", "HDF5"),
-        (b"CDF\x01", "NetCDF 3"),
-        (b"CDF\x02", "NetCDF 3"),
         (b"GRIB\0\0\0\x02", "GRIB"),
     ],
 )
