@@ -8,7 +8,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from h5py import h5d, h5p, h5s, h5t
+from h5py import h5d, h5p, h5s, h5t, h5z
 
 try:
     import hdf5plugin
@@ -180,7 +180,7 @@ def nbit(file):
     """Write integers of eleven bits through the n-bit filter, which drops the other ones."""
     plist = h5p.create(h5p.DATASET_CREATE)
     plist.set_chunk((4,))
-    plist.set_nbit()
+    plist.set_filter(h5z.FILTER_NBIT, h5z.FLAG_MANDATORY, ())
     kind = h5t.STD_I16LE.copy()
     kind.set_precision(11)
     found = h5d.create(file.id, b"v", kind, h5s.create_simple((10,)), plist)
