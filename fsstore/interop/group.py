@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsstore.arrays.store import TensorStore
@@ -41,7 +41,7 @@ class GroupArray:
         self._store: TensorStore | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:
-            found = decode_stored(self._kind.format, dumps(dict(node.document)).encode(), {})
+            found = group.decoded(self._kind, dumps(dict(node.document)))
         except StoreError as error:
             raise error.within(
                 f"The array {quote(node.path)} in {group.described} cannot be opened"
@@ -103,10 +103,19 @@ class OpenGroup:
     is_scanned: bool = False
     """Whether it is a file of another format, whose fill values stand for what was never written, not for no data."""
     _place: OpenKv | None = None
+    _decoded: dict[tuple[int, str], ChunkedArray] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open store behind."""
-        return {**self.__dict__, "_place": None}
+        return {**self.__dict__, "_place": None, "_decoded": {}}
+
+    def decoded(self, kind: Any, document: str) -> ChunkedArray:
+        """Return what metadata say; of variables with equal metadata, which are many, it is found out once."""
+        key = (id(kind), document)
+        found = self._decoded.get(key)
+        if found is None:
+            found = self._decoded[key] = decode_stored(kind.format, document.encode(), {})
+        return found
 
     @property
     def place(self) -> OpenKv:

@@ -51,25 +51,28 @@ def attributes_of(owner: Any, names: Iterable[bytes]) -> dict[str, Json]:
 
 def read_attribute(owner: Any, name: bytes) -> Any:
     """Return the value of an attribute, or None if it is of a kind that is left out."""
-    import h5py
-    from h5py import h5a, h5s
+    from h5py import h5a, h5s, h5t
 
     found = h5a.open(owner, name)
-    dtype = found.dtype
-    text = h5py.check_string_dtype(dtype)
-    if found.get_space().get_simple_extent_type() == h5s.NULL:
-        return "" if text is not None else []
-    if dtype.kind in "Vc" or (dtype.kind == "O" and text is None) or dtype.subdtype is not None:
+    kind, space = found.get_type(), found.get_space()
+    which = kind.get_class()
+    is_text = which == h5t.STRING
+    if space.get_simple_extent_type() == h5s.NULL:
+        return "" if is_text else []
+    if which not in (h5t.STRING, h5t.INTEGER, h5t.FLOAT, h5t.ENUM, h5t.BITFIELD):
         return None
-    value = np.empty(found.shape, dtype)
-    found.read(value)
-    if text is not None:
-        strings = np.empty(value.shape, object)
-        strings[...] = _text(value) if not value.ndim else np.frompyfunc(_text, 1, 1)(value)
-        value = strings
+    shape = space.get_simple_extent_dims() if space.get_simple_extent_ndims() else ()
+    value = np.empty(shape, kind.dtype)
+    if is_text and not kind.is_variable_str():
+        found.read(value, kind)  # without a conversion, which takes longer than all else
+    else:
+        found.read(value)
+    if is_text:
+        texts = np.empty(shape, object)
+        texts.reshape(-1)[:] = [_text(each) for each in value.reshape(-1).tolist()]
+        value = texts
     return value.reshape(())[()] if value.size == 1 else value
 
 
 def _text(value: Any) -> str:
-    found = value if isinstance(value, str | bytes) else value[()]
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

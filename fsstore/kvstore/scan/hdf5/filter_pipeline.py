@@ -14,6 +14,7 @@ import bz2
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -50,7 +51,7 @@ def codecs_of(filters: Sequence[Filter], itemsize: int, nbytes: int) -> list[dic
 
     `nbytes` are those of a decoded chunk.
     """
-    absent = () if find_spec("imagecodecs") else _BY_IMAGECODECS
+    absent = _absent()
     out: list[dict[str, Json]] = []
     size: int | None = nbytes
     for step in filters:
@@ -63,6 +64,12 @@ def codecs_of(filters: Sequence[Filter], itemsize: int, nbytes: int) -> list[dic
         out.append(found)
         size = size + 4 if size is not None and step.id == FLETCHER32 else None
     return out
+
+
+@cache
+def _absent() -> tuple[int, ...]:
+    """Return the filters whose codecs need a library that is not installed; HDF5 decodes them then."""
+    return () if find_spec("imagecodecs") else _BY_IMAGECODECS
 
 
 def _shuffle(width: int, size: int | None) -> dict[str, Json]:
