@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fsstore.errors import StoreError
+from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.scan.hdf5.attribute import attribute_names, attributes_of
 from fsstore.kvstore.scan.hdf5.dataset import Dataset, describe
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
@@ -74,9 +74,9 @@ class Walk:
         return self.found
 
     def _note(self, path: str, error: Exception) -> None:
-        if not path and not isinstance(error, StoreError):
-            raise error
         why = error.message if isinstance(error, StoreError) else " ".join(str(error).split())
+        if not path:
+            raise DataLossError(f"its root group cannot be read: {why}")
         self.found.notes[path] = why or type(error).__name__
 
     def _visit(self, link: _Link) -> None:
