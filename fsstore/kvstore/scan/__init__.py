@@ -3,6 +3,7 @@
 A *scanner* knows one format: it answers the structure of a file first, and the chunk table of an array when the array
 is touched.  The adapter here is the same for all formats; it reads chunks with the machinery of reference sets.
 
+* `as_references`: a scanned file as a set of references that can be saved: a scan that nobody has to make again
 * `chunk_table`: chunk tables: where the chunks of one array are, as columns or as a formula
 * `contract`: the contract of scanners, and the values that cross it
 * `driver`: the key-value store that shows a scanned file
