@@ -27,7 +27,12 @@ def write_files(folder):
         with h5py.File(folder / f"{libver}.h5", "w", libver=libver) as file:
             for name, maxshape in {"fixed": (20, 12), "one": (20, None), "two": (None, None)}.items():
                 file.create_dataset(
-                    f"g/{name}", data=values, chunks=(3, 5), maxshape=maxshape, compression="gzip", shuffle=True
+                    f"g/{name}",
+                    data=values,
+                    chunks=(3, 5),
+                    maxshape=maxshape,
+                    compression="gzip",
+                    shuffle=True,
                 )
             file["texts"] = np.array(["a", "bcd"], h5py.string_dtype())
             file["run"] = values
@@ -44,7 +49,9 @@ def fuzz(folder, first, count, limit_s):
     """Run the program in a process of its own; return what it reports besides the seeds."""
     command = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
     environment = {**os.environ, "PYTHONPATH": str(Path(ts.__file__).parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment
+    )
     assert done.returncode == 0, f"{done.stdout[-300:]}\n{done.stderr[-2000:]}"
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

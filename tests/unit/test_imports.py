@@ -90,6 +90,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
     "kerchunk": ("kvstore.reference.tools.scan",),
+    "h5py": ("kvstore.scan.hdf5",),
+    "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
 }

@@ -1,7 +1,8 @@
 """The filters of HDF5 that nothing else has: szip, scale-offset, bitshuffle and LZ4 in blocks, shuffle of odd sizes.
 
-Each has its name in zarr v2, `hdf5_szip` and so on, with the `parameters` of the filter as HDF5 stores them.  A chunk for
-which the filter was skipped stands behind eight bytes of ones, which no encoded chunk begins with: they would be a size.
+Each has its name in zarr v2, `hdf5_szip` and so on, with the `parameters` of the filter as HDF5 stores them.  A chunk
+for which the filter was skipped stands behind eight bytes of ones, which no encoded chunk begins with: they would be
+a size.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _lz4_block(packed: Any, size: int) -> bytes:
     return plain
 
 
-def _lz4(data: memoryview, values: Sequence[int], size: int) -> Any:
+def _lz4(data: memoryview, _: Sequence[int], size: int) -> Any:
     """Return what LZ4 packed block by block; a block as long as what it holds is stored as it is."""
     total, block = struct.unpack_from(">QI", data)
     check_size(total, size)
@@ -168,7 +169,9 @@ def _scaleoffset(data: memoryview, values: Sequence[int], size: int) -> Any:
         numbers = (packed + np.frombuffer(low, "<u8")[0]).astype(f"u{width}").view(stored)
     if values[7] and bits:
         words = struct.pack(f"<{len(values) - 8}I", *values[8:])[:width]
-        numbers[packed == np.uint64(2**bits - 1)] = np.frombuffer(words.ljust(width, b"\0"), "<" + stored.str[1:])[0]
+        numbers[packed == np.uint64(2**bits - 1)] = np.frombuffer(
+            words.ljust(width, b"\0"), "<" + stored.str[1:]
+        )[0]
     return numbers.astype(stored.newbyteorder(order)).tobytes()
 
 

@@ -40,7 +40,7 @@ from fsstore.kvstore.scan.source import ChangedError, Source
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import Json, dumps, quote
 
-__all__ = ["Scan", "ScanDriver", "ScanTargets"]
+__all__ = ["Means", "Scan", "ScanDriver", "ScanTargets"]
 
 _TRIES = 8
 _TRUSTED_S = 1.0

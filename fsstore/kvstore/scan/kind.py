@@ -1,7 +1,7 @@
 """The kinds of the scanned formats: their JSON, their URLs, and how they are opened.
 
-`{"driver": "hdf5", "base": ..., "path": ...}`, or `base|hdf5:path`.  Every kind takes the members of reference sets that
-say what else may be read, because a file may refer to others:
+`{"driver": "hdf5", "base": ..., "path": ...}`, or `base|hdf5:path`.  Every kind takes the members of reference sets
+that say what else may be read, because a file may refer to others:
 
 targets      {prefix: kvstore spec, URL or storage options}
 rewrite      {old prefix: new prefix} of URLs

@@ -1,7 +1,7 @@
 """A scanned file as a reference set: keys resolved in batches, chunk tables on first touch.
 
-Documents are inline values.  The keys of a batch are grouped by array; the tables of all arrays that are touched for the
-first time are read together, in shared rounds, and kept in the cache pool as well, for the next one who opens the file.
+Documents are inline values.  The keys of a batch are grouped by array; the tables of all arrays that are touched for
+the first time are read together, in shared rounds, and kept in the cache pool as well, for the next store of the file.
 """
 
 from __future__ import annotations

@@ -58,13 +58,11 @@ class _Cache:
         kept, found = self.kept, []
         with self._lock:
             for number in range(first, stop):
-                block = kept.get(number)
-                if block is not None:
+                block = kept.get(number) or held.get(number)
+                if block is None:
+                    return None
+                if number in kept:
                     kept.move_to_end(number)
-                else:
-                    block = held.get(number)
-                    if block is None:
-                        return None
                 found.append(block)
         return found
 

@@ -1,6 +1,7 @@
 """Attributes as JSON: what xarray's NetCDF engines show of them, where JSON can hold it.
 
-References, records, opaque values and complex numbers are left out; arrays of one element are scalars, as NetCDF has it.
+References, records, opaque values and complex numbers are left out; arrays of one element are scalars, as NetCDF has
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def attribute_names(owner: Any) -> list[bytes]:
     from h5py import h5a
 
     found: list[bytes] = []
-    h5a.iterate(owner, lambda name: found.append(name))
+    h5a.iterate(owner, found.append)
     return found
 
 

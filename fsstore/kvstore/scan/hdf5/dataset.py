@@ -19,6 +19,7 @@ from fsstore.values.json_value import Json
 __all__ = ["Dataset", "External", "Filter", "Scale", "describe", "scale_of"]
 
 _TEXT = "utf-8"
+_LAYOUTS = {0: "compact", 1: "contiguous", 2: "chunked", 3: "virtual"}
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -83,21 +84,17 @@ class Dataset:
 
 def describe(found: Any, path: str, address: int) -> Dataset:
     """Return what a dataset is; raises `UnimplementedError` if no array of zarr can show it."""
-    from h5py import h5d, h5s
+    from h5py import h5s
 
     space = found.get_space()
     if space.get_simple_extent_type() == h5s.NULL:
         raise UnimplementedError("it has no values, not even a scalar")
     element = element_of(found.get_type())
     plist = found.get_create_plist()
-    layouts = {
-        h5d.COMPACT: "compact",
-        h5d.CONTIGUOUS: "contiguous",
-        h5d.CHUNKED: "chunked",
-        h5d.VIRTUAL: "virtual",
-    }
-    layout: Any = layouts[plist.get_layout()]
-    shape, most = (space.get_simple_extent_dims(), space.get_simple_extent_dims(True)) if space.get_simple_extent_ndims() else ((), ())
+    layout: Any = _LAYOUTS[plist.get_layout()]
+    shape, most = ((), ())
+    if space.get_simple_extent_ndims():
+        shape, most = space.get_simple_extent_dims(), space.get_simple_extent_dims(True)
     names = attribute_names(found)
     dataset = Dataset(
         path,
@@ -118,9 +115,7 @@ def describe(found: Any, path: str, address: int) -> Dataset:
             External(name.decode(_TEXT, "surrogateescape"), offset, size)
             for name, offset, size in map(plist.get_external, range(plist.get_external_count()))
         )
-        return replace(
-            dataset, offset=found.get_offset(), size=found.get_storage_size(), external=external
-        )
+        return replace(dataset, offset=found.get_offset(), size=found.get_storage_size(), external=external)
     return dataset
 
 
@@ -168,7 +163,9 @@ def scale_of(found: Any, names: list[bytes]) -> Scale:
         hidden,
         attached,
         None if dimid is None else int(dimid),
-        tuple(np.atleast_1d(np.asarray(coordinates)).astype(int).tolist()) if b"_Netcdf4Coordinates" in names else (),
+        tuple(np.atleast_1d(np.asarray(coordinates)).astype(int).tolist())
+        if b"_Netcdf4Coordinates" in names
+        else (),
     )
 
 

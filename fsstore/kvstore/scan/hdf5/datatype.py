@@ -1,8 +1,8 @@
 """The data types of HDF5 as those of NumPy, and which of them are stored as NumPy would store them.
 
 h5py names a type of NumPy for nearly every type of HDF5; that does not mean that the bytes in the file are such
-elements.  Integers may have less precision than bytes, floats other fields, strings padding that is cut off when they are
-read, records gaps.  What is not stored as shown is read by HDF5 itself (`as_stored` is false).
+elements.  Integers may have less precision than bytes, floats other fields, strings padding that is cut off when they
+are read, records gaps.  What is not stored as shown is read by HDF5 itself (`as_stored` is false).
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def element_of(kind: Any) -> Element:
 
     if kind.get_class() == h5t.ARRAY:
         found = element_of(kind.get_super())
-        return Element(
-            found.dtype, (*kind.get_array_dims(), *found.inner), found.as_stored, text=found.text
-        )
+        return Element(found.dtype, (*kind.get_array_dims(), *found.inner), found.as_stored, text=found.text)
     try:
         dtype = kind.dtype
     except TypeError as error:
@@ -93,7 +91,8 @@ def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
             base, shape = dtype.subdtype
             return np.dtype((_packed(base), shape))
         return dtype
-    return np.dtype([(name, _packed(dtype.fields[name][0])) for name in dtype.names])  # type: ignore[index]
+    fields: Any = dtype.fields
+    return np.dtype([(name, _packed(fields[name][0])) for name in dtype.names])
 
 
 def _is_exact(kind: Any) -> bool:

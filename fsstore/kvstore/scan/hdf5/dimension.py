@@ -1,8 +1,8 @@
 """The names of dimensions, as NetCDF 4 means them.
 
 A dimension is called like the dataset that is its scale.  A coordinate of several dimensions, which cannot have scales
-because it is one, numbers them instead.  Where there is no scale, dimensions of a group are called `phony_dim_k`: one for
-each size, and one more where an array has the same size twice.
+because it is one, numbers them instead.  Where there is no scale, dimensions of a group are called `phony_dim_k`: one
+for each size, and one more where an array has the same size twice.
 
 A dimension without limit is as long as the longest variable along it: a shorter one has its fill value there.
 """
@@ -26,7 +26,9 @@ def _scales(datasets: Mapping[str, Dataset]) -> dict[int, Dataset]:
     return out
 
 
-def _axes(dataset: Dataset, scales: Mapping[int, Dataset], by_id: Mapping[int, Dataset]) -> list[Dataset | None]:
+def _axes(
+    dataset: Dataset, scales: Mapping[int, Dataset], by_id: Mapping[int, Dataset]
+) -> list[Dataset | None]:
     """Return the scale of each dimension of a dataset."""
     count, scale = len(dataset.shape), dataset.scale
     if scale.attached and len(scale.attached) == count:

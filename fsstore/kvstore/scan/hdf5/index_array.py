@@ -168,7 +168,9 @@ async def _super_blocks(
         pages = length // shape.page
         bits = _bits(data[at : at + bitmap], blocks * pages).reshape(blocks, pages) if bitmap else None
         for number, address in enumerate(addresses):
-            out.append(_Data(address, begin + number * length, length, None if bits is None else bits[number]))
+            out.append(
+                _Data(address, begin + number * length, length, None if bits is None else bits[number])
+            )
     return out
 
 

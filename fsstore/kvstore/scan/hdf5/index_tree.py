@@ -1,6 +1,6 @@
 """The indexes that are B-trees: version 1 (`TREE`), as all older files have, and version 2 (`BTHD`).
 
-A level of the tree is one round.  Every node of version 1 has one size, so all nodes of a level are taken apart at once.
+A level of the tree is one round.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ def _damaged(source: Source, offset: int, why: str) -> DataLossError:
 async def version_1(source: Source, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of a B-tree of version 1."""
     rank = len(chunked.chunks)
-    entry = np.dtype(
-        [("size", "<u4"), ("mask", "<u4"), ("offset", "<u8", (rank + 1,)), ("child", "<u8")]
-    )
+    entry = np.dtype([("size", "<u4"), ("mask", "<u4"), ("offset", "<u8", (rank + 1,)), ("child", "<u8")])
     size = _HEAD_1 + _ENTRIES * entry.itemsize
     level, places, seen = None, np.array([address], np.uint64), 0
     for _ in range(_LEVELS):

@@ -112,7 +112,10 @@ def _parse(source: Source, offset: int, body: bytes) -> IndexPlace:
     at += 1
     size, mask = None, 0
     if kind == "single" and flags & 2:
-        size, mask = int.from_bytes(body[at : at + 8], "little"), int.from_bytes(body[at + 8 : at + 12], "little")
+        size, mask = (
+            int.from_bytes(body[at : at + 8], "little"),
+            int.from_bytes(body[at + 8 : at + 12], "little"),
+        )
         at += 12
     at += {"single": 0, "implicit": 0, "fixed": 1, "extensible": 5, "tree2": 6}[kind]
     return IndexPlace(kind, int.from_bytes(body[at : at + 8], "little"), size, mask, bool(flags & 1))

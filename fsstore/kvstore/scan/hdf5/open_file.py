@@ -119,7 +119,7 @@ class OpenHdf5:
         self._file.missed = False
         try:
             found: T | Exception = job()
-        except Exception as error:  # noqa: BLE001  # HDF5 raises any; the caller notes it by object
+        except Exception as error:  # HDF5 raises any; the caller notes it by object
             if self._file.failure is not None:
                 raise
             found = error

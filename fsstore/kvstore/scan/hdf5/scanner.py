@@ -1,15 +1,14 @@
 """The scanner of HDF5.
 
-How an array is shown follows from its layout: chunks as they are, if codecs decode them; one run of bytes in pieces of a
-few MiB; and everything else, such as strings of any length, through HDF5 itself.
+How an array is shown follows from its layout: chunks as they are, if codecs decode them; one run of bytes in pieces of
+a few MiB; and everything else, such as strings of any length, through HDF5 itself.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,9 +114,7 @@ class ByLibrary:
                 min(low + step, size)
                 for low, step, size in zip(start, self.chunks, self._dataset.shape, strict=True)
             ]
-            whole, found = self._file.attempt(
-                lambda start=start, stop=stop: read_box(identifier, self._dataset, start, stop)  # type: ignore[misc]
-            )
+            whole, found = self._file.attempt(partial(read_box, identifier, self._dataset, start, stop))
             if isinstance(found, Exception):
                 lacking = lacking if whole else found
                 if whole:
@@ -160,9 +158,7 @@ class Run:
         length = self._itemsize * math.prod(self.chunks)
         strides = run_strides(self.shape, self._itemsize, self.chunks)
         inner = (0,) * len(self._dataset.element.inner)
-        return Strided(
-            self._offset, grid.shape, (*strides, *inner) or (0,), length, limit, urls=(self._url,)
-        )
+        return Strided(self._offset, grid.shape, (*strides, *inner) or (0,), length, limit, urls=(self._url,))
 
     async def make(self, coords: Coords) -> Sequence[Buffer]:
         """Return the last pieces, padded."""

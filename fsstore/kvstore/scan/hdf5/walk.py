@@ -1,14 +1,15 @@
 """The objects of a file: links followed, groups and datasets described.
 
 Links are walked and objects opened one by one: what visits a whole file in one call asks every dataset for the size of
-its chunk index, and so reads it.  Every object is tried in each pass until nothing it needs is missing; what succeeded is
-kept.  A group is shown once, under the first hard link to it, so that no cycle of links is without end.  Soft links are
+its chunk index, and so reads it.  Every object is tried in each pass until nothing it needs is missing; what succeeded
+is kept.  A group is shown once, under the first hard link to it, so that no cycle of links is without end.  Soft links are
 followed when everything else is known.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from fsstore.errors import DataLossError, StoreError
@@ -63,7 +64,7 @@ class Walk:
         waiting: list[_Link] = []
         while self._pending:
             link = self._pending.pop()
-            whole, found = self._file.attempt(lambda link=link: self._visit(link))  # type: ignore[misc]
+            whole, found = self._file.attempt(partial(self._visit, link))
             if not whole:
                 waiting.append(link)
             elif isinstance(found, Exception):
