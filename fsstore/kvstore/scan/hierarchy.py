@@ -1,8 +1,8 @@
 """The documents of zarr v2 for what a scanner found.
 
 Version 2, because it can say what files hold: structured elements, byte strings of a fixed size, big-endian numbers,
-and the filters of other formats, which numcodecs names.  Reference sets are written with it too, so a scanned file can be
-saved as one.  Scanners of formats that are zarr v3 inside hand over their own documents instead.
+and the filters of other formats, which numcodecs names.  Reference sets are written with it too, so a scanned file can
+be saved as one.  Scanners of formats that are zarr v3 inside hand over their own documents instead.
 """
 
 from __future__ import annotations

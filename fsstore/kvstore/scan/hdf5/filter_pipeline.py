@@ -175,10 +175,8 @@ def _fletcher32(data: bytes) -> int:
 def encoded_plainly(data: bytes, filters: Sequence[Filter]) -> bytes:
     """Return a decoded chunk encoded by all filters, in the form that compresses nothing."""
     for step in filters:
-        if step.id == SHUFFLE:
-            data = _shuffled(data, step.values[0] if step.values else 1)
-        else:
-            data = _FORMS[step.id](data)
+        width = step.values[0] if step.values else 1
+        data = _shuffled(data, width) if step.id == SHUFFLE else _FORMS[step.id](data)
     return data
 
 

@@ -2,8 +2,8 @@
 
 Links are walked and objects opened one by one: what visits a whole file in one call asks every dataset for the size of
 its chunk index, and so reads it.  Every object is tried in each pass until nothing it needs is missing; what succeeded
-is kept.  A group is shown once, under the first hard link to it, so that no cycle of links is without end.  Soft links are
-followed when everything else is known.
+is kept.  A group is shown once, under the first hard link to it, so that no cycle of links is without end.  Soft links
+are followed when everything else is known.
 """
 
 from __future__ import annotations
