@@ -38,7 +38,7 @@ def write_rich(path):
         letters[:] = netCDF4.stringtochar(np.array([b"hello", b"x"] * 3, "S10"))
         file.createVariable("texts", str, ("lat",))[:] = np.array(["αβγ", "b", "", "d", "e", "f"], object)
         file.createVariable("one", "f8", ())[...] = 2.5
-        clouds = file.createEnumType(np.int8, "clouds", {"Clear": 0, "Cumulus": 2, "Missing": 127})
+        clouds = file.createEnumType(np.int8, "clouds_t", {"Clear": 0, "Cumulus": 2, "Missing": 127})
         file.createVariable("clouds", clouds, ("lat",), fill_value=127)[:] = [0, 2, 0, 2, 0, 127]
         file.createVariable("run", "f8", ("lat", "lon"))[:] = random.normal(size=(6, 8))
         file.createVariable("big", ">f4", ("lat",), endian="big")[:] = np.arange(6)

@@ -28,6 +28,8 @@ from fsstore.values.json_value import Fields, Json
 
 __all__ = ["SCANNER", "Hdf5File", "Hdf5Scanner"]
 
+_NO_COORDINATE = "_nc4_non_coord_"
+
 
 class Hdf5File:
     """One generation of a file."""
@@ -47,13 +49,14 @@ class Hdf5File:
         as_netcdf = grown(found.datasets)
         names = dimension_names(as_netcdf)
         for path, dataset in shown.items():
+            name = _shown_as(path, shown)
             try:
                 storage = storage_of(self._file, dataset, as_netcdf[path].shape)
-                builder.array(path, _array(dataset, storage, names[path]))
+                builder.array(name, _array(dataset, storage, names[path]))
             except (UnimplementedError, JsonError) as error:
-                builder.note(path, error.message)
+                builder.note(name, error.message)
                 continue
-            self._arrays[path] = storage
+            self._arrays[name] = storage
         return builder.finish()
 
     async def tables(self, paths: Sequence[str]) -> Sequence[ChunkTable]:
@@ -74,6 +77,16 @@ class Hdf5File:
             return await self._arrays[path].make(coords)
         except StoreError as error:
             raise error.within(f'Error reading "{path}"') from error
+
+
+def _shown_as(path: str, shown: Mapping[str, Dataset]) -> str:
+    """Return the path under which a dataset is shown.
+
+    NetCDF stores a variable under another name where its own is that of a dimension it is no coordinate of.
+    """
+    head, slash, name = path.rpartition("/")
+    meant = head + slash + name.removeprefix(_NO_COORDINATE)
+    return path if not name.removeprefix(_NO_COORDINATE) or meant in shown else meant
 
 
 def _array(dataset: Dataset, storage: Storage, dims: list[str]) -> Array:
