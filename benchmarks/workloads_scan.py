@@ -108,8 +108,9 @@ def index(folder: Path) -> Mapping[str, Contender]:
 @workload("scan: 256 MB of NetCDF 4, zlib and shuffle", size=256 * 2**20)
 def whole_variable(folder: Path) -> Mapping[str, Contender]:
     """Open a file and read its one variable, 64 chunks of 4 MiB."""
-    import fsstore
     import netCDF4
+
+    import fsstore
 
     path = folder / "a.nc"
     values = (np.arange(64 * 2**20, dtype="i4") // 7).reshape(64, 1024, 1024)
@@ -130,8 +131,9 @@ def whole_variable(folder: Path) -> Mapping[str, Contender]:
 @workload("scan: a NetCDF 3 file of 40 records, one variable")
 def classic(folder: Path) -> Mapping[str, Contender]:
     """Open a file of ten record variables and read one of them."""
-    import fsstore
     import netCDF4
+
+    import fsstore
 
     path = folder / "a.nc"
     with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_OFFSET") as file:

@@ -11,7 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -154,7 +154,7 @@ def _scaleoffset(data: memoryview, values: Sequence[int], size: int) -> Any:
     if count * width != size or width not in (1, 2, 4, 8) or len(data) < _OFFSET_HEAD:
         raise FailedPreconditionError(f"Invalid scale-offset data: {count} numbers of {width} bytes")
     bits = int.from_bytes(data[:4], "little")
-    order = ">" if big else "<"
+    order: Literal["<", ">"] = ">" if big else "<"
     stored = np.dtype(f"{'f' if is_float else 'i' if signed else 'u'}{width}")
     if bits >= 8 * width:
         return bytes(data[_OFFSET_HEAD : _OFFSET_HEAD + size])

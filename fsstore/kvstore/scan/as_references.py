@@ -67,8 +67,9 @@ async def format_of(place: KvPrefix) -> str | None:
 
 async def scan_at(place: KvPrefix, name: str, url: str) -> tuple[TableSet, Mapping[str, str]]:
     """Return the references of the file at a place, which they call `url`, and why parts of it are left out."""
+    scanner: Any = registry.scanners.get(name)
     means = Means(Limits(), open_in(Context()), CachePool())
-    return await references_of(ScanDriver(registry.scanners.get(name), place, {}, means), url)
+    return await references_of(ScanDriver(scanner, place, {}, means), url)
 
 
 async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping[str, str]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.coalesce import Limits
@@ -67,9 +67,11 @@ class ScanTargets(Targets):
 class _Pinned(ReadOnly):
     """A store of which all answers must be of one generation."""
 
+    id: ClassVar[str] = "pinned"
+
     def __init__(self, base: KvPrefix, generation: bytes) -> None:
         self._base, self._generation = base, generation
-        self.id, self.features = base.driver.id, base.driver.features
+        self.id, self.features = base.driver.id, base.driver.features  # type: ignore[misc]  # that of its base
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return what the store answers; raises `ChangedError` if that is of another generation."""
@@ -125,8 +127,10 @@ class Means:
 class ScanDriver(ReadOnly):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
+    id: ClassVar[str] = "scan"
+
     def __init__(self, scanner: Scanner, base: KvPrefix, members: Mapping[str, Any], means: Means) -> None:
-        self.id = scanner.name
+        self.id = scanner.name  # type: ignore[misc]  # one class serves all formats
         self.scanner, self.base = scanner, base
         self._members, self._means = dict(members), means
         self._scan: Scan | None = None

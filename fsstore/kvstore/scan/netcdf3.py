@@ -108,7 +108,7 @@ class _Reader:
 
     def attributes(self) -> dict[str, Json]:
         """Return a list of attributes."""
-        out = {}
+        out: dict[str, Json] = {}
         for _ in range(self.listed(12)):
             name, dtype, count = self.name(), self.dtype(), self.count()
             data = self.take(count * dtype.itemsize)

@@ -92,7 +92,8 @@ def describe(found: Any, path: str, address: int) -> Dataset:
     element = element_of(found.get_type())
     plist = found.get_create_plist()
     layout: Any = _LAYOUTS[plist.get_layout()]
-    shape, most = ((), ())
+    shape: tuple[int, ...] = ()
+    most: tuple[int, ...] = ()
     if space.get_simple_extent_ndims():
         shape, most = space.get_simple_extent_dims(), space.get_simple_extent_dims(True)
     names = attribute_names(found)

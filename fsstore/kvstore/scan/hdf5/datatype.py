@@ -105,7 +105,7 @@ def _is_exact(kind: Any) -> bool:
     if which == h5t.FLOAT:
         size = kind.get_size()
         standard = kind.get_precision() == 8 * size and kind.get_offset() == 0
-        return standard and _FLOATS.get(size) == kind.get_fields()
+        return bool(standard and _FLOATS.get(size) == kind.get_fields())
     if which == h5t.STRING:
         return bool(kind.get_strpad() == h5t.STR_NULLPAD or kind.get_size() == 1)
     if which in (h5t.ENUM, h5t.ARRAY):

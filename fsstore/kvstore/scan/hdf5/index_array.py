@@ -56,7 +56,7 @@ async def fixed(source: Source, base: int, address: int, chunked: Chunked) -> Ch
         data = (await nodes(source, [(start, start + size)]))[0]
         written = _bits(_signed(source, data, b"FADB", start)[_PREFIX : _PREFIX + bitmap], pages)
         found = elements(source, _pages(data[first:], page * width, written), width, chunked)
-        found = tuple(column[:count] for column in found)  # type: ignore[assignment]  # still three
+        found = tuple(column[:count] for column in found)
     largest = chunked.largest
     ordinals = np.arange(len(found[0]))
     known = ordinals < math.prod(largest)
@@ -110,7 +110,7 @@ class _Data(NamedTuple):
 
     address: int
     first: int
-    count: int
+    length: int
     written: Any
 
 
@@ -133,7 +133,8 @@ async def extensible(source: Source, base: int, address: int, chunked: Chunked) 
     own = _PREFIX + shape.in_index * shape.width
     parts = [(0, index[_PREFIX:own])]
     pointers = np.frombuffer(index[own:], "<u8").tolist()
-    data, first = [], shape.in_index
+    data: list[_Data] = []
+    first = shape.in_index
     for super_block in range(skipped):
         blocks, length = shape.blocks(super_block)
         for _ in range(blocks):
@@ -183,7 +184,7 @@ async def _data_blocks(
     for each in wanted:
         paged = 0 if each.written is None else 4 + 4 * len(each.written)
         start = base + each.address
-        spans.append((start, start + head + each.count * shape.width + paged))
+        spans.append((start, start + head + each.length * shape.width + paged))
     out = []
     for each, span, block in zip(wanted, spans, await nodes(source, spans), strict=True):
         _signed(source, block, b"EADB", span[0])

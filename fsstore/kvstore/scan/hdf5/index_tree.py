@@ -58,20 +58,25 @@ async def _nodes_1(source: Source, starts: list[int], size: int) -> tuple[list[S
 
 
 def _level(
-    source: Source, spans: list[tuple[int, int]], data: list[bytes], entry: np.dtype[Any], above: int | None
+    source: Source, spans: list[Span], data: list[bytes], entry: np.dtype[Any], above: int | None
 ) -> tuple[int, Any]:
-    """Return the level of nodes, all of one, and their entries."""
-    room = [(len(each) - _HEAD_1) // entry.itemsize for each in data]
-    out, level = [], -1
-    for (start, _), each, most in zip(spans, data, room, strict=True):
-        used = int.from_bytes(each[6:8], "little")
-        if each[:4] != b"TREE" or each[4] != 1 or used > most:
-            raise _damaged(source, start, "there is no node of a chunk index")
-        if level not in (-1, each[5]) or (above is not None and each[5] != above - 1):
-            raise _damaged(source, start, "a node of a chunk index is on the wrong level")
-        level = each[5]
-        out.append(np.frombuffer(each, entry, used, _HEAD_1))
-    return level, np.concatenate(out)
+    """Return the level of nodes, all of one, and their entries: taken apart together, as a node alone costs most."""
+    room = max(len(each) for each in data) - _HEAD_1
+    most = room // entry.itemsize
+    size = _HEAD_1 + most * entry.itemsize
+    joined = b"".join(each[:size].ljust(size, b"\0") for each in data)
+    rows = np.frombuffer(joined, np.uint8).reshape(len(data), size)
+    used = rows[:, 6].astype(np.int64) | rows[:, 7].astype(np.int64) << 8
+    ends = _HEAD_1 + used * entry.itemsize
+    signed = (rows[:, :5] == np.frombuffer(b"TREE\1", np.uint8)).all(axis=1)
+    wrong = np.flatnonzero(~signed | (ends > [len(each) for each in data]))
+    if len(wrong):
+        raise _damaged(source, spans[int(wrong[0])][0], "there is no node of a chunk index")
+    level = int(rows[0, 5])
+    if (rows[:, 5] != level).any() or (above is not None and level != above - 1):
+        raise _damaged(source, spans[0][0], "a node of a chunk index is on the wrong level")
+    entries = np.ascontiguousarray(rows[:, _HEAD_1:]).reshape(-1).view(entry).reshape(len(data), most)
+    return level, entries[np.arange(most) < used[:, None]]
 
 
 class _Tree(NamedTuple):

@@ -55,13 +55,18 @@ def encoded(values: Any, dataset: Dataset, chunk: Sequence[int]) -> bytes:
     whole = (*chunk, *element.inner)
     if element.text:
         texts = np.full(whole, dataset.fill, object)
-        texts[(..., *(slice(0, size) for size in values.shape))] = values
+        texts[_corner(values)] = values
         return _texts(texts)
     if values.shape == whole and values.dtype == element.dtype:
         return bytes(values.tobytes())
     out = np.full(whole, dataset.fill, element.dtype)
-    out[(..., *(slice(0, size) for size in values.shape))] = values
+    out[_corner(values)] = values
     return bytes(out.tobytes())
+
+
+def _corner(values: Any) -> Any:
+    """Return the index of the part of a chunk that values fill."""
+    return (..., *(slice(0, size) for size in values.shape))
 
 
 def _texts(values: Any) -> bytes:
