@@ -21,6 +21,7 @@ if _TYPE_CHECKING:
     from fsstore.arrays.virtual import virtual_chunked
     from fsstore.arrays.wrapping import array, cast
     from fsstore.context.context import Context
+    from fsstore.dataset.group import Group, open_group
     from fsstore.dataset.listing import list_arrays, tree
     from fsstore.driver.virtual_chunked import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
     from fsstore.filesystem.mapper import get_mapper, open_mapper
@@ -38,6 +39,8 @@ if _TYPE_CHECKING:
         inf,
         newaxis,
     )
+    from fsstore.job.copy import copy, plan_copy
+    from fsstore.job.verify import verify
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.transaction.transaction import Transaction
@@ -64,11 +67,14 @@ _HOMES = {
     "runtime.future": "Future FutureLike WriteFutures",
     "index": "Dim DimExpression DimSelection IndexDomain IndexTransform Indexable OutputIndexMap OutputIndexMaps"
     " OutputIndexMethod d inf newaxis",
+    "job.copy": "copy plan_copy",
+    "job.verify": "verify",
     "kvstore.store.batch": "Batch",
     "kvstore.store.kv_store": "KvStore",
     "kvstore.transaction.transaction": "Transaction",
     "arrays.layers": "concat downsample overlay stack",
     "schema.chunk_layout": "ChunkLayout",
+    "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
     "ocdbt": "ocdbt",
@@ -114,6 +120,7 @@ __all__ = [
     "DimSelection",
     "Future",
     "FutureLike",
+    "Group",
     "IndexDomain",
     "IndexTransform",
     "Indexable",
@@ -140,6 +147,7 @@ __all__ = [
     "complex64",
     "complex128",
     "concat",
+    "copy",
     "d",
     "downsample",
     "dtype",
@@ -168,8 +176,10 @@ __all__ = [
     "newaxis",
     "ocdbt",
     "open",
+    "open_group",
     "open_mapper",
     "overlay",
+    "plan_copy",
     "references",
     "stack",
     "string",
@@ -179,5 +189,6 @@ __all__ = [
     "uint32",
     "uint64",
     "ustring",
+    "verify",
     "virtual_chunked",
 ]

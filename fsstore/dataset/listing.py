@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.runtime import execution
 from fsstore.values.json_value import dumps, quote
 
-__all__ = ["ArrayEntry", "list_arrays", "tree"]
+__all__ = ["ArrayEntry", "described", "entry_of", "list_arrays", "paths_of", "tree", "tree_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +52,42 @@ def tree(url: Any, **storage_options: Any) -> str:
     >>> print(tree({"driver": "memory"}))
     /
     """
-    groups, entries = _look(url, storage_options)
+    return tree_text(*_look(url, storage_options))
+
+
+def tree_text(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> str:
+    """Return groups and arrays by path as indented text, one a line."""
+    lines = [f"/ {_about(entries[''])}" if "" in entries else "/"]
+    return "\n".join([*lines, *(_line(path, entries.get(path)) for path in paths_of(groups, entries))])
+
+
+def paths_of(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> list[str]:
+    """Return all paths below the root, groups on the way included, each after the one it lies in."""
     known = {*groups, *entries}
     for path in tuple(known):
         parts = path.split("/")
         known |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-    below = sorted(known - {""}, key=lambda each: each.split("/"))
-    lines = [f"/ {_about(entries[''])}" if "" in entries else "/"]
-    return "\n".join([*lines, *(_line(path, entries.get(path)) for path in below)])
+    return sorted(known - {""}, key=lambda each: each.split("/"))
 
 
 def _look(url: Any, storage_options: Mapping[str, Any]) -> tuple[list[str], dict[str, ArrayEntry]]:
     """Return the groups and the arrays below a URL; warns of what is left out."""
-    nodes, damaged = execution.call(_hierarchy(url, storage_options))
+    return described(execution.call(_hierarchy(url, storage_options)), level=4)
+
+
+def described(listed: Hierarchy, level: int = 3) -> tuple[list[str], dict[str, ArrayEntry]]:
+    """Return the groups and the arrays of a listing; warns, at the caller `level` frames up, of what is left out."""
     entries: dict[str, ArrayEntry] = {}
-    for path, node in nodes.items():
+    damaged = dict(listed.damaged)
+    for path, node in listed.nodes.items():
         if node.kind == "array":
             try:
-                entries[path] = _entry(node)
+                entries[path] = entry_of(node)
             except StoreError as error:
                 damaged[path] = error
     for path, why in damaged.items():
-        warnings.warn(f"{quote(path or '/')} is left out: {why}", stacklevel=3)
-    return [path for path, node in nodes.items() if node.kind == "group"], entries
+        warnings.warn(f"{quote(path or '/')} is left out: {why}", stacklevel=level)
+    return [path for path, node in listed.nodes.items() if node.kind == "group"], entries
 
 
 def _line(path: str, entry: ArrayEntry | None) -> str:
@@ -116,7 +129,8 @@ _MEMBERS = {
 }
 
 
-def _entry(node: Node) -> ArrayEntry:
+def entry_of(node: Node) -> ArrayEntry:
+    """Return what the metadata of an array say; raise if they do not say its shape or type."""
     document = node.document
     grid = document.get("chunk_grid")
     shape, chunks, dtype = _MEMBERS[node.format]

@@ -19,7 +19,7 @@ from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads, show
 
-__all__ = ["Hierarchy", "Node", "arrays_below", "hierarchy"]
+__all__ = ["Documents", "Hierarchy", "Node", "arrays_below", "hierarchy", "hierarchy_documents"]
 
 _CHUNK = re.compile(r"((?:.*/)?)c/\d+(?:/\d+)*\Z")
 _NOTHING: Mapping[str, ReadResult] = {}
@@ -56,7 +56,7 @@ class Hierarchy(NamedTuple):
     damaged: dict[str, StoreError]
 
 
-class _Documents(NamedTuple):
+class Documents(NamedTuple):
     """Documents by key, and why others could not be taken, by key."""
 
     found: dict[str, Any]
@@ -88,18 +88,22 @@ async def hierarchy(
         documents = await _consolidated(place, known)
         if documents is not None:
             return documents.hierarchy()
+    return (await hierarchy_documents(place, known)).hierarchy()
+
+
+async def hierarchy_documents(place: KvPrefix, known: Mapping[str, ReadResult] = _NOTHING) -> Documents:
+    """Return all metadata documents below a place as they stand there, without believing consolidated ones."""
     if not place.driver.features.listable:
         raise UnimplementedError(
             f"There is no consolidated metadata in {place.describe()}, and what is below cannot be listed there:"
             " name an array, or consolidate the metadata"
         )
-    keys = await _document_keys(place)
-    return (await _read(place, keys, known)).hierarchy()
+    return await _read(place, await _document_keys(place), known)
 
 
 async def _read(
     place: KvPrefix, keys: Collection[str], known: Mapping[str, ReadResult] = _NOTHING
-) -> _Documents:
+) -> Documents:
     """Return the documents at keys; what is missing is left out.  Raises if none of several can be read."""
     names = [key for key in keys if key not in known]
     answers: dict[str, ReadResult | StoreError] = {key: known[key] for key in keys if key in known}
@@ -114,7 +118,7 @@ async def _read(
                 found[name] = loads(answer.value, lenient=True)
             except StoreError as error:
                 damaged[name] = error.within(f"Error reading {place.describe(name)}")
-    return _Documents(found, damaged)
+    return Documents(found, damaged)
 
 
 async def _answers(place: KvPrefix, names: list[str]) -> Sequence[ReadResult | StoreError]:
@@ -135,7 +139,7 @@ async def _answers(place: KvPrefix, names: list[str]) -> Sequence[ReadResult | S
         return answers
 
 
-async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> _Documents | None:
+async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> Documents | None:
     """Return consolidated metadata, or the documents of a single array; None if there is neither."""
     names = ["zarr.json", ".zarray"]
     if not any(name in known and known[name].state == "value" for name in names):
@@ -147,15 +151,15 @@ async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> _Do
         inner = collected.get("metadata") if isinstance(collected, dict) else None
         if isinstance(inner, dict):
             below = {f"{name.strip('/')}/zarr.json": value for name, value in inner.items()}
-            return _Documents({"zarr.json": root, **below}, {})
-        return _Documents({"zarr.json": root}, {}) if root.get("node_type") == "array" else None
+            return Documents({"zarr.json": root, **below}, {})
+        return Documents({"zarr.json": root}, {}) if root.get("node_type") == "array" else None
     if ".zarray" in found:
         attributes = await _read(place, (".zattrs",))
-        return _Documents({**found, **attributes.found}, attributes.damaged)
+        return Documents({**found, **attributes.found}, attributes.damaged)
     index = found.get(".zmetadata")
     if isinstance(index, dict) and isinstance(index.get("metadata"), dict):
-        return _Documents(index["metadata"], {})
-    return _Documents({_N5: found[_N5]}, {}) if _is_n5(found.get(_N5)) else None
+        return Documents(index["metadata"], {})
+    return Documents({_N5: found[_N5]}, {}) if _is_n5(found.get(_N5)) else None
 
 
 def _is_n5(document: Any) -> bool:

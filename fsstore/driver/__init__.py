@@ -1,6 +1,7 @@
 """Array drivers: from a spec to an opened array.  Each is found by its name in `fsstore.values.registry`.
 
 * `array`: a NumPy array in memory as a store
+* `attributes`: the attributes of an array or a group as a mapping, read at once and written under a condition
 * `auto`: the driver that finds out what stands in a store, and opens that
 * `cast`: an array shown with another data type, converted as it is read and written
 * `chunked`: the driver of chunked arrays in a key-value store, whatever the format: kinds, options, opening

@@ -15,7 +15,7 @@ from fsstore.errors import NotFoundError, OutOfRangeError, ResourceExhaustedErro
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import TableSet
+from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.table import INLINE, Rows

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract.ability import ListsDocuments
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
@@ -28,12 +29,12 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.set_state import Overlay, State
 from fsstore.kvstore.reference.driver import ReferenceDriver
-from fsstore.kvstore.reference.kind import policy_of
-from fsstore.kvstore.reference.location import beside
+from fsstore.kvstore.reference.state.set_state import Overlay, State
 from fsstore.kvstore.reference.target.fetch import Fetcher
-from fsstore.kvstore.reference.target.targets import OpenTarget, Place, Targets, check_prefixes
+from fsstore.kvstore.reference.target.grant import policy_of
+from fsstore.kvstore.reference.target.location import beside
+from fsstore.kvstore.reference.target.targets import OpenTarget, TargetPlace, Targets, check_prefixes
 from fsstore.kvstore.scan.contract import SELF, Hierarchy, Scanner
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
 from fsstore.kvstore.scan.source import ChangedError, Source
@@ -44,7 +45,7 @@ __all__ = ["Means", "Scan", "ScanDriver", "ScanTargets"]
 
 _TRIES = 8
 _TRUSTED_S = 1.0
-_ITSELF = Place("the scanned file", "")
+_ITSELF = TargetPlace("the scanned file", "")
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class ScanTargets(Targets):
 
     itself: KvPrefix | None = None
 
-    def locate(self, url: str) -> Place:
+    def locate(self, url: str) -> TargetPlace:
         """Return the place of a URL of a chunk table."""
         return _ITSELF if url == SELF else Targets.locate(self, url)
 
@@ -124,7 +125,7 @@ class Means:
     pool: CachePool
 
 
-class ScanDriver(ReadOnly):
+class ScanDriver(ReadOnly, ListsDocuments):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
     id: ClassVar[str] = "scan"

@@ -1,0 +1,147 @@
+"""Consolidated metadata: all documents of a hierarchy in one, made, kept true, and compared with what stands there.
+
+zarr v2 keeps them in `.zmetadata`, zarr v3 inside the `zarr.json` of the group.  A reader that believes them sees the
+hierarchy as it was when they were written; so whatever is changed through a group is changed there too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fsstore.discover.hierarchy import hierarchy_documents
+from fsstore.driver.attributes import change_document
+from fsstore.errors import StoreError
+from fsstore.format.node_words import ZARR2_WORDS, ZARR3_WORDS, NodeWords, parsed
+from fsstore.kvstore.contract.driver import KvPrefix
+
+__all__ = ["consolidate", "is_consolidated", "levels_above", "renew", "root_document", "says_the_same"]
+
+_DOCUMENTS = (*ZARR2_WORDS.documents, "zarr.json")
+
+
+def root_document(words: NodeWords) -> str | None:
+    """Return the key of the document that holds consolidated metadata in a format, or None if it has none."""
+    return {3: "zarr.json", 2: ".zmetadata"}.get(words.zarr_format)
+
+
+def levels_above(path: str) -> list[str]:
+    """Return the paths of the groups that a path lies in, the outermost first: `a/b/c` has ``, `a`, `a/b`."""
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)] if path else []
+
+
+async def consolidate(place: KvPrefix, words: NodeWords) -> list[str]:
+    """Write the consolidated metadata of the group at a place; return the paths of which they had said something else.
+
+    Documents that cannot be read are an error: a reader that believes the result would miss what they describe.
+    """
+    key = root_document(words)
+    if key is None:
+        raise StoreError(f"N5 has no consolidated metadata: {place.describe()}")
+    found = await hierarchy_documents(place)
+    for error in found.damaged.values():
+        raise error.within(f"The metadata below {place.describe()} cannot be consolidated")
+    fresh = _collected(found.found, words)
+    before: dict[str, Any] = {}
+
+    def changed(stored: bytes | None) -> bytes:
+        nonlocal before
+        document = {} if stored is None else parsed(stored, place.describe(key))
+        before = _entries(document, words)
+        return _document(document, fresh, words)
+
+    await change_document(place, key, changed)
+    if not before:
+        return []
+    return sorted({_path(name, words) for name in {*before, *fresh} if before.get(name) != fresh.get(name)})
+
+
+async def renew(place: KvPrefix, words: NodeWords, path: str, *, gone: bool = False) -> None:
+    """Say in all consolidated metadata above a path, up to the place, what stands at the path and below it now.
+
+    With `gone` that is nothing.  Groups without consolidated metadata are left as they are.
+    """
+    key = root_document(words)
+    if key is None:
+        return
+    for level in levels_above(path):
+        group = place.join(f"{level}/" if level else "")
+        answer = await group.read(key)
+        if answer.state == "value" and is_consolidated(
+            parsed(bytes(answer.value), group.describe(key)), words
+        ):
+            await _renew_one(group, key, words, path[len(level) :].lstrip("/"), gone=gone)
+
+
+def is_consolidated(document: Mapping[str, Any], words: NodeWords) -> bool:
+    """Whether a root document holds consolidated metadata, even if of nothing."""
+    outer = document if words.zarr_format == 2 else document.get("consolidated_metadata")
+    return isinstance(outer, Mapping) and isinstance(outer.get("metadata"), Mapping)
+
+
+def says_the_same(root: Mapping[str, Any], words: NodeWords, path: str, document: Mapping[str, Any]) -> bool:
+    """Whether consolidated metadata, if there are any, agree with the document of the array at a path."""
+    if not is_consolidated(root, words):
+        return True
+    entries = _entries(root, words)
+    return bool(entries.get(path if words.zarr_format == 3 else f"{path}/{words.array}") == document)
+
+
+async def _renew_one(group: KvPrefix, key: str, words: NodeWords, path: str, *, gone: bool) -> None:
+    fresh: dict[str, Any] = {}
+    if not gone:
+        below = await hierarchy_documents(group.join(f"{path}/"))
+        fresh = _collected({f"{path}/{name}": document for name, document in below.found.items()}, words)
+
+    def changed(stored: bytes | None) -> bytes | None:
+        if stored is None:
+            return None
+        document = parsed(stored, group.describe(key))
+        kept = {
+            name: entry
+            for name, entry in _entries(document, words).items()
+            if not f"{_path(name, words)}/".startswith(f"{path}/")
+        }
+        return _document(document, {**kept, **fresh}, words)
+
+    await change_document(group, key, changed)
+
+
+def _collected(documents: Mapping[str, Any], words: NodeWords) -> dict[str, Any]:
+    """Return documents under the names by which consolidated metadata know them."""
+    if words.zarr_format == 2:
+        return {
+            key: value for key, value in documents.items() if key.rpartition("/")[2] in ZARR2_WORDS.documents
+        }
+    names = {key: key.rpartition("/")[0] for key in documents if key.rpartition("/")[2] == ZARR3_WORDS.array}
+    return {
+        path: {name: part for name, part in documents[key].items() if name != "consolidated_metadata"}
+        for key, path in names.items()
+        if path and isinstance(documents[key], dict)
+    }
+
+
+def _entries(document: Mapping[str, Any], words: NodeWords) -> dict[str, Any]:
+    outer = document if words.zarr_format == 2 else document.get("consolidated_metadata")
+    inner = outer.get("metadata") if isinstance(outer, Mapping) else None
+    return dict(inner) if isinstance(inner, Mapping) else {}
+
+
+def _document(stored: Mapping[str, Any], entries: Mapping[str, Any], words: NodeWords) -> bytes:
+    collected = dict(sorted(entries.items()))
+    if words.zarr_format == 2:
+        document: dict[str, Any] = {"metadata": collected, "zarr_consolidated_format": 1}
+    else:
+        inline = {"kind": "inline", "must_understand": False, "metadata": collected}
+        document = {"zarr_format": 3, "node_type": "group", **stored, "consolidated_metadata": inline}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _path(name: str, words: NodeWords) -> str:
+    """Return the path of the node that an entry is about."""
+    if words.zarr_format == 3:
+        return name.strip("/")
+    head, _, last = name.rpartition("/")
+    return head if last in _DOCUMENTS else name

@@ -1,0 +1,58 @@
+"""A tree of groups and arrays for notebooks: it opens and closes, without a script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from html import escape
+
+from fsstore.dataset.listing import ArrayEntry, paths_of
+
+__all__ = ["tree_html"]
+
+_STYLE = (
+    "font-family:monospace;font-size:13px;line-height:1.5;border:1px solid rgba(128,128,128,.3);"
+    "border-radius:6px;padding:8px 12px;max-width:60em"
+)
+_TIMES = " \N{MULTIPLICATION SIGN} "
+_DIM = "opacity:.65"
+_INNER = "margin-left:1.1em;border-left:1px solid rgba(128,128,128,.3);padding-left:.7em"
+_MOST = 2000  # lines; a notebook with more is slow, and nobody reads them
+
+
+def tree_html(title: str, groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> str:
+    """Return the tree under its title; what is beyond the first two thousand members is counted."""
+    paths = paths_of(groups, entries)
+    children: dict[str, list[str]] = {}
+    for path in paths[:_MOST]:
+        children.setdefault(path.rpartition("/")[0], []).append(path)
+    more = f"<div style='{_DIM}'>and {len(paths) - _MOST} more</div>" if len(paths) > _MOST else ""
+    inner = _members("", children, entries) or f"<div style='{_DIM}'>empty</div>"
+    return f"<div style='{_STYLE}'><div><b>{escape(title)}</b></div>{inner}{more}</div>"
+
+
+def _members(path: str, children: Mapping[str, list[str]], entries: Mapping[str, ArrayEntry]) -> str:
+    return "".join(_member(each, children, entries) for each in children.get(path, ()))
+
+
+def _member(path: str, children: Mapping[str, list[str]], entries: Mapping[str, ArrayEntry]) -> str:
+    name, entry = escape(path.rpartition("/")[2]), entries.get(path)
+    if entry is not None:
+        return f"<div title='{_attributes(entry)}'><b>{name}</b> <span style='{_DIM}'>{_about(entry)}</span></div>"
+    is_open = " open" if path.count("/") < 1 else ""
+    inner = _members(path, children, entries)
+    return f"<details{is_open}><summary>{name}/</summary><div style='{_INNER}'>{inner}</div></details>"
+
+
+def _about(entry: ArrayEntry) -> str:
+    shape = _TIMES.join(map(str, entry.shape)) or "scalar"
+    chunks = ""
+    if entry.chunks and all(entry.chunks):
+        count = math.prod(-(-size // step) for size, step in zip(entry.shape, entry.chunks, strict=False))
+        chunks = f", {count:,} chunk{'s' if count != 1 else ''} of {_TIMES.join(map(str, entry.chunks))}"
+    return f"{escape(entry.dtype)} {shape}{chunks}"
+
+
+def _attributes(entry: ArrayEntry) -> str:
+    lines = [f"{name}: {str(value)[:80]}" for name, value in list(entry.attributes.items())[:20]]
+    return escape("\n".join(lines), quote=True)

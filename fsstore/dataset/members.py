@@ -1,0 +1,156 @@
+"""What is done with the members of a group: find, open, create, delete and move them, by path below a place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from fsstore.arrays.opening import open as open_array
+from fsstore.arrays.spec import Spec
+from fsstore.arrays.store import TensorStore
+from fsstore.dataset.consolidated import renew
+from fsstore.dataset.new_array import NewArray
+from fsstore.dataset.place import Found, Place
+from fsstore.dataset.removal import delete_tree, move_tree
+from fsstore.discover.hierarchy import Hierarchy, Node
+from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
+from fsstore.values.json_value import quote
+
+__all__ = [
+    "children", "create_array", "create_group", "delete", "exists", "member_path", "missing", "move",
+    "open_stored", "refusal", "stale",
+]  # fmt: skip
+
+
+def member_path(group: str, path: str) -> str:
+    """Return the path of a member below the place; a slash before or behind it means nothing."""
+    inner = path.strip("/")
+    if not inner or any(part in ("", ".", "..") for part in inner.split("/")):
+        raise StoreError(
+            f"{quote(path)} is no path of a member; it is names with single slashes between them"
+        )
+    return f"{group}/{inner}" if group else inner
+
+
+def refusal(what: str) -> str:
+    """Return the message for a change of what was opened for reading."""
+    return f'The group was opened for reading and cannot {what}; open it with mode="r+"'
+
+
+def stale(where: str, at: str) -> str:
+    """Return the warning for consolidated metadata that are no longer true."""
+    return (
+        f"The consolidated metadata of {where} say something else about {quote(at)} than its own metadata, which are"
+        " believed here; `consolidate()` renews them, or open the group with `consolidated=False`"
+    )
+
+
+def children(listed: Hierarchy) -> dict[str, Node | None]:
+    """Return what is directly in a group, by name; a group without a document is there by what is in it."""
+    found: dict[str, Node | None] = {}
+    for path in (*listed.nodes, *listed.damaged):
+        name, slash, _ = path.partition("/")
+        if name and (not slash or name not in found):
+            found[name] = None if slash else listed.nodes.get(path)
+    return dict(sorted(found.items()))
+
+
+async def exists(place: Place, at: str) -> bool:
+    """Return whether there is an array or a group at a path, or anything below it."""
+    if (await place.look(at)).kind is not None:
+        return True
+    if not place.store.driver.features.listable:
+        return False
+    async for batch in place.below(at).documents():
+        if batch:
+            return True
+    return False
+
+
+async def missing(place: Place, at: str) -> str:
+    """Return the message for a path where there is nothing: with the names that look like it."""
+    message = f"There is no array or group at {place.below(at).describe()}"
+    try:
+        known = [path for path in (await place.listed()).nodes if path]
+    except StoreError:  # what cannot be listed has no close names
+        return message
+    close = get_close_matches(at, known, n=3, cutoff=0.6)
+    return message + (f"; did you mean {' or '.join(map(quote, close))}?" if close else "")
+
+
+async def open_stored(place: Place, at: str, found: Found) -> TensorStore:
+    """Return the array at a path."""
+    spec = Spec(
+        {"driver": found.words.driver, "kvstore": place.store.at(place.below(at).path).effective_spec()}
+    )
+    return await open_array(spec, context=place.context, read=None if place.writable else True)
+
+
+async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bool) -> TensorStore:
+    """Create an array, and groups on the way; what is there is an error, or deleted with `overwrite`."""
+    here, words = place.below(at), place.words
+    if await exists(place, at):
+        if not overwrite:
+            raise AlreadyExistsError(
+                f"There is something at {here.describe()} already; `overwrite=True` deletes it first"
+            )
+        await delete_tree(here)
+    top = await _make_groups(place, at.rpartition("/")[0], {})
+    beside = wanted.stored_attributes(words)
+    if beside:
+        await here.write(
+            words.attributes, words.with_attributes(None, beside, here.describe(words.attributes))
+        )
+    spec = {
+        "driver": words.driver,
+        "kvstore": place.store.at(here.path).effective_spec(),
+        "dtype": wanted.dtype,
+        "metadata": wanted.metadata(words),
+    }
+    made = await open_array(spec, context=place.context, create=True, fill_value=wanted.fill_value)
+    await renew(place.prefix, words, top or at)
+    return made
+
+
+async def create_group(place: Place, at: str, attributes: Mapping[str, Any]) -> None:
+    """Create a group, and those on the way; what is there is an error."""
+    if await exists(place, at):
+        raise AlreadyExistsError(f"There is something at {place.below(at).describe()} already")
+    top = await _make_groups(place, at, attributes)
+    await renew(place.prefix, place.words, top or at)
+
+
+async def delete(place: Place, at: str) -> None:
+    """Delete an array, or a group with everything in it; readers of consolidated metadata miss it first."""
+    if not await exists(place, at):
+        raise NotFoundError(await missing(place, at))
+    await renew(place.prefix, place.words, at, gone=True)
+    await delete_tree(place.below(at))
+
+
+async def move(place: Place, source: str, target: str) -> None:
+    """Move an array, or a group with everything in it, to another path."""
+    if not await exists(place, source):
+        raise NotFoundError(await missing(place, source))
+    top = await _make_groups(place, target.rpartition("/")[0], {})
+    await move_tree(place.prefix, source, target)
+    await renew(place.prefix, place.words, source, gone=True)
+    await renew(place.prefix, place.words, top or target)
+
+
+async def _make_groups(place: Place, path: str, attributes: Mapping[str, Any]) -> str:
+    """Make the groups on the way to a path, and one at the path, where there are none; return the outermost made."""
+    top = ""
+    parts = path.split("/") if path else []
+    for depth in range(1, len(parts) + 1):
+        at = "/".join(parts[:depth])
+        found = await place.look(at)
+        if found.kind == "array":
+            raise StoreError(f"{place.below(at).describe()} is an array, and nothing can be made inside one")
+        if found.kind is None:
+            top = top or at
+            own = attributes if at == path else {}
+            for key, value in place.words.new_group(own).items():
+                await place.below(at).write(key, value)
+    return top

@@ -1,0 +1,60 @@
+"""Removing and moving what lies below a path: metadata first where a reader must not see fill values in place of data.
+
+A path is taken with its slash, so a node `l` never stands for keys that merely begin with that letter.
+"""
+
+from __future__ import annotations
+
+from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.values.json_value import quote
+
+__all__ = ["delete_tree", "is_document", "move_tree"]
+
+_DOCUMENTS = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "attributes.json"))
+_BATCH = 64  # values under way at once while a tree is moved
+
+
+def is_document(key: str) -> bool:
+    """Whether a key is a metadata document."""
+    return key.rpartition("/")[2] in _DOCUMENTS
+
+
+async def delete_tree(place: KvPrefix) -> None:
+    """Delete all keys below a place: the documents of the node itself first, then everything.
+
+    From the first deletion on a reader finds no array there, rather than one whose chunks are missing.
+    """
+    await place.write_many([Write(name, None) for name in sorted(_DOCUMENTS)])
+    await place.delete_range(KeyRange())
+
+
+async def move_tree(root: KvPrefix, source: str, target: str) -> None:
+    """Copy all keys below one path to another, chunks first and documents last, then delete the first.
+
+    A reader sees the new node whole or not at all; where the process ends on the way the source is still there.
+    """
+    if f"{target}/".startswith(f"{source}/"):
+        raise StoreError(
+            f"{quote(source)} cannot be moved to {quote(target)}, which is itself or lies inside it"
+        )
+    old, new = root.join(f"{source}/"), root.join(f"{target}/")
+    async for _ in new.scan():
+        raise AlreadyExistsError(f"There is something at {new.describe()} already; delete it first")
+    keys = [entry.key async for batch in old.scan() for entry in batch]
+    if not keys:
+        raise NotFoundError(f"There is nothing at {old.describe()}")
+    keys.sort(key=lambda key: (is_document(key), -key.count("/") if is_document(key) else 0, key))
+    for begin in range(0, len(keys), _BATCH):
+        part = keys[begin : begin + _BATCH]
+        answers = await old.read_many([Read(key) for key in part])
+        gone = [key for key, answer in zip(part, answers, strict=True) if answer.state != "value"]
+        if gone:
+            raise StoreError(
+                f"{old.describe(gone[0])} was deleted while it was moved; both places are left as they are"
+            )
+        await new.write_many(
+            [Write(key, bytes(answer.value)) for key, answer in zip(part, answers, strict=True)]
+        )
+    await delete_tree(old)

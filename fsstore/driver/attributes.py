@@ -1,0 +1,193 @@
+"""`Attributes`: the attributes of an array or a group as a mapping, read at once and written under a condition.
+
+Every change reads the document, changes it and stores it on the condition that it is still the one that was read, again
+and again until that holds: what another writer has added meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias
+
+from fsstore.driver.contract import ArrayDriver
+from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.format.node_words import NodeWords, parsed, words_of
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
+from fsstore.runtime import execution
+from fsstore.values.json_value import loads, quote, show
+
+__all__ = ["Attributes", "Changed", "attributes_of", "change_document"]
+
+Changed: TypeAlias = Callable[[], Awaitable[None]]
+"""What has to follow a change: renewing consolidated metadata, for one."""
+
+_ATTEMPTS = 1000  # other writers may come before us this often; each time one of them has succeeded
+
+
+class Attributes(MutableMapping[str, Any]):
+    """The attributes of an array or a group.
+
+    They are read when they are first asked for, and kept; `refresh` reads them again.  Assigning, deleting and `update`
+    store one new document and wait until it is durable.  Values are JSON: text, numbers, lists, dictionaries, None.
+
+    >>> import fsstore as ts
+    >>> store = ts.open("memory://|zarr3:", create=True, dtype="int8", shape=[3]).result()
+    >>> store.attrs["units"] = "K"
+    >>> store.attrs
+    {'units': 'K'}
+    """
+
+    __slots__ = ("_changed", "_known", "_place", "_refusal", "_words")
+
+    def __init__(
+        self,
+        place: KvPrefix,
+        words: NodeWords,
+        *,
+        known: Mapping[str, Any] | None = None,
+        changed: Changed | None = None,
+        refusal: str = "",
+    ) -> None:
+        self._place, self._words = place, words
+        self._known = None if known is None else dict(known)
+        self._changed, self._refusal = changed, refusal
+
+    def refresh(self) -> Attributes:
+        """Read the attributes again, and return them."""
+        self._known = execution.call(self._read(), waits=self._place.driver.features.waits)
+        return self
+
+    def asdict(self) -> dict[str, Any]:
+        """Return a copy as a dictionary."""
+        return dict(self._all())
+
+    def put(self, attributes: Mapping[str, Any]) -> None:
+        """Replace all attributes."""
+        self._change(lambda _: dict(attributes))
+
+    def update(self, *others: Any, **named: Any) -> None:
+        """Add several attributes with one write."""
+        added = dict(*others, **named)
+        self._change(lambda now: {**now, **added})
+
+    def clear(self) -> None:
+        """Remove all attributes with one write."""
+        self.put({})
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an attribute; raise `KeyError` if there is none of that name."""
+        return self._all()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Store an attribute and wait until it is durable."""
+        self._change(lambda now: {**now, name: value})
+
+    def __delitem__(self, name: str) -> None:
+        """Remove an attribute; raise `KeyError` if there is none of that name."""
+
+        def without(now: dict[str, Any]) -> dict[str, Any]:
+            del now[name]
+            return now
+
+        self._change(without)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        """Return how many attributes there are."""
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        """Return them as a dictionary is printed."""
+        return repr(dict(self._all()))
+
+    def _all(self) -> dict[str, Any]:
+        if self._known is None:
+            self.refresh()
+        assert self._known is not None
+        return self._known
+
+    async def _read(self) -> dict[str, Any]:
+        answer = await self._place.read(self._words.attributes)
+        if answer.state != "value":
+            return {}
+        return self._words.attributes_of(parsed(bytes(answer.value), self._where))
+
+    @property
+    def _where(self) -> str:
+        return self._place.describe(self._words.attributes)
+
+    def _change(self, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        if self._refusal:
+            raise StoreError(self._refusal)
+        self._known = execution.call(self._changing(edit), waits=self._place.driver.features.waits)
+
+    async def _changing(self, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        now: dict[str, Any] = {}
+
+        def changed(stored: bytes | None) -> bytes:
+            nonlocal now
+            before = {} if stored is None else self._words.attributes_of(parsed(stored, self._where))
+            now = checked(edit(before))
+            return self._words.with_attributes(stored, now, self._where)
+
+        await change_document(self._place, self._words.attributes, changed)
+        if self._changed is not None:
+            await self._changed()
+        return now
+
+
+def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:
+    """Return the attributes of the stored array that a driver shows, through views and conversions."""
+    while driver.kvstore is None and driver.base is not None:
+        driver = driver.base.driver
+    words = words_of(driver.kind.id)
+    if words is None or driver.kvstore is None:
+        raise UnimplementedError(
+            f"The {quote(driver.kind.id)} driver has no attributes; arrays of zarr and N5 have"
+        )
+    refusal = (
+        ""
+        if writable
+        else "The array was opened for reading; open it with `write=True` to change its attributes"
+    )
+    return Attributes(driver.kvstore.prefix, words, refusal=refusal)
+
+
+def checked(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes as they will be read again; raise `TypeError` if one is no JSON."""
+    for name, value in attributes.items():
+        if not isinstance(name, str):
+            raise TypeError(f"The name of an attribute is text, not {show(name)[:80]}")
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(
+                f"The attribute {show(name)} cannot be stored as JSON ({error}); convert NumPy values with `.tolist()`"
+            ) from None
+    found: dict[str, Any] = loads(json.dumps(dict(attributes)), lenient=True)
+    return found
+
+
+async def change_document(
+    place: KvPrefix, key: str, changed: Callable[[bytes | None], bytes | None]
+) -> bytes | None:
+    """Replace a document by what `changed` makes of it, unless that is None; return what is stored then.
+
+    Nothing that another writer stores meanwhile is lost: the change is made again on top of it.
+    """
+    for _ in range(_ATTEMPTS):
+        answer = await place.read(key)
+        stored = bytes(answer.value) if answer.state == "value" else None
+        wanted = changed(stored)
+        if wanted is None or wanted == stored:
+            return stored
+        condition = NO_VALUE if stored is None else answer.generation
+        if (await place.write(key, wanted, condition)).generation != UNKNOWN:
+            return wanted
+    raise AbortedError(
+        f"{place.describe(key)} was changed by other writers {_ATTEMPTS} times in a row; try again"
+    )

@@ -1,0 +1,148 @@
+"""Groups, attributes and names of dimensions in the words of each format: where they stand, and how they are changed.
+
+A group of zarr v3 is a `zarr.json` that also holds its attributes; zarr v2 has `.zgroup` and `.zattrs`; N5 has
+`attributes.json` for both, in which the members of an array are not attributes.  Nothing here reads or writes.
+
+Names of dimensions stand in `dimension_names` of zarr v3, and in the attribute `_ARRAY_DIMENSIONS` beside zarr v2.
+Both become the labels of a domain.  Labels must be distinct; names that are not leave all dimensions unlabeled, and so
+does an attribute that does not name every dimension: it belongs to the user, and says nothing about the data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from fsstore.errors import DataLossError, NotFoundError
+from fsstore.values.json_value import loads, show
+
+__all__ = [
+    "ARRAY_DIMENSIONS",
+    "N5_WORDS",
+    "WORDS",
+    "ZARR2_WORDS",
+    "ZARR3_WORDS",
+    "NodeKind",
+    "NodeWords",
+    "labels_of",
+    "labels_of_attributes",
+    "parsed",
+    "words_of",
+]
+
+NodeKind: TypeAlias = Literal["array", "group"]
+
+_N5_OWN = frozenset(("dimensions", "blockSize", "dataType", "compression", "n5"))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWords:
+    """How a format says that there is a group or an array, and what its attributes are."""
+
+    driver: str
+    """The driver of its arrays."""
+    group: str
+    """The document that makes a group."""
+    array: str
+    """The document that makes an array."""
+    attributes: str
+    """The document that holds attributes."""
+    zarr_format: int
+    """The version of zarr, or 0."""
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """The names of all documents of a node, those that make it one first."""
+        return tuple(dict.fromkeys((self.group, self.array, self.attributes)))
+
+    def new_group(self, attributes: Mapping[str, Any]) -> dict[str, bytes]:
+        """Return the documents of a new group, that which makes it one last."""
+        if self.zarr_format == 3:
+            return {
+                self.group: _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
+            }
+        if self.zarr_format == 2:
+            beside = {self.attributes: _bytes(dict(attributes))} if attributes else {}
+            return {**beside, self.group: _bytes({"zarr_format": 2})}
+        return {self.group: _bytes({"n5": "4.0.0", **attributes})}
+
+    def attributes_of(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes that a document holds."""
+        if self.zarr_format == 3:
+            inner = document.get("attributes")
+            return dict(inner) if isinstance(inner, Mapping) else {}
+        if self.zarr_format == 2:
+            return dict(document)
+        return {name: value for name, value in document.items() if name not in _N5_OWN}
+
+    def with_attributes(self, stored: bytes | None, attributes: Mapping[str, Any], where: str) -> bytes:
+        """Return the document that holds `attributes` and otherwise what is stored; `where` names it in errors."""
+        document = {} if stored is None else parsed(stored, where)
+        if self.zarr_format == 3:
+            if stored is None:
+                raise NotFoundError(f"There is no array or group at {where} any more")
+            return _bytes({**document, "attributes": dict(attributes)})
+        if self.zarr_format == 2:
+            return _bytes(dict(attributes))
+        own = {name: value for name, value in document.items() if name in _N5_OWN}
+        wrong = sorted(_N5_OWN & set(attributes))
+        if wrong:
+            raise ValueError(f"{show(wrong[0])} says what the array is in N5 and cannot be an attribute")
+        for name in ("axes", "units"):
+            if "dimensions" in own and not isinstance(attributes.get(name, []), list):
+                raise ValueError(
+                    f"{show(name)} is a list with one text a dimension in N5; choose another name for it"
+                )
+        return _bytes({**own, **attributes})
+
+
+def parsed(data: bytes, where: str) -> dict[str, Any]:
+    """Return a stored document, which must be a JSON object."""
+    try:
+        document = loads(data, lenient=True)
+    except ValueError as error:
+        raise DataLossError(f"Error reading {where}: {error}") from error
+    if not isinstance(document, dict):
+        raise DataLossError(f"Error reading {where}: Expected object, but received: {show(document)[:80]}")
+    return document
+
+
+def _bytes(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+ZARR3_WORDS = NodeWords("zarr3", "zarr.json", "zarr.json", "zarr.json", 3)
+ZARR2_WORDS = NodeWords("zarr", ".zgroup", ".zarray", ".zattrs", 2)
+N5_WORDS = NodeWords("n5", "attributes.json", "attributes.json", "attributes.json", 0)
+WORDS = {words.zarr_format: words for words in (ZARR3_WORDS, ZARR2_WORDS, N5_WORDS)}
+
+
+def words_of(driver: str) -> NodeWords | None:
+    """Return the words of the format that an array driver reads, or None if it has no groups."""
+    return next((words for words in WORDS.values() if words.driver == driver), None)
+
+
+ARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute in which xarray names the dimensions of arrays of zarr v2."""
+
+
+def labels_of(names: Sequence[str | None]) -> tuple[str, ...]:
+    """Return names as labels, one a dimension; names that occur twice leave all dimensions unlabeled."""
+    labels = tuple(name or "" for name in names)
+    named = [label for label in labels if label]
+    return labels if len(set(named)) == len(named) else ("",) * len(labels)
+
+
+def labels_of_attributes(attributes: bytes | None, rank: int) -> tuple[str, ...]:
+    """Return the labels that an attributes document gives to `rank` dimensions; none where it gives none."""
+    try:
+        value = None if attributes is None else loads(attributes, lenient=True)
+    except DataLossError:
+        return ()
+    names = value.get(ARRAY_DIMENSIONS) if isinstance(value, dict) else None
+    if not isinstance(names, list) or len(names) != rank or not all(isinstance(name, str) for name in names):
+        return ()
+    labels = labels_of(names)
+    return labels if any(labels) else ()

@@ -1,0 +1,316 @@
+"""`open_group` beside zarr-python: what one makes the other reads, and what several writers change stays."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import xarray
+import zarr
+
+import fsstore as ts
+from fsstore.filesystem.place import live_kv
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.testing.doubles import Recording
+
+FORMATS = {"zarr 3": 3, "zarr 2": 2, "n5": 0}
+WITH_ZARR = {name: number for name, number in FORMATS.items() if number}
+VALUES = np.arange(24, dtype="float32").reshape(4, 6)
+
+
+@pytest.fixture(params=FORMATS.values(), ids=FORMATS.keys())
+def version(request):
+    return request.param
+
+
+def made(place, version, **options):
+    """Return a group with an array in a group in it."""
+    group = ts.open_group(place, mode="w", zarr_format=version).result()
+    options = {"chunks": (2, 3), "dimension_names": ["time", "x"], "attributes": {"unit": "K"}, **options}
+    array = group.create_array("ocean/temperature", shape=VALUES.shape, dtype="f4", **options).result()
+    array[:] = VALUES
+    group.create_array("ocean/time", shape=[4], dtype="<i8", dimension_names=["time"]).result()[:] = (
+        np.arange(4)
+    )
+    return group
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "blosc", None])
+def test_members_are_made_and_read(tmp_path, version, codec):
+    """Arrays are made in every format with every short name of a codec, and read back with their attributes."""
+    group = made(tmp_path, version, codec=codec)
+    again = ts.open_group(str(tmp_path), mode="r").result()
+    array = again["ocean/temperature"]
+    assert np.array_equal(array.read().result(), VALUES)
+    assert dict(array.attrs)["unit"] == "K"
+    assert array.chunk_layout.write_chunk.shape == (2, 3)
+    assert [name for name, _ in again["ocean"].arrays()] == ["temperature", "time"]
+    assert [name for name, _ in again.groups()] == ["ocean"] == list(again) == group.keys()
+    assert len(again["ocean"]) == 2
+
+
+@pytest.mark.parametrize("version", WITH_ZARR.values(), ids=WITH_ZARR.keys())
+def test_zarr_python_reads_what_was_made(tmp_path, version):
+    """zarr-python and xarray see the same arrays, names of dimensions and attributes, also consolidated."""
+    group = made(tmp_path, version)
+    group.attrs.update(title="Sea", levels=[1, 2.5, None])
+    group["ocean"].attrs["depth"] = {"m": 10}
+    assert group.consolidate().result() == []
+    for consolidated in (True, False):
+        theirs = zarr.open_group(tmp_path, mode="r", use_consolidated=consolidated)
+        assert dict(theirs.attrs) == {"title": "Sea", "levels": [1, 2.5, None]}
+        assert dict(theirs["ocean"].attrs) == {"depth": {"m": 10}}
+        assert np.array_equal(theirs["ocean/temperature"][:], VALUES)
+        dataset = xarray.open_zarr(tmp_path, group="ocean", consolidated=False)
+        assert dict(dataset.sizes) == {"time": 4, "x": 6}
+
+
+@pytest.mark.parametrize("version", WITH_ZARR.values(), ids=WITH_ZARR.keys())
+def test_what_zarr_python_made_is_changed(tmp_path, version):
+    """A group of zarr-python is opened, added to, and read by it again."""
+    theirs = zarr.create_group(tmp_path, zarr_format=version, attributes={"a": 1})
+    theirs.create_array("x", shape=(3,), dtype="int16", attributes={"deep": {"er": [True]}})[:] = [1, 2, 3]
+    group = ts.open_group(tmp_path).result()
+    assert group.zarr_format == version
+    assert dict(group.attrs) == {"a": 1}
+    assert dict(group["x"].attrs) == {"deep": {"er": [True]}}
+    group["x"].attrs["new"] = "ü"
+    del group["x"].attrs["deep"]
+    group.create_group("inner", attributes={"b": 2}).result()
+    again = zarr.open_group(tmp_path, mode="r")
+    assert dict(again["x"].attrs) == {"new": "ü"}
+    assert dict(again["inner"].attrs) == {"b": 2}
+    assert again["x"][:].tolist() == [1, 2, 3]
+
+
+def test_shards(tmp_path):
+    """`shards` makes an array of zarr v3 whose chunks lie in shards; other formats refuse by name."""
+    group = ts.open_group(tmp_path, mode="a").result()
+    store = group.create_array("s", shape=(8, 8), dtype=np.uint8, chunks=(2, 2), shards=(4, 4)).result()
+    assert store.chunk_layout.read_chunk.shape == (2, 2)
+    assert zarr.open_array(tmp_path / "s").shards == (4, 4)
+    other = ts.open_group(tmp_path / "two", mode="a", zarr_format=2).result()
+    with pytest.raises(ValueError, match="Shards exist in zarr version 3 only"):
+        other.create_array("s", shape=(8, 8), dtype="u1", chunks=(2, 2), shards=(4, 4)).result()
+
+
+def test_two_writers_of_attributes_lose_nothing(tmp_path, version):
+    """Threads that add attributes to one array through stores of their own all find theirs afterwards."""
+    made(tmp_path, version)
+    handles = [ts.open_group(tmp_path).result()["ocean/temperature"] for _ in range(4)]
+
+    def add(number):
+        for step in range(12):
+            handles[number].attrs[f"a{number}-{step}"] = step
+
+    threads = [threading.Thread(target=add, args=[number]) for number in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    found = dict(handles[0].attrs.refresh())
+    assert {f"a{number}-{step}" for number in range(4) for step in range(12)} <= set(found)
+    assert np.array_equal(handles[0].read().result(), VALUES)
+
+
+@pytest.mark.parametrize("version", WITH_ZARR.values(), ids=WITH_ZARR.keys())
+def test_resizing_along_a_dimension(tmp_path, version):
+    """All arrays that name the dimension are resized, and consolidated metadata follow."""
+    group = made(tmp_path, version)
+    group.consolidate().result()
+    group.resize(time=6).result()
+    theirs = zarr.open_consolidated(tmp_path)
+    assert theirs["ocean/temperature"].shape == (6, 6)
+    assert theirs["ocean/time"].shape == (6,)
+    with pytest.raises(
+        ts.errors.NotFoundError, match='no dimension|has a dimension "tme"; there are time, x'
+    ):
+        group.resize(tme=3).result()
+
+
+@pytest.mark.parametrize("version", WITH_ZARR.values(), ids=WITH_ZARR.keys())
+def test_consolidated_metadata_follow_changes(tmp_path, version):
+    """What is made, deleted, moved or described through a group is so in its consolidated metadata too."""
+    group = made(tmp_path, version)
+    group.consolidate().result()
+    group.create_array("ocean/new", shape=[2], dtype="int8").result()
+    group["ocean"].attrs["k"] = 1
+    assert zarr.open_consolidated(tmp_path)["ocean/new"].shape == (2,)
+    assert dict(zarr.open_consolidated(tmp_path)["ocean"].attrs) == {"k": 1}
+    group.move("ocean/new", "land/new").result()
+    group.delete("ocean/time").result()
+    theirs = zarr.open_consolidated(tmp_path)
+    assert sorted(name for name, _ in theirs["ocean"].members()) == ["temperature"]
+    assert theirs["land/new"].shape == (2,)
+    assert group.consolidate().result() == []
+
+
+@pytest.mark.parametrize("version", WITH_ZARR.values(), ids=WITH_ZARR.keys())
+def test_stale_consolidated_metadata_are_named(tmp_path, version):
+    """An array of which consolidated metadata say something else is opened as it is, with a warning that names it."""
+    made(tmp_path, version).consolidate().result()
+    ts.open(f"file://{tmp_path}/ocean/temperature/|auto:").result()
+    document = tmp_path / "ocean/temperature" / ("zarr.json" if version == 3 else ".zarray")
+    changed = json.loads(document.read_text())
+    changed["shape"] = [5, 6]
+    document.write_text(json.dumps(changed))
+    group = ts.open_group(tmp_path).result()
+    with pytest.warns(UserWarning, match='say something else about "ocean/temperature"'):
+        assert group["ocean/temperature"].shape == (5, 6)
+    assert group.consolidate().result() == ["ocean/temperature"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert group["ocean/temperature"].shape == (5, 6)
+
+
+def test_a_prefix_is_no_member(tmp_path, version):
+    """A path is names between slashes: `l` is neither `lat` nor `lon`, and deleting it deletes nothing."""
+    group = ts.open_group(tmp_path, mode="a", zarr_format=version).result()
+    for name in ("lat", "lon"):
+        group.create_array(name, shape=[2], dtype="int8").result()[:] = [1, 2]
+    assert "l" not in group
+    with pytest.raises(ts.errors.NotFoundError, match="no array or group"):
+        group.delete("l").result()
+    with pytest.raises(KeyError, match='did you mean "lat"'):
+        group["latt"]
+    assert list(group) == ["lat", "lon"]
+    assert list(ts.open_group(f"file://{tmp_path}").result()) == ["lat", "lon"]
+
+
+def test_members_are_deleted_and_moved(tmp_path, version):
+    """Nothing is left of what was deleted; what was moved is the same elsewhere, and nothing is overwritten."""
+    group = made(tmp_path, version)
+    group.move("ocean/temperature", "archive/old/t").result()
+    assert np.array_equal(group["archive/old/t"].read().result(), VALUES)
+    assert "ocean/temperature" not in group
+    with pytest.raises(ts.errors.AlreadyExistsError):
+        group.move("ocean", "archive").result()
+    with pytest.raises(ValueError, match="lies inside it"):
+        group.move("archive", "archive/inner").result()
+    del group["archive"]
+    assert [path for path in tmp_path.rglob("*") if "archive" in path.parts and path.is_file()] == []
+    assert list(group) == ["ocean"]
+
+
+def test_what_is_there_is_not_overwritten(tmp_path, version):
+    """Creating over something is refused unless `overwrite` says so; `require_*` takes what fits."""
+    group = made(tmp_path, version)
+    with pytest.raises(ts.errors.AlreadyExistsError, match="overwrite=True"):
+        group.create_array("ocean/time", shape=[1], dtype="int8").result()
+    with pytest.raises(ValueError, match="is an array, and nothing can be made inside one"):
+        group.create_array("ocean/time/x", shape=[1], dtype="int8").result()
+    kept = group.require_array("ocean/time", shape=[4], dtype="int64").result()
+    assert kept.read().result().tolist() == [0, 1, 2, 3]
+    with pytest.raises(ts.errors.FailedPreconditionError, match="no array of shape"):
+        group.require_array("ocean/time", shape=[5], dtype="int64").result()
+    fresh = group.create_array("ocean/time", shape=[1], dtype="int8", overwrite=True).result()
+    assert fresh.read().result().tolist() == [0]
+    assert group.require_group("ocean").result().path == "ocean"
+    with pytest.raises(ts.errors.FailedPreconditionError, match="is an array"):
+        group.require_group("ocean/time").result()
+
+
+def test_modes(tmp_path):
+    """The modes are those of zarr-python, and a group that was opened for reading refuses changes by name."""
+    with pytest.raises(ts.errors.NotFoundError, match='create a group with mode="a"'):
+        ts.open_group(tmp_path / "none").result()
+    made(tmp_path / "g", 3)
+    with pytest.raises(ValueError, match='mode="a" opens it'):
+        ts.open_group(tmp_path / "g", mode="w-").result()
+    assert list(ts.open_group(tmp_path / "g", mode="a").result()) == ["ocean"]
+    reader = ts.open_group(tmp_path / "g", mode="r").result()
+    for change in (
+        lambda: reader.create_group("x"), lambda: reader.delete("ocean"), lambda: reader.consolidate(),
+        lambda: reader.attrs.update(a=1), lambda: reader["ocean/time"].attrs.update(a=1),
+        lambda: reader.resize(time=2), lambda: reader["ocean/time"].write(0).result(),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="opened for reading|does not support writing"):
+            change()
+    assert list(ts.open_group(tmp_path / "g", mode="w").result()) == []
+    with pytest.raises(ValueError, match="is an array and no group"):
+        ts.open_group(tmp_path / "g", mode="a").result().create_array("a", shape=[1], dtype="i1").result()
+        ts.open_group(tmp_path / "g" / "a").result()
+
+
+def test_groups_travel(tmp_path):
+    """A pickled group opens the same members, below the same path."""
+    group = made(tmp_path, 3)["ocean"]
+    again = pickle.loads(pickle.dumps(group))
+    assert again.path == "ocean"
+    assert np.array_equal(again["temperature"].read().result(), VALUES)
+
+
+@pytest.mark.parametrize("place", ["memory://g/", "{path}/x.ocdbt|ocdbt:g/"], ids=["memory", "ocdbt"])
+def test_other_stores(tmp_path, place):
+    """Groups are made and changed in memory and in databases, too."""
+    context = ts.Context()
+    url = place.format(path=f"file://{tmp_path}")
+    group = ts.open_group(url, mode="a", context=context).result()
+    group.create_array("a/b", shape=[3], dtype="int16").result()[:] = np.array([1, 2, 3], "int16")
+    group["a"].attrs["k"] = "v"
+    group.move("a/b", "a/c").result()
+    again = ts.open_group(url, context=context).result()
+    assert again["a/c"].read().result().tolist() == [1, 2, 3]
+    assert dict(again["a"].attrs) == {"k": "v"}
+
+
+def test_reference_sets_are_groups(tmp_path):
+    """The arrays of a kerchunk set are members; the set is detected."""
+    group = ts.open_group("file://examples/data/ocean.json").result()
+    assert "sst" in group
+    assert group["sst"].read().result().shape == group["sst"].shape
+    assert "sst" in group.tree()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [({"a": np.int64(3)}, "cannot be stored as JSON"), ({3: 1}, "name of an attribute is text")],
+)
+def test_attributes_are_json(tmp_path, value, message):
+    """What JSON does not know is refused by name, and nothing is stored."""
+    group = ts.open_group(tmp_path, mode="a").result()
+    with pytest.raises(TypeError, match=message):
+        group.attrs.put(value)
+    assert dict(ts.open_group(tmp_path).result().attrs) == {}
+
+
+def test_options_of_new_arrays_are_checked(tmp_path):
+    """A misspelt option is named, with the one that was meant."""
+    group = ts.open_group(tmp_path, mode="a").result()
+    with pytest.raises(TypeError, match="did you mean chunks"):
+        group.create_array("a", shape=[1], dtype="i1", chunk=(1,))
+    with pytest.raises(ValueError, match='"zst" is no codec'):
+        group.create_array("a", shape=[1], dtype="i1", codec="zst").result()
+    with pytest.raises(ValueError, match="no path of a member"):
+        group["a//b"]
+    with pytest.raises(TypeError, match="named by text"):
+        group[0]
+    assert list(group) == []
+
+
+def test_names_with_markup_are_shown_as_text(tmp_path):
+    """The picture for notebooks shows names and attributes that hold HTML as the text they are."""
+    group = ts.open_group(tmp_path, mode="a").result()
+    name = "<script>alert(1)<" + "!--"
+    group.create_array(
+        name, shape=[1], dtype="i1", attributes={"'><b>": '"><img src=x onerror=alert(1)>'}
+    ).result()
+    html = group._repr_html_()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_opening_reads_the_root_only():
+    """Opening a group asks for its own documents once; a member costs one look and its own opening."""
+    store = ts.KvStore.open("memory://").result()
+    made(store, 3)
+    recording = Recording(store._open.driver)
+    group = ts.open_group(ts.KvStore.of(live_kv(KvPrefix(recording))), mode="r").result()
+    assert [read.key for read in recording.reads if "/" in read.key] == []
+    recording.reset()
+    assert group["ocean/temperature"].shape == VALUES.shape
+    assert all(read.key.startswith("ocean/temperature/") for read in recording.reads)
+    assert recording.calls["read"] <= 2
