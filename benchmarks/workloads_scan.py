@@ -80,7 +80,7 @@ def index(folder: Path) -> Mapping[str, Contender]:
 
     from fsstore.context.context import Context
     from fsstore.kvstore.scan.hdf5.scanner import SCANNER
-    from fsstore.kvstore.scan.source import Source
+    from fsstore.kvstore.scan.source import ScanSource
     from fsstore.kvstore.spec.opening import open_kv
     from fsstore.kvstore.spec.parse import kv_spec
     from fsstore.runtime import execution
@@ -92,7 +92,7 @@ def index(folder: Path) -> Mapping[str, Contender]:
     place = execution.call(open_kv(kv_spec(f"file://{path}"), Context())).prefix
 
     async def ours() -> int:
-        found = await SCANNER.scan(await Source(place).begin(), {})
+        found = await SCANNER.scan(await ScanSource(place).begin(), {})
         table = (await found.tables(["v"]))[0]
         return len(table.present(0, _CHUNKS))
 

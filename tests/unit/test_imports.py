@@ -59,6 +59,8 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.reference",
     "kvstore.reference.tools",
     "kvstore.reference.collection",
+    "kvstore.scan",
+    "kvstore.scan.hdf5",
     "chunk",
     "chunk.plan",
     "chunk.read",

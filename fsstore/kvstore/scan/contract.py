@@ -6,9 +6,9 @@ chunks; the `ScannedFile` it returns answers the chunk tables of arrays when the
 
 What every scanner promises (`fsstore.testing` checks it):
 
-* It reads through the `Source` only, and asks for what it needs in few rounds: spans of one call are one round.
+* It reads through the `ScanSource` only, and asks for what it needs in few rounds: spans of one call are one round.
 * It never answers a chunk that it cannot locate or decode as absent: absent chunks read as the fill value.
-* An object it cannot show is left out and named in `Hierarchy.notes`; it does not cost the rest of the file.
+* An object it cannot show is left out and named in `ScanHierarchy.notes`; it does not cost the rest of the file.
 * Damaged files raise errors of ours that name object and offset, within bounded time and memory: every count and
   length read from the file is checked against the size of the file before it is believed.
 * It keeps no state outside the `ScannedFile`; one `ScannedFile` may be asked from several threads.
@@ -25,10 +25,10 @@ import numpy as np
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.table import Rows
-from fsstore.kvstore.scan.source import Source
+from fsstore.kvstore.scan.source import ScanSource
 from fsstore.values.json_value import Fields, Json
 
-__all__ = ["MADE", "SELF", "ChunkTable", "Hierarchy", "Numbers", "ScannedFile", "Scanner"]
+__all__ = ["MADE", "SELF", "ChunkTable", "Numbers", "ScanHierarchy", "ScannedFile", "Scanner"]
 
 SELF = ""
 """The URL of the scanned file itself, in the `urls` of a chunk table."""
@@ -41,7 +41,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Hierarchy:
+class ScanHierarchy:
     """The structure of a file.
 
     `documents` are zarr documents by key (`hierarchy` makes those of version 2); `grids` say by path which chunks an
@@ -97,7 +97,7 @@ class ScannedFile(Protocol):
     """One generation of a file."""
 
     @property
-    def hierarchy(self) -> Hierarchy:
+    def hierarchy(self) -> ScanHierarchy:
         """The structure."""
         ...
 
@@ -124,6 +124,6 @@ class Scanner(Protocol):
         """Take the JSON members of its own from `fields`, and return them without defaults."""
         ...
 
-    async def scan(self, source: Source, members: Mapping[str, Json]) -> ScannedFile:
+    async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> ScannedFile:
         """Return the structure of the file; raises `StoreError` if it is none of the format."""
         ...

@@ -35,9 +35,9 @@ from fsstore.kvstore.reference.target.fetch import Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import OpenTarget, TargetPlace, Targets, check_prefixes
-from fsstore.kvstore.scan.contract import SELF, Hierarchy, Scanner
+from fsstore.kvstore.scan.contract import SELF, ScanHierarchy, Scanner
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
-from fsstore.kvstore.scan.source import ChangedError, Source
+from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import Json, dumps, quote
 
@@ -75,7 +75,7 @@ class _Pinned(ReadOnly):
         self.id, self.features = base.driver.id, base.driver.features  # type: ignore[misc]  # that of its base
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
-        """Return what the store answers; raises `ChangedError` if that is of another generation."""
+        """Return what the store answers; raises `FileChangedError` if that is of another generation."""
         try:
             found = await self._base.driver.read_many(reads)
         except OutOfRangeError:
@@ -90,8 +90,8 @@ class _Pinned(ReadOnly):
         if found.generation != self._generation:
             raise self._changed()
 
-    def _changed(self) -> ChangedError:
-        return ChangedError(f"{self._base.describe()} changed while it was read")
+    def _changed(self) -> FileChangedError:
+        return FileChangedError(f"{self._base.describe()} changed while it was read")
 
     def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys of the store."""
@@ -110,7 +110,7 @@ class _Pinned(ReadOnly):
 class Scan:
     """One generation of the file, scanned, and the store over it.  `time` is when that was the current one."""
 
-    source: Source
+    source: ScanSource
     found: ScannedSet
     store: ReferenceDriver
     time: float
@@ -155,7 +155,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
             scan = await self.current(newest)
             try:
                 return await scan.store.read_many(reads)
-            except ChangedError:
+            except FileChangedError:
                 self._scan = None
         raise AbortedError(f"{self.base.describe()} keeps changing")
 
@@ -167,7 +167,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
         for _ in range(_TRIES):
             try:
                 self._scan = scan = await self._begin()
-            except ChangedError:
+            except FileChangedError:
                 continue
             return scan
         raise AbortedError(f"{self.base.describe()} keeps changing")
@@ -187,7 +187,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
 
     async def _begin(self) -> Scan:
         time = now()
-        source = Source(self.base)
+        source = ScanSource(self.base)
         if not self.scanner.of_directory:
             source = await self._beginning(source)
         owner = (type(self), self.id, self.base.describe(), dumps(self._members), source.generation)
@@ -196,7 +196,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
         if file is None:
             try:
                 file = await self.scanner.scan(source, self._members)
-            except ChangedError:
+            except FileChangedError:
                 raise
             except StoreError as error:
                 raise error.within(f"Error opening {self._described}") from error
@@ -205,7 +205,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
         found = ScannedSet(file, kept, waits=self.features.waits)
         return Scan(source, found, await self._store(source, found), time)
 
-    async def _beginning(self, source: Source) -> Source:
+    async def _beginning(self, source: ScanSource) -> ScanSource:
         try:
             return await source.begin()
         except NotFoundError:
@@ -213,7 +213,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
         except StoreError as error:
             raise error.within(f"Error opening {self._described}") from error
 
-    async def _store(self, source: Source, found: ScannedSet) -> ReferenceDriver:
+    async def _store(self, source: ScanSource, found: ScannedSet) -> ReferenceDriver:
         place = self.base if self.scanner.of_directory else await beside(self.base)
         pinned: KvDriver = _Pinned(self.base, source.generation)
         itself = KvPrefix(pinned, self.base.path)
@@ -233,7 +233,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
     def _described(self) -> str:
         return f"{self.scanner.title} {self.base.describe()}"
 
-    async def hierarchy(self) -> Hierarchy:
+    async def hierarchy(self) -> ScanHierarchy:
         """Return the structure of the file, with what is left out of it."""
         return (await self.current()).found.hierarchy
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
-from fsstore.kvstore.scan.contract import Hierarchy
+from fsstore.kvstore.scan.contract import ScanHierarchy
 from fsstore.values.json_value import Json
 
 __all__ = ["Array", "HierarchyBuilder", "attribute_json", "fill_json"]
@@ -85,11 +85,11 @@ class HierarchyBuilder:
         text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
         self._documents[key] = text.encode("ascii")
 
-    def finish(self) -> Hierarchy:
+    def finish(self) -> ScanHierarchy:
         """Return the hierarchy; a root group is added where there is none."""
         if ".zgroup" not in self._documents and ".zarray" not in self._documents:
             self.group("", {})
-        return Hierarchy(self._documents, self._grids, self.notes)
+        return ScanHierarchy(self._documents, self._grids, self.notes)
 
 
 def fill_json(value: Any, dtype: np.dtype[Any]) -> Json:

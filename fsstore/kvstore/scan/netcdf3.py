@@ -20,9 +20,9 @@ import numpy as np
 from fsstore.errors import DataLossError, FailedPreconditionError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.kvstore.scan.chunk_table import Strided, run_chunks, run_strides
-from fsstore.kvstore.scan.contract import ChunkTable, Hierarchy, Numbers
+from fsstore.kvstore.scan.contract import ChunkTable, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder, attribute_json
-from fsstore.kvstore.scan.source import Source
+from fsstore.kvstore.scan.source import ScanSource
 from fsstore.values.json_value import Fields, Json, quote
 
 __all__ = ["SCANNER", "Header", "NetCdf3Scanner", "parse_header"]
@@ -188,7 +188,7 @@ def _layouts(header: Header, size: int) -> list[_Layout]:
 class NetCdf3File:
     """One generation of a file."""
 
-    def __init__(self, source: Source, header: Header) -> None:
+    def __init__(self, source: ScanSource, header: Header) -> None:
         self._source = source
         self._layouts: dict[str, _Layout] = {}
         builder = HierarchyBuilder()
@@ -206,7 +206,7 @@ class NetCdf3File:
             array = Array(layout.shape, layout.chunks, text, dims=dims, attributes=variable.attributes)
             builder.array(name, array)
             self._layouts[name] = layout
-        self.hierarchy: Hierarchy = builder.finish()
+        self.hierarchy: ScanHierarchy = builder.finish()
 
     async def tables(self, paths: Sequence[str]) -> Sequence[ChunkTable]:
         """Return the chunk tables of arrays: formulas."""
@@ -245,7 +245,7 @@ class NetCdf3Scanner:
         """Take nothing."""
         return {}
 
-    async def scan(self, source: Source, members: Mapping[str, Json]) -> NetCdf3File:
+    async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> NetCdf3File:
         """Return the variables of a file: the header is read with the first request, nearly always."""
         wanted = 64 * 1024
         while True:

@@ -17,7 +17,7 @@ from fsstore.kvstore.reference.state.refset import Page, Resolved
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import Family, split, split_one
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
-from fsstore.kvstore.scan.contract import MADE, ChunkTable, Hierarchy, Numbers, ScannedFile
+from fsstore.kvstore.scan.contract import MADE, ChunkTable, Numbers, ScanHierarchy, ScannedFile
 from fsstore.runtime.cache_pool import CachePool
 
 __all__ = ["Kept", "ScannedSet"]
@@ -56,7 +56,7 @@ class ScannedSet:
                 self._paths[grid.family] = path
 
     @property
-    def hierarchy(self) -> Hierarchy:
+    def hierarchy(self) -> ScanHierarchy:
         """The structure."""
         return self.file.hierarchy
 

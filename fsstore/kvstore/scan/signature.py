@@ -11,10 +11,10 @@ _MAGIC = b"\x89HDF\r\n\x1a\n"
 HDF5 = Detection(
     "hdf5",
     "store",
-    signatures=tuple(((offset, _MAGIC),) for offset in (0, 512, 1024, 2048, 4096)),
+    signatures=(((0, _MAGIC),),),
     title="an HDF5 or NetCDF 4 file",
 )
-"""The signature may stand behind a block of the user's own, whose size is a power of two."""
+"""A file with a block of the user's own before the signature is opened by name: detection reads few bytes."""
 
 NETCDF3 = Detection(
     "netcdf3",

@@ -5,7 +5,7 @@ for all it knows it needs at once (`read`), or works through what is cached and 
 together (`settle`): a function that meets a missing block raises, the block is noted, and the function runs again.
 
 Blocks are small (16 KiB): metadata are strewn between data, and every larger block fetches data with them.  Every range
-comes from one generation of the file, or `ChangedError` is raised, and the adapter scans anew.
+comes from one generation of the file, or `FileChangedError` is raised, and the adapter scans anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRang
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
 from fsstore.runtime import execution
 
-__all__ = ["Blocks", "ChangedError", "MissError", "Source", "Span"]
+__all__ = ["Blocks", "FileChangedError", "MissError", "ScanSource", "Span"]
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ _NOTHING: Mapping[int, bytes] = {}
 _MOST_AT_ONCE = 64 * 2**20  # bytes of one span that goes through the cache
 
 
-class ChangedError(AbortedError):
+class FileChangedError(AbortedError):
     """The file has another generation than when it was scanned."""
 
 
@@ -77,7 +77,7 @@ class _Cache:
 
 
 @dataclass(slots=True)
-class Source:
+class ScanSource:
     """A file at `base` (with the key `""`), or the directory of that place.
 
     `size` and `generation` are known once `begin` has returned.
@@ -94,7 +94,7 @@ class Source:
         """Whether reading may suspend."""
         return self.base.driver.features.waits
 
-    async def begin(self) -> Source:
+    async def begin(self) -> ScanSource:
         """Read the beginning of the file: its size, its generation and its first blocks; raises if there is none."""
         try:
             found = await self.base.read("", 0, _HEAD)
@@ -212,20 +212,20 @@ class Source:
         try:
             found = await self.base.read_many(reads) if reads else []
         except OutOfRangeError as error:
-            raise ChangedError(f"{self.describe()} has become shorter while it was read") from error
+            raise FileChangedError(f"{self.describe()} has become shorter while it was read") from error
         for answer in found:
             if answer.state != "value" or answer.generation != self.generation:
-                raise ChangedError(f"{self.describe()} changed while it was read")
+                raise FileChangedError(f"{self.describe()} changed while it was read")
         return found
 
 
 class Blocks:
-    """What a function sees that `Source.settle` runs: missing blocks are noted and raise `MissError`.
+    """What a function sees that `ScanSource.settle` runs: missing blocks are noted and raise `MissError`.
 
     Over a store that never waits they are read at once instead.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ScanSource) -> None:
         self.source = source
         self.noted: set[int] = set()
         self.held: dict[int, bytes] = {}

@@ -14,12 +14,12 @@ import numpy as np
 from fsstore.kvstore.scan.hdf5 import index_array, index_tree
 from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks
 from fsstore.kvstore.scan.hdf5.layout_message import UNDEFINED, IndexPlace
-from fsstore.kvstore.scan.source import Source
+from fsstore.kvstore.scan.source import ScanSource
 
 __all__ = ["load_index"]
 
 
-async def load_index(source: Source, base: int, place: IndexPlace, chunked: Chunked) -> Chunks:
+async def load_index(source: ScanSource, base: int, place: IndexPlace, chunked: Chunked) -> Chunks:
     """Return the chunks of a dataset."""
     rank = len(chunked.chunks)
     if place.address == UNDEFINED:
@@ -38,7 +38,7 @@ async def load_index(source: Source, base: int, place: IndexPlace, chunked: Chun
     return await load(source, base, place.address, chunked)
 
 
-def _implicit(source: Source, base: int, place: IndexPlace, chunked: Chunked) -> Chunks:
+def _implicit(source: ScanSource, base: int, place: IndexPlace, chunked: Chunked) -> Chunks:
     count = math.prod(chunked.largest)
     source.check(base + place.address, base + place.address + count * chunked.nbytes)
     coords = np.stack(np.unravel_index(np.arange(math.prod(chunked.grid)), chunked.grid), axis=1)

@@ -16,7 +16,7 @@ from fsstore.errors import DataLossError
 from fsstore.kvstore.scan.contract import Numbers
 from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks, elements, nodes
 from fsstore.kvstore.scan.hdf5.layout_message import UNDEFINED
-from fsstore.kvstore.scan.source import Source
+from fsstore.kvstore.scan.source import ScanSource
 
 __all__ = ["extensible", "fixed"]
 
@@ -27,7 +27,7 @@ def _word(data: bytes, at: int, width: int = 8) -> int:
     return int.from_bytes(data[at : at + width], "little")
 
 
-def _signed(source: Source, data: bytes, signature: bytes, offset: int) -> bytes:
+def _signed(source: ScanSource, data: bytes, signature: bytes, offset: int) -> bytes:
     if data[:4] != signature:
         raise DataLossError(
             f"{source.describe(offset)}: expected {signature.decode()} of a chunk index, but found {data[:4]!r}"
@@ -35,7 +35,7 @@ def _signed(source: Source, data: bytes, signature: bytes, offset: int) -> bytes
     return data
 
 
-async def fixed(source: Source, base: int, address: int, chunked: Chunked) -> Chunks:
+async def fixed(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of a fixed array."""
     at = base + address
     head = _signed(source, (await nodes(source, [(at, at + 28)]))[0], b"FAHD", at)
@@ -114,7 +114,7 @@ class _Data(NamedTuple):
     written: Any
 
 
-async def extensible(source: Source, base: int, address: int, chunked: Chunked) -> Chunks:
+async def extensible(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of an extensible array."""
     at = base + address
     head = _signed(source, (await nodes(source, [(at, at + 72)]))[0], b"EAHD", at)
@@ -146,7 +146,7 @@ async def extensible(source: Source, base: int, address: int, chunked: Chunked) 
 
 
 async def _super_blocks(
-    source: Source, base: int, pointers: list[int], first: int, shape: _Shape
+    source: ScanSource, base: int, pointers: list[int], first: int, shape: _Shape
 ) -> list[_Data]:
     """Return the data blocks that hang from super blocks."""
     wanted, skipped = [], 2 * (shape.pointers.bit_length() - 1)
@@ -176,7 +176,7 @@ async def _super_blocks(
 
 
 async def _data_blocks(
-    source: Source, base: int, data: list[_Data], shape: _Shape
+    source: ScanSource, base: int, data: list[_Data], shape: _Shape
 ) -> list[tuple[int, bytes]]:
     """Return the elements of data blocks, each with its first ordinal."""
     wanted = [each for each in data if each.address != UNDEFINED and each.first < shape.used]
@@ -195,7 +195,7 @@ async def _data_blocks(
     return out
 
 
-def _swizzled(source: Source, parts: list[tuple[int, bytes]], shape: _Shape, chunked: Chunked) -> Chunks:
+def _swizzled(source: ScanSource, parts: list[tuple[int, bytes]], shape: _Shape, chunked: Chunked) -> Chunks:
     """Return chunks by their ordinals: over the largest grid, with the dimension without limit first."""
     ordinals, columns = [], []
     for first, data in parts:

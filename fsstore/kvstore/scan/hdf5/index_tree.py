@@ -12,7 +12,7 @@ import numpy as np
 from fsstore.errors import DataLossError
 from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks, elements, nodes
 from fsstore.kvstore.scan.hdf5.layout_message import UNDEFINED
-from fsstore.kvstore.scan.source import Source, Span
+from fsstore.kvstore.scan.source import ScanSource, Span
 
 __all__ = ["version_1", "version_2"]
 
@@ -22,11 +22,11 @@ _LEVELS = 64
 _ENTRIES = 64  # of a node of version 1, unless its file was made with other parameters
 
 
-def _damaged(source: Source, offset: int, why: str) -> DataLossError:
+def _damaged(source: ScanSource, offset: int, why: str) -> DataLossError:
     return DataLossError(f"{source.describe(offset)}: {why}")
 
 
-async def version_1(source: Source, base: int, address: int, chunked: Chunked) -> Chunks:
+async def version_1(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of a B-tree of version 1."""
     rank = len(chunked.chunks)
     entry = np.dtype([("size", "<u4"), ("mask", "<u4"), ("offset", "<u8", (rank + 1,)), ("child", "<u8")])
@@ -52,13 +52,13 @@ async def version_1(source: Source, base: int, address: int, chunked: Chunked) -
     raise _damaged(source, base + address, "a B-tree without leaves")
 
 
-async def _nodes_1(source: Source, starts: list[int], size: int) -> tuple[list[Span], list[bytes]]:
+async def _nodes_1(source: ScanSource, starts: list[int], size: int) -> tuple[list[Span], list[bytes]]:
     spans = [(start, max(min(start + size, source.size), start)) for start in starts]
     return spans, await nodes(source, spans)
 
 
 def _level(
-    source: Source, spans: list[Span], data: list[bytes], entry: np.dtype[Any], above: int | None
+    source: ScanSource, spans: list[Span], data: list[bytes], entry: np.dtype[Any], above: int | None
 ) -> tuple[int, Any]:
     """Return the level of nodes, all of one, and their entries: taken apart together, as a node alone costs most."""
     room = max(len(each) for each in data) - _HEAD_1
@@ -107,7 +107,7 @@ def _width(limit: int) -> int:
     return (max(limit, 1).bit_length() - 1) // 8 + 1
 
 
-async def version_2(source: Source, base: int, address: int, chunked: Chunked) -> Chunks:
+async def version_2(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of a B-tree of version 2."""
     at, rank = base + address, len(chunked.chunks)
     head = (await nodes(source, [(at, at + 38)]))[0]
@@ -150,7 +150,7 @@ def _children(data: bytes, count: int, sizes: tuple[int, int, int]) -> list[tupl
     return out
 
 
-def _records(source: Source, data: bytes, record: int, chunked: Chunked) -> Chunks:
+def _records(source: ScanSource, data: bytes, record: int, chunked: Chunked) -> Chunks:
     rank = len(chunked.chunks)
     rows = np.frombuffer(data, np.uint8).reshape(-1, record)
     head = record - 8 * rank

@@ -10,7 +10,7 @@ import numpy as np
 
 from fsstore.errors import DataLossError
 from fsstore.kvstore.scan.contract import Numbers
-from fsstore.kvstore.scan.source import Source, Span
+from fsstore.kvstore.scan.source import ScanSource, Span
 
 __all__ = ["Chunked", "Chunks", "elements", "nodes"]
 
@@ -55,7 +55,7 @@ class Chunks(NamedTuple):
         return cls(np.zeros((0, rank), np.int64), nothing, nothing, nothing)
 
 
-async def nodes(source: Source, spans: Sequence[Span]) -> list[bytes]:
+async def nodes(source: ScanSource, spans: Sequence[Span]) -> list[bytes]:
     """Return the bytes of nodes: those that are cached, and the others in one round, which are not cached."""
     for span in spans:
         source.check(*span)
@@ -67,7 +67,7 @@ async def nodes(source: Source, spans: Sequence[Span]) -> list[bytes]:
     return found
 
 
-def elements(source: Source, data: bytes, width: int, chunked: Chunked) -> tuple[Any, Any, Any]:
+def elements(source: ScanSource, data: bytes, width: int, chunked: Chunked) -> tuple[Any, Any, Any]:
     """Return addresses, sizes and masks of the elements of an array index: the address, and what filters made of it."""
     if width < 8 or width > 20 or (chunked.filtered and width < 13):
         raise DataLossError(f"{source.describe()} is damaged: a chunk index with elements of {width} bytes")

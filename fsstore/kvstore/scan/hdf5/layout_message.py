@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.scan.source import Source
+from fsstore.kvstore.scan.source import ScanSource
 
 __all__ = ["UNDEFINED", "IndexPlace", "index_place"]
 
@@ -39,7 +39,7 @@ class IndexPlace:
     edges_plain: bool = False
 
 
-async def index_place(source: Source, base: int, address: int) -> IndexPlace:
+async def index_place(source: ScanSource, base: int, address: int) -> IndexPlace:
     """Return where the chunk index of the dataset is whose header is at `address`."""
     start = base + address
     head = await _bytes(source, start, 64)
@@ -68,11 +68,11 @@ async def index_place(source: Source, base: int, address: int) -> IndexPlace:
     raise _damaged(source, start, "an object header without end")
 
 
-async def _bytes(source: Source, start: int, length: int) -> bytes:
+async def _bytes(source: ScanSource, start: int, length: int) -> bytes:
     return (await source.read([(start, min(start + length, max(source.size, start)))]))[0]
 
 
-def _damaged(source: Source, offset: int, why: str) -> DataLossError:
+def _damaged(source: ScanSource, offset: int, why: str) -> DataLossError:
     return DataLossError(f"{source.describe(offset)}: {why}")
 
 
@@ -97,7 +97,7 @@ def _messages(data: bytes, head: int) -> Iterator[tuple[int, bytes]]:
         at = begin + size
 
 
-def _parse(source: Source, offset: int, body: bytes) -> IndexPlace:
+def _parse(source: ScanSource, offset: int, body: bytes) -> IndexPlace:
     """Return what a layout message says of chunks."""
     version = body[0] if body else 0
     if version == 3 and len(body) > 11 and body[1] == 2:

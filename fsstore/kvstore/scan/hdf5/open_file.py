@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fsstore.errors import DataLossError, StoreError, UnimplementedError
-from fsstore.kvstore.scan.source import Blocks, MissError, Source
+from fsstore.kvstore.scan.source import Blocks, MissError, ScanSource
 
 __all__ = ["OpenHdf5", "load_h5py"]
 
@@ -89,7 +89,7 @@ class OpenHdf5:
     `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ScanSource) -> None:
         self.source = source
         self.h5py = load_h5py()
         self.base = 0

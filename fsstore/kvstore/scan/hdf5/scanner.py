@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.kvstore.scan.contract import ChunkTable, Hierarchy, Numbers
+from fsstore.kvstore.scan.contract import ChunkTable, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.hdf5.dataset import Dataset
 from fsstore.kvstore.scan.hdf5.datatype import dtype_json
 from fsstore.kvstore.scan.hdf5.dimension import dimension_names, grown
@@ -22,7 +22,7 @@ from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.kvstore.scan.hdf5.storage import Storage, storage_of
 from fsstore.kvstore.scan.hdf5.walk import Objects, Walk
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder, fill_json
-from fsstore.kvstore.scan.source import Source
+from fsstore.kvstore.scan.source import ScanSource
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json
 
@@ -37,9 +37,9 @@ class Hdf5File:
     def __init__(self, file: OpenHdf5, found: Objects) -> None:
         self._file = file
         self._arrays: dict[str, Storage] = {}
-        self.hierarchy: Hierarchy = self._described(found)
+        self.hierarchy: ScanHierarchy = self._described(found)
 
-    def _described(self, found: Objects) -> Hierarchy:
+    def _described(self, found: Objects) -> ScanHierarchy:
         builder = HierarchyBuilder()
         for path, why in found.notes.items():
             builder.note(path, why)
@@ -118,7 +118,7 @@ class Hdf5Scanner:
         """Take nothing."""
         return {}
 
-    async def scan(self, source: Source, members: Mapping[str, Json]) -> Hdf5File:
+    async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> Hdf5File:
         """Return the groups and datasets of a file."""
         file = OpenHdf5(source)
         found = await file.run(Walk(file).step)

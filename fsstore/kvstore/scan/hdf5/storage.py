@@ -62,7 +62,7 @@ def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Stor
         return ByLibrary(file, dataset, shape, run_chunks(dataset.shape, _bytes(dataset)))
     codecs = codecs_of(dataset.filters, _bytes(dataset), _bytes(dataset) * math.prod(dataset.chunks))
     if file.sizes == (8, 8) and not dataset.by_library and codecs is not None:
-        return Indexed(file, dataset, shape, codecs)
+        return IndexedStorage(file, dataset, shape, codecs)
     for step in dataset.filters:
         if not can_decode(step.id):
             raise UnimplementedError(
@@ -175,7 +175,7 @@ class Run:
         return [bytes(value).ljust(length, b"\0") for value in found]
 
 
-class Indexed:
+class IndexedStorage:
     """Chunks as they are stored."""
 
     def __init__(
