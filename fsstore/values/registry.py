@@ -217,4 +217,4 @@ scanners: Registry[Any] = Registry(
         "netcdf3": "fsstore.kvstore.scan.netcdf3:SCANNER",
     },
 )
-"""What finds the arrays of files of other formats (`Scanner`), by the name of the adapter that shows them."""
+"""What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""

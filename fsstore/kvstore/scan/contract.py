@@ -28,7 +28,7 @@ from fsstore.kvstore.reference.table.table import Rows
 from fsstore.kvstore.scan.source import ScanSource
 from fsstore.values.json_value import Fields, Json
 
-__all__ = ["MADE", "SELF", "ChunkTable", "Numbers", "ScanHierarchy", "ScannedFile", "Scanner"]
+__all__ = ["MADE", "SELF", "ChunkTable", "FileScanner", "Numbers", "ScanHierarchy", "ScannedFile"]
 
 SELF = ""
 """The URL of the scanned file itself, in the `urls` of a chunk table."""
@@ -110,7 +110,7 @@ class ScannedFile(Protocol):
         ...
 
 
-class Scanner(Protocol):
+class FileScanner(Protocol):
     """A file format.  Implementations are plain frozen objects, called `SCANNER` in their module."""
 
     name: ClassVar[str]

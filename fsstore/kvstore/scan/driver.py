@@ -35,7 +35,7 @@ from fsstore.kvstore.reference.target.fetch import Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import OpenTarget, TargetPlace, Targets, check_prefixes
-from fsstore.kvstore.scan.contract import SELF, ScanHierarchy, Scanner
+from fsstore.kvstore.scan.contract import SELF, FileScanner, ScanHierarchy
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
 from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.runtime.cache_pool import CachePool
@@ -130,7 +130,9 @@ class ScanDriver(ReadOnly, ListsDocuments):
 
     id: ClassVar[str] = "scan"
 
-    def __init__(self, scanner: Scanner, base: KvPrefix, members: Mapping[str, Any], means: Means) -> None:
+    def __init__(
+        self, scanner: FileScanner, base: KvPrefix, members: Mapping[str, Any], means: Means
+    ) -> None:
         self.id = scanner.name  # type: ignore[misc]  # one class serves all formats
         self.scanner, self.base = scanner, base
         self._members, self._means = dict(members), means

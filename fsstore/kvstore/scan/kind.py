@@ -22,7 +22,7 @@ from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.reference.kind import reach_members
 from fsstore.kvstore.reference.target.targets import open_in
-from fsstore.kvstore.scan.contract import Scanner
+from fsstore.kvstore.scan.contract import FileScanner
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, quote
@@ -45,9 +45,9 @@ class ScanKind(AdapterKind):
         return (self.id,)
 
     @property
-    def scanner(self) -> Scanner:
+    def scanner(self) -> FileScanner:
         """The scanner of the format."""
-        found: Scanner | None = registry.scanners.get(self.id)
+        found: FileScanner | None = registry.scanners.get(self.id)
         if found is None:
             raise JsonError(f"There is no scanner called {quote(self.id)}")
         return found

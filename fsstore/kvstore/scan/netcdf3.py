@@ -57,7 +57,7 @@ class Header:
     variables: list[Variable] = field(default_factory=list)
 
 
-class _Reader:
+class _HeaderReader:
     """The header's numbers and texts one after the other."""
 
     def __init__(self, data: bytes, version: int) -> None:
@@ -125,7 +125,7 @@ def parse_header(data: bytes) -> Header:
     version = data[3] if data[:3] == b"CDF" and len(data) > 3 else 0
     if version not in (1, 2, 5):
         raise FailedPreconditionError("it does not begin like a NetCDF 3 file")
-    reader = _Reader(data, version)
+    reader = _HeaderReader(data, version)
     records = reader.count()
     if records == (1 << 64) - 1 or (version != 5 and records == (1 << 32) - 1):
         records = _STREAMING

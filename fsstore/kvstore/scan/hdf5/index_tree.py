@@ -79,7 +79,7 @@ def _level(
     return level, entries[np.arange(most) < used[:, None]]
 
 
-class _Tree(NamedTuple):
+class _TreeForm(NamedTuple):
     """A B-tree of version 2: the type and sizes of its records, and how children are written by level."""
 
     kind: int
@@ -89,7 +89,7 @@ class _Tree(NamedTuple):
     """By level of the node: bytes of a pointer, of the number of records in it, of the total below."""
 
 
-def _tree(kind: int, node: int, record: int, depth: int) -> _Tree:
+def _tree(kind: int, node: int, record: int, depth: int) -> _TreeForm:
     most = (node - 10) // record
     width, totals, pointers = _width(most), 0, [(0, 0, 0)]
     below = most
@@ -99,7 +99,7 @@ def _tree(kind: int, node: int, record: int, depth: int) -> _Tree:
         inside = (node - 10 - pointer) // (record + pointer)
         below = (inside + 1) * below + inside
         totals = _width(below)
-    return _Tree(kind, node, record, pointers)
+    return _TreeForm(kind, node, record, pointers)
 
 
 def _width(limit: int) -> int:

@@ -57,7 +57,7 @@ def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Stor
     if dataset.external:
         return _external(file, dataset)
     if dataset.layout == "contiguous" and not dataset.by_library:
-        return Run(file, dataset, "", dataset.offset, dataset.size)
+        return RunStorage(file, dataset, "", dataset.offset, dataset.size)
     if dataset.layout != "chunked":
         return ByLibrary(file, dataset, shape, run_chunks(dataset.shape, _bytes(dataset)))
     codecs = codecs_of(dataset.filters, _bytes(dataset), _bytes(dataset) * math.prod(dataset.chunks))
@@ -81,7 +81,7 @@ def _external(file: OpenHdf5, dataset: Dataset) -> Storage:
     if len(dataset.external) > 1 or dataset.by_library:
         raise UnimplementedError("its values lie in several other files")
     part = dataset.external[0]
-    return Run(file, dataset, part.name, part.offset, dataset.size)
+    return RunStorage(file, dataset, part.name, part.offset, dataset.size)
 
 
 class ByLibrary:
@@ -132,7 +132,7 @@ def _refused(error: Exception) -> StoreError:
     return DataLossError(f"HDF5 cannot read it: {' '.join(str(error).split())}")
 
 
-class Run:
+class RunStorage:
     """One run of bytes, in this file or in another one, shown in pieces."""
 
     codecs: Sequence[Mapping[str, Json]] = ()
