@@ -15,13 +15,14 @@ To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fs
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from fsstore.kvstore.reference.document.json_refs import from_mapping
 from fsstore.kvstore.reference.driver import driver_in_memory
 from fsstore.kvstore.reference.kind import targets_of
 from fsstore.kvstore.reference.load import Reading, load
+from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.value import Located
@@ -44,8 +46,11 @@ from fsstore.kvstore.reference.tools.report import Report, Touched
 from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, combine, scan_files
 from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification, verify_state
 from fsstore.kvstore.root.live import is_live_set
+from fsstore.kvstore.scan.as_references import FORMATS, document_of, format_of, references_of, scan_at
+from fsstore.kvstore.scan.driver import ScanDriver
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
+from fsstore.values.json_value import quote
 
 __all__ = [
     "Located",
@@ -63,6 +68,10 @@ __all__ = [
     "store",
     "verify",
 ]
+
+
+_SETS = re.compile(r"\.(?:json|parq|parquet)\b|/\Z")
+_AT_ONCE = 16
 
 
 async def _base(url: Any) -> KvPrefix:
@@ -84,7 +93,24 @@ async def _open(source: Any, reading: Reading) -> References:
         state, place = await live_state(source, reading)
         return References(state, "in memory" if place is None else place.describe(), place=place)
     base = await _base(source)
+    found = await _scanned(source, base)
+    if found is not None:
+        return References(State(found), base.describe(), place=await beside(base))
     return References(await load(base, reading), base.describe(), place=await beside(base))
+
+
+async def _scanned(source: Any, base: KvPrefix) -> TableSet | None:
+    """Return the references of a file of a scanned format, or of the adapter that shows one; None for a set."""
+    url = source if isinstance(source, str) else fspath(source) if isinstance(source, PathLike) else ""
+    if isinstance(base.driver, ScanDriver):
+        return (await references_of(base.driver, url.rpartition("|")[0]))[0] if url else None
+    if not url or _SETS.search(url):
+        return None
+    try:
+        name = await format_of(base)
+    except StoreError:  # `load` says what is wrong
+        return None
+    return None if name is None else (await scan_at(base, name, url))[0]
 
 
 def open(  # noqa: A001  # the door is a module: references.open
@@ -96,6 +122,7 @@ def open(  # noqa: A001  # the door is a module: references.open
 ) -> References:
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
+    An HDF5 or NetCDF 3 file is scanned: what comes is the set of its chunks, to be saved for others.
     `target` stands in for null URLs; `templates` replaces or adds templates; with `create` a set that does not exist
     is an empty one.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 
@@ -150,15 +177,24 @@ def scan(
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> References:
-    """Return the reference set of one or more files (HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr), made by kerchunk.
+    """Return the reference set of one or more files: HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr.
 
     Relative paths start from the working directory; saved elsewhere, the set still finds its files.
-    Several files are combined along `concat_dims`.  Files are scanned in processes of their own; what fails is named
-    in a `ScanError`, or left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in a
-    warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
+    Several files are combined along `concat_dims`, by kerchunk.  HDF5 and NetCDF 3 are scanned here, unless `options`
+    are meant for kerchunk, which scans all others in processes of their own.  What fails is named in a `ScanError`, or
+    left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in a warning.  `options` go
+    to the scanner: `format`, `storage_options`, and its own.
     """
     listed = [fspath(url) for url in ([urls] if isinstance(urls, str | PathLike) else urls)]
-    scanned = scan_files(listed, options, progress=progress)
+    sets = execution.call(_scanned_here(listed, options, progress))
+    if len(listed) == 1 and listed[0] in sets.found:
+        _warn_of(listed[0], sets.notes[listed[0]])
+        here = execution.call(_base(f"{Path.cwd()}/"))
+        return References(State(sets.found[listed[0]]), f"scan of {listed[0]}", place=here)
+    scanned = scan_files([url for url in listed if url not in sets.done], options, progress=progress)
+    scanned.failures.update(sets.failures)
+    scanned.documents.update({url: [document_of(found)] for url, found in sets.found.items()})
+    scanned.left_out.update({url: "; ".join(notes) for url, notes in sets.notes.items() if notes})
     if scanned.failures and (on_error == "raise" or not scanned.documents):
         raise ScanError(scanned.failures)
     for url, parts in scanned.left_out.items():
@@ -167,6 +203,57 @@ def scan(
     arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
     state = State(combine(documents, arguments))
     return References(state, f"scan of {len(listed)} files", place=execution.call(_base(f"{Path.cwd()}/")))
+
+
+def _warn_of(url: str, notes: Sequence[str]) -> None:
+    if notes:
+        warnings.warn(f"The set of {url} lacks {'; '.join(notes)}", stacklevel=3)
+
+
+class _Here(NamedTuple):
+    """The files that were scanned in this process: their sets, what those lack, and why others failed."""
+
+    found: dict[str, TableSet]
+    notes: dict[str, list[str]]
+    failures: dict[str, str]
+
+    @property
+    def done(self) -> set[str]:
+        """The files that no other scanner is asked for."""
+        return {*self.found, *self.failures}
+
+
+async def _scanned_here(
+    urls: Sequence[str], options: Mapping[str, Any], progress: Callable[[int, int, str], None] | None
+) -> _Here:
+    """Scan the files whose formats have a scanner of ours, some of them at the same time."""
+    sets = _Here({}, {}, {})
+    if set(options) - {"format", "storage_options"} or options.get("format", FORMATS[0]) not in FORMATS:
+        return sets
+
+    async def one(url: str) -> None:
+        try:
+            place = await _target(url, options.get("storage_options"))
+            name = options.get("format") or await format_of(place)
+            if name is None:
+                return
+        except StoreError:  # kerchunk may know what is there, or how to say what is not
+            return
+        try:
+            sets.found[url], notes = await scan_at(place, name, url)
+            sets.notes[url] = [f"{quote(path)}: {why}" for path, why in sorted(notes.items())]
+        except StoreError as error:
+            sets.failures[url] = error.message
+        if progress is not None:
+            progress(len(sets.done), len(urls), url)
+
+    for start in range(0, len(urls), _AT_ONCE):
+        await execution.gather(map(one, urls[start : start + _AT_ONCE]))
+    return sets
+
+
+async def _target(url: str, storage_options: Mapping[str, Any] | None) -> KvPrefix:
+    return await open_with_spec(url, storage_options) if storage_options else await _base(url)
 
 
 def verify(source: Any, *, decode: bool = False, **members: Any) -> SetVerification:

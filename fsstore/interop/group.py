@@ -7,7 +7,7 @@ opens an array when it is first read.  Which tool shows the group it does not kn
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsstore.arrays.store import TensorStore
@@ -23,6 +23,7 @@ from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.runtime import execution, fork
+from fsstore.values import registry
 from fsstore.values.json_value import dumps, quote
 from fsstore.values.url import decode_path, split_pipeline
 
@@ -40,8 +41,7 @@ class GroupArray:
         self._store: TensorStore | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:
-            document = dumps(dict(node.document), allow_nan=True).encode()
-            found = decode_stored(self._kind.format, document, {WHOLE: True})
+            found = group.decoded(self._kind, dumps(dict(node.document), allow_nan=True))
         except StoreError as error:
             raise error.within(
                 f"The array {quote(node.path)} in {group.described} cannot be opened"
@@ -106,11 +106,22 @@ class OpenGroup:
     damaged: Mapping[str, StoreError]
     described: str
     is_reference_set: bool
+    is_scanned: bool = False
+    """Whether it is a file of another format, whose fill values stand for what was never written, not for no data."""
     _place: OpenKv | None = None
+    _decoded: dict[tuple[int, str], ChunkedArray] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open store behind."""
-        return {**self.__dict__, "_place": None}
+        return {**self.__dict__, "_place": None, "_decoded": {}}
+
+    def decoded(self, kind: Any, document: str) -> ChunkedArray:
+        """Return what metadata say; of variables with equal metadata, which are many, it is found out once."""
+        key = (id(kind), document)
+        found = self._decoded.get(key)
+        if found is None:
+            found = self._decoded[key] = decode_stored(kind.format, document.encode(), {WHOLE: True})
+        return found
 
     @property
     def place(self) -> OpenKv:
@@ -190,4 +201,6 @@ async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> O
     if "" in nodes and nodes[""].kind == "array":
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
-    return OpenGroup(bound, nodes, found.damaged, described, place.driver.id == "reference", place)
+    kind = place.driver.id
+    is_scanned = registry.scanners.get(kind) is not None
+    return OpenGroup(bound, nodes, found.damaged, described, kind == "reference", is_scanned, place)

@@ -104,6 +104,8 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
             return False
         if self._masks is not None:
             return self._masks
+        if self._group.is_scanned:
+            return False
         return array.zarr_format == 2 and not (self._group.is_reference_set and not np.any(array.fill_value))
 
 

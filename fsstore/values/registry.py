@@ -19,6 +19,7 @@ __all__ = [
     "drivers",
     "kvstores",
     "live_filesystems",
+    "scanners",
 ]
 
 T = TypeVar("T")
@@ -90,6 +91,8 @@ kvstores: Registry[Any] = Registry(
         "ocdbt": "fsstore.kvstore.ocdbt.kind:KIND",
         "reference": "fsstore.kvstore.reference.kind:KIND",
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
+        "hdf5": "fsstore.kvstore.scan.kind:HDF5",
+        "netcdf3": "fsstore.kvstore.scan.kind:NETCDF3",
     },
 )
 """Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
@@ -170,6 +173,11 @@ codecs_v2: Registry[Any] = Registry(
         "deflate": "fsstore.codec.numcodecs.kerchunk_v2:ZipMember",
         "fill_hdf_strings": "fsstore.codec.numcodecs.kerchunk_v2:HdfStrings",
         "grib": "fsstore.codec.numcodecs.kerchunk_v2:Grib",
+        "hdf5_bitshuffle": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
+        "hdf5_lz4": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
+        "hdf5_scaleoffset": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
+        "hdf5_shuffle": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
+        "hdf5_szip": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
         "pcodec": "fsstore.codec.numcodecs.numeric_v2:Pcodec",
         "record_member": "fsstore.codec.numcodecs.kerchunk_v2:RecordMember",
         "zfpy": "fsstore.codec.numcodecs.numeric_v2:Zfpy",
@@ -186,6 +194,8 @@ live_filesystems: Registry[Any] = Registry(
 detections: Registry[Any] = Registry(
     "fsstore.detections",
     {
+        "hdf5": "fsstore.kvstore.scan.signature:HDF5",
+        "netcdf3": "fsstore.kvstore.scan.signature:NETCDF3",
         "ocdbt": "fsstore.kvstore.ocdbt.detect:DETECT",
         "reference": "fsstore.kvstore.reference.detect:DETECT",
         "zarr2": "fsstore.format.zarr2:DETECT",
@@ -197,3 +207,12 @@ detections: Registry[Any] = Registry(
 
 Images, compressed files and formats without a driver are recognised too; they are listed where they are described.
 """
+
+scanners: Registry[Any] = Registry(
+    "fsstore.scanners",
+    {
+        "hdf5": "fsstore.kvstore.scan.hdf5.scanner:SCANNER",
+        "netcdf3": "fsstore.kvstore.scan.netcdf3:SCANNER",
+    },
+)
+"""What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""

@@ -176,9 +176,10 @@ def test_datasets_that_a_scanner_leaves_out_are_named(tmp_path):
         f.create_dataset("g/lzf", data=np.arange(900), chunks=(300,), compression="lzf")
         f.create_dataset("small", data=np.arange(9), chunks=(3,), fletcher32=True)
     with pytest.warns(UserWarning, match=r'a\.h5 lacks "g/lzf": .*; "g/sums": .*') as told:
-        refs = references.scan(str(tmp_path / "a.h5"))
+        refs = references.scan(str(tmp_path / "a.h5"), inline_threshold=500)
     assert len(told) == 1
     assert set(refs.arrays) == {"whole", "small"}
+    assert set(references.scan(str(tmp_path / "a.h5")).arrays) == {"whole", "small", "g/sums", "g/lzf"}
 
 
 def test_datasets_whose_values_lie_elsewhere_are_left_out(tmp_path):
@@ -193,9 +194,12 @@ def test_datasets_whose_values_lie_elsewhere_are_left_out(tmp_path):
     with pytest.warns(
         UserWarning, match=r'a\.h5 lacks "seen": .*in other files.*; "told": .*in other files'
     ) as told:
-        refs = references.scan(str(tmp_path / "a.h5"))
+        refs = references.scan(str(tmp_path / "a.h5"), inline_threshold=500)
     assert len(told) == 1
     assert set(refs.arrays) == {"whole"}
+    with pytest.warns(UserWarning, match=r'a\.h5 lacks "seen": it is put together from other datasets'):
+        refs = references.scan(str(tmp_path / "a.h5"))
+    assert set(refs.arrays) == {"whole", "told"}
 
 
 IMAGE = np.arange(-31, 32).reshape(7, 9)
@@ -263,7 +267,6 @@ def test_fits_tables(tmp_path):
     [
         ("cfgrib", "kerchunk,grib", "a.grib2", b"GRIB"),
         ("astropy", "kerchunk,fits", "a.fits", b"SIMPLE  ="),
-        ("kerchunk", "kerchunk", "a.h5", b"\x89HDF\r\n\x1a\n"),
     ],
 )
 def test_a_missing_package_is_named(tmp_path, monkeypatch, package, extra, name, head):
@@ -314,7 +317,7 @@ def test_the_collector_rests_while_a_scanner_runs(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
     (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    assert references.scan(str(tmp_path / "a.h5"))["collects"] == b"False"
+    assert references.scan(str(tmp_path / "a.h5"), inline_threshold=500)["collects"] == b"False"
 
 
 def test_a_scanner_that_hangs_or_dies_loses_its_file_only(tmp_path, monkeypatch):

@@ -61,6 +61,8 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.reference",
     "kvstore.reference.tools",
     "kvstore.reference.collection",
+    "kvstore.scan",
+    "kvstore.scan.hdf5",
     "chunk",
     "chunk.plan",
     "chunk.read",
@@ -121,7 +123,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "pandas": ("kvstore.reference",),
     "distributed": ("command.places",),
     "kerchunk": ("kvstore.reference.tools",),
-    "h5py": ("kvstore.reference.tools",),
+    "h5py": ("kvstore.reference.tools", "kvstore.scan.hdf5"),
+    "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
 }

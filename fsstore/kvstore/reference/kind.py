@@ -39,6 +39,7 @@ __all__ = [
     "KIND",
     "ReferenceKind",
     "open_reference",
+    "reach_members",
     "targets_of",
 ]
 
@@ -71,6 +72,16 @@ def _allow(value: Any) -> list[str]:
     return found
 
 
+def reach_members(fields: Fields) -> dict[str, Json]:
+    """Take the members that say what a set, or a file that refers to others, may read."""
+    taken: dict[str, Any] = {
+        "targets": fields.take("targets", targets_of),
+        "rewrite": guard_urls(fields.take("rewrite", _strings)),
+        "allow": guard_urls(fields.take("allow", optional(_allow))),
+    }
+    return {name: value for name, value in taken.items() if value is not None and value != {}}
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceKind(AdapterKind):
     """The static side of the adapter."""
@@ -83,12 +94,10 @@ class ReferenceKind(AdapterKind):
         """Take the members of the kind."""
         taken: dict[str, Any] = {
             "target": guard_urls(fields.take("target", optional(string))),
-            "targets": fields.take("targets", targets_of),
-            "rewrite": guard_urls(fields.take("rewrite", _strings)),
             "templates": guard_urls(fields.take("templates", _strings)),
-            "allow": guard_urls(fields.take("allow", optional(_allow))),
         }
-        return {name: value for name, value in taken.items() if value is not None and value != {}}
+        taken = {name: value for name, value in taken.items() if value is not None and value != {}}
+        return {**taken, **reach_members(fields)}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
         """Return the URL component."""

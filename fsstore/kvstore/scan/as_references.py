@@ -1,0 +1,121 @@
+"""A scanned file as a set of references that can be saved: a scan that nobody has to make again.
+
+Chunks become ranges of the file; documents, and the values of chunks that no range says, stand in the set itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fsstore.context.context import Context
+from fsstore.errors import NotFoundError, OutOfRangeError, ResourceExhaustedError
+from fsstore.kvstore.contract.coalesce import Limits
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.state.refset import TableSet
+from fsstore.kvstore.reference.table.builder import TableBuilder
+from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.kvstore.reference.table.value import encode_text
+from fsstore.kvstore.reference.target.targets import open_in
+from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
+from fsstore.kvstore.scan.driver import Means, ScanDriver
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.values import registry
+
+__all__ = ["FORMATS", "document_of", "format_of", "references_of", "scan_at"]
+
+FORMATS = ("hdf5", "netcdf3")
+"""What is scanned here; of other formats other tools make sets."""
+_HEAD = 8192
+_BATCH = 16384
+_MADE_AT_ONCE = 64
+_MOST_MADE = 2**30
+
+
+def document_of(found: TableSet) -> dict[str, Any]:
+    """Return a set as a document of version 1."""
+    refs: dict[str, Any] = {}
+    for names, resolved in found.batches(KeyRange()):
+        for position, name in enumerate(names):
+            value = resolved.value(position)
+            if isinstance(value, bytes):
+                refs[name] = encode_text(value)
+            elif value is not None:
+                refs[name] = [value.url, value.offset, value.length]
+    return {"version": 1, "refs": refs}
+
+
+async def format_of(place: KvPrefix) -> str | None:
+    """Return which of the scanned formats the file at a place has, or None."""
+    try:
+        found = await place.read("", 0, _HEAD)
+    except OutOfRangeError:
+        found = await place.read()
+    if found.state != "value":
+        raise NotFoundError(f"{place.describe()} does not exist")
+    head = bytes(found.value[:_HEAD])
+    for name in FORMATS:
+        detection = registry.detections.get(name)
+        if detection is not None and detection.fits(head, b""):
+            return name
+    return None
+
+
+async def scan_at(place: KvPrefix, name: str, url: str) -> tuple[TableSet, Mapping[str, str]]:
+    """Return the references of the file at a place, which they call `url`, and why parts of it are left out."""
+    scanner: Any = registry.scanners.get(name)
+    means = Means(Limits(), open_in(Context()), CachePool())
+    return await references_of(ScanDriver(scanner, place, {}, means), url)
+
+
+async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping[str, str]]:
+    """Return the references of a scanned file, which they call `url`, and why parts of it are left out."""
+    scanned = (await driver.current()).found
+    hierarchy, builder, held = scanned.hierarchy, TableBuilder(), 0
+    for key, value in hierarchy.documents.items():
+        builder.add_inline(key.encode("utf-8", "surrogateescape"), value)
+    paths = list(hierarchy.grids)
+    for path, table in zip(paths, await scanned.tables(paths), strict=True):
+        held += await _add(builder, scanned.file, hierarchy.grids[path], table, url)
+        if held > _MOST_MADE:
+            raise ResourceExhaustedError(
+                f"A set of {driver.base.describe()} would hold more than {_MOST_MADE} bytes of values itself"
+            )
+    return TableSet(builder.finish()), hierarchy.notes
+
+
+async def _add(builder: TableBuilder, file: ScannedFile, grid: Grid, table: ChunkTable, url: str) -> int:
+    """Add the chunks of an array; return how many bytes of values were added."""
+    names = [(url if each == SELF else each).encode("utf-8", "surrogateescape") for each in table.urls]
+    ids: Any = builder.url_ids(names) if names else np.zeros(0, np.int32)
+    held = 0
+    for start in range(0, grid.count, _BATCH):
+        numbers = table.present(start, min(start + _BATCH, grid.count))
+        if not len(numbers):
+            continue
+        rows = table.find(numbers)
+        located = rows.url >= 0
+        if located.any():
+            some = rows.take(located)
+            keys = [key.encode() for key in grid.keys(numbers[located])]
+            builder.add_rows(keys, Rows(ids[some.url].astype(np.int32), some.offset, some.length))
+        for at in np.flatnonzero(rows.url == INLINE).tolist():
+            value = table.inline[int(rows.offset[at])]
+            builder.add_inline(grid.keys(numbers[at : at + 1])[0].encode(), value)
+            held += len(value)
+        held += await _add_made(builder, file, grid, numbers[rows.url == MADE])
+    return held
+
+
+async def _add_made(builder: TableBuilder, file: ScannedFile, grid: Grid, numbers: Any) -> int:
+    held = 0
+    for start in range(0, len(numbers), _MADE_AT_ONCE):
+        some = numbers[start : start + _MADE_AT_ONCE]
+        for key, value in zip(grid.keys(some), await file.make(grid.path, some), strict=True):
+            builder.add_inline(key.encode(), bytes(value))
+            held += len(value)
+    return held

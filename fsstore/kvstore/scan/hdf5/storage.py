@@ -1,0 +1,259 @@
+"""How the values of a dataset become chunks: as they are stored, in pieces of one run of bytes, or read by HDF5.
+
+`storage_of` decides, from what the header says; the chunk table is made when the array is touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from fsstore.errors import DataLossError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.driver import Buffer
+from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.table.table import Rows
+from fsstore.kvstore.scan.chunk_table import Columns, Made, Strided, empty, run_chunks, run_strides
+from fsstore.kvstore.scan.contract import MADE, ChunkTable
+from fsstore.kvstore.scan.hdf5.dataset import Dataset
+from fsstore.kvstore.scan.hdf5.filter_pipeline import codecs_of, encoded_plainly, undone
+from fsstore.kvstore.scan.hdf5.index import load_index
+from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks
+from fsstore.kvstore.scan.hdf5.layout_message import IndexPlace, index_place
+from fsstore.kvstore.scan.hdf5.library import can_decode, encoded, read_box
+from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
+from fsstore.values.json_value import Json
+
+__all__ = ["Storage", "storage_of"]
+
+Coords = Sequence[Sequence[int]]
+
+
+class Storage(Protocol):
+    """The chunks of one array.  `shape` is that of the array, without what elements add."""
+
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    codecs: Sequence[Mapping[str, Json]]
+
+    async def table(self, grid: Grid) -> ChunkTable:
+        """Return where the chunks are."""
+        ...
+
+    async def make(self, coords: Coords) -> Sequence[Buffer]:
+        """Return the values of chunks that are made."""
+        ...
+
+
+def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Storage:
+    """Return how a dataset is shown with a shape, which may be larger than its own; raises `UnimplementedError` if it
+    cannot be.
+    """
+    if dataset.layout == "virtual":
+        raise UnimplementedError("it is put together from other datasets")
+    if dataset.external:
+        return _external(file, dataset)
+    if dataset.layout == "contiguous" and not dataset.by_library:
+        return RunStorage(file, dataset, "", dataset.offset, dataset.size)
+    if dataset.layout != "chunked":
+        return ByLibrary(file, dataset, shape, run_chunks(dataset.shape, _bytes(dataset)))
+    codecs = codecs_of(dataset.filters, _bytes(dataset), _bytes(dataset) * math.prod(dataset.chunks))
+    if file.sizes == (8, 8) and not dataset.by_library and codecs is not None:
+        return IndexedStorage(file, dataset, shape, codecs)
+    for step in dataset.filters:
+        if not can_decode(step.id):
+            raise UnimplementedError(
+                f"its filter {step.id} ({step.name or 'unnamed'}) is not available; hdf5plugin may bring it"
+            )
+    return ByLibrary(file, dataset, shape, dataset.chunks)
+
+
+def _bytes(dataset: Dataset) -> int:
+    """Return the bytes of one element of the dataset."""
+    element = dataset.element
+    return (64 if element.text else element.dtype.itemsize) * max(1, math.prod(element.inner))
+
+
+def _external(file: OpenHdf5, dataset: Dataset) -> Storage:
+    if len(dataset.external) > 1 or dataset.by_library:
+        raise UnimplementedError("its values lie in several other files")
+    part = dataset.external[0]
+    return RunStorage(file, dataset, part.name, part.offset, dataset.size)
+
+
+class ByLibrary:
+    """Chunks that HDF5 reads."""
+
+    codecs: Sequence[Mapping[str, Json]] = ()
+
+    def __init__(
+        self, file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...], chunks: tuple[int, ...]
+    ) -> None:
+        self._file, self._dataset = file, dataset
+        self.shape, self.chunks = shape, chunks
+
+    async def table(self, grid: Grid) -> ChunkTable:
+        """Return that all chunks are made."""
+        return Made(grid.count)
+
+    async def make(self, coords: Coords) -> Sequence[Buffer]:
+        """Return chunks, all of them read in shared passes."""
+        return await self._file.run(lambda identifier: self._read(identifier, coords))
+
+    def _read(self, identifier: Any, coords: Coords) -> list[Buffer]:
+        rank, out, lacking = len(self._dataset.shape), list[Buffer](), None
+        for place in coords:
+            start = [
+                min(at * step, size)
+                for at, step, size in zip(place[:rank], self.chunks, self._dataset.shape, strict=True)
+            ]
+            stop = [
+                min(low + step, size)
+                for low, step, size in zip(start, self.chunks, self._dataset.shape, strict=True)
+            ]
+            whole, found = self._file.attempt(partial(read_box, identifier, self._dataset, start, stop))
+            if isinstance(found, Exception):
+                lacking = lacking if whole else found
+                if whole:
+                    raise _refused(found) from found
+                continue
+            out.append(encoded(found, self._dataset, self.chunks))
+        if lacking is not None:
+            raise lacking
+        return out
+
+
+def _refused(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    return DataLossError(f"HDF5 cannot read it: {' '.join(str(error).split())}")
+
+
+class RunStorage:
+    """One run of bytes, in this file or in another one, shown in pieces."""
+
+    codecs: Sequence[Mapping[str, Json]] = ()
+
+    def __init__(self, file: OpenHdf5, dataset: Dataset, url: str, offset: int | None, size: int) -> None:
+        self._file, self._dataset, self._url = file, dataset, url
+        self._offset, self._size = offset, size
+        self._itemsize = _bytes(dataset)
+        self.shape = dataset.shape
+        self.chunks = run_chunks(dataset.shape, self._itemsize)
+
+    async def table(self, grid: Grid) -> ChunkTable:
+        """Return the formula of the pieces; nothing where nothing was written."""
+        need = self._itemsize * math.prod(self.shape)
+        if self._offset is None or not need:
+            return empty()
+        source = self._file.source
+        if self._url:
+            limit = self._offset + self._size
+        else:
+            source.check(self._offset, self._offset + need)
+            limit = source.size
+        length = self._itemsize * math.prod(self.chunks)
+        strides = run_strides(self.shape, self._itemsize, self.chunks)
+        inner = (0,) * len(self._dataset.element.inner)
+        return Strided(self._offset, grid.shape, (*strides, *inner) or (0,), length, limit, urls=(self._url,))
+
+    async def make(self, coords: Coords) -> Sequence[Buffer]:
+        """Return the last pieces, padded."""
+        source = self._file.source
+        if self._url:
+            raise UnimplementedError(f"the file {self._url!r} ends before the last piece does")
+        length = self._itemsize * math.prod(self.chunks)
+        strides = run_strides(self.shape, self._itemsize, self.chunks)
+        starts = [
+            (self._offset or 0) + sum(at * step for at, step in zip(place, strides, strict=False))
+            for place in coords
+        ]
+        found = await source.fetch([(start, min(start + length, source.size)) for start in starts])
+        return [bytes(value).ljust(length, b"\0") for value in found]
+
+
+class IndexedStorage:
+    """Chunks as they are stored."""
+
+    def __init__(
+        self, file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...], codecs: Sequence[Mapping[str, Json]]
+    ) -> None:
+        self._file, self._dataset = file, dataset
+        self.shape, self.chunks, self.codecs = shape, dataset.chunks, codecs
+        self._nbytes = _bytes(dataset) * math.prod(dataset.chunks)
+
+    async def _load(self) -> tuple[IndexPlace, Chunks]:
+        source, base, dataset = self._file.source, self._file.base, self._dataset
+        place = await index_place(source, base, dataset.address)
+        chunked = Chunked(
+            dataset.shape,
+            dataset.maxshape,
+            dataset.chunks,
+            self._nbytes,
+            bool(dataset.filters),
+        )
+        return place, await load_index(source, base, place, chunked)
+
+    async def table(self, grid: Grid) -> ChunkTable:
+        """Return the index as columns; chunks outside the shape are left out."""
+        place, chunks = await self._load()
+        own = grid.shape[: len(self.chunks)] if self.chunks else grid.shape
+        inside = (chunks.coords < np.array(own, np.int64)).all(axis=1)
+        coords, size, mask = chunks.coords[inside], chunks.size[inside], chunks.mask[inside]
+        if len(coords) > math.prod(own):
+            raise DataLossError("it lists some chunks several times")
+        offset = chunks.address[inside].astype(np.int64) + self._file.base
+        self._check(offset, size.astype(np.int64))
+        url = np.where(mask != 0, MADE, 0)
+        if place.edges_plain and self._dataset.filters:
+            url = np.where(self._is_edge(coords), MADE, url)
+        rows = Rows(url.astype(np.int32), offset, size.astype(np.int64))
+        numbers = np.ravel_multi_index(tuple(coords.T), own) if len(coords) else np.zeros(0, np.int64)
+        order = np.argsort(numbers, kind="stable")
+        numbers, rows = numbers[order].astype(np.int64), rows.take(order)
+        if len(numbers) and (numbers[1:] == numbers[:-1]).any():
+            raise DataLossError("it lists a chunk several times")
+        return Columns(rows, None if len(numbers) == grid.count else numbers)
+
+    def _check(self, offset: Any, size: Any) -> None:
+        limit = self._file.source.size
+        wrong = np.flatnonzero((offset < 0) | (size < 0) | (offset > limit) | (size > limit - offset))
+        if len(wrong):
+            at = int(wrong[0])
+            self._file.source.check(int(offset[at]), int(offset[at]) + int(size[at]))
+
+    def _is_edge(self, coords: Any) -> Any:
+        """Return which chunks reach over the edge of the dataset."""
+        step, shape = np.array(self.chunks), np.array(self._dataset.shape)
+        return ((coords + 1) * step > shape).any(axis=1)
+
+    async def make(self, coords: Coords) -> Sequence[Buffer]:
+        """Return chunks for which filters were skipped, encoded by all of them."""
+        place, chunks = await self._load()
+        rank = len(self.chunks)
+        known = {tuple(row): number for number, row in enumerate(chunks.coords.tolist())}
+        wanted = [known[tuple(each[:rank])] for each in coords]
+        spans = []
+        for number in wanted:
+            start = int(chunks.address[number]) + self._file.base
+            spans.append((start, start + int(chunks.size[number])))
+        found = await self._file.source.fetch(spans)
+        every = (1 << len(self._dataset.filters)) - 1
+        out: list[Buffer] = []
+        for number, each, data in zip(wanted, coords, found, strict=True):
+            plain = place.edges_plain and bool(self._is_edge(np.array([each[:rank]]))[0])
+            mask = every if plain else int(chunks.mask[number])
+            out.append(await self._recoded(bytes(data), mask, each))
+        return out
+
+    async def _recoded(self, data: bytes, mask: int, place: Sequence[int]) -> Buffer:
+        plain = undone(data, self._dataset.filters, mask, self._nbytes)
+        if plain is None:
+            by = ByLibrary(self._file, self._dataset, self._dataset.shape, self.chunks)
+            plain = bytes((await by.make([place]))[0])
+        if len(plain) != self._nbytes:
+            raise DataLossError(f"a chunk has {len(plain)} bytes instead of {self._nbytes}")
+        return encoded_plainly(plain, self._dataset.filters)

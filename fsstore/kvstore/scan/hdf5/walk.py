@@ -1,0 +1,162 @@
+"""The objects of a file: links followed, groups and datasets described.
+
+Links are walked and objects opened one by one: what visits a whole file in one call asks every dataset for the size of
+its chunk index, and so reads it.  Every object is tried in each pass until nothing it needs is missing; what succeeded
+is kept.  A group is shown once, under the first hard link to it, so that no cycle of links is without end.  Soft links
+are followed when everything else is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from fsstore.errors import DataLossError, StoreError
+from fsstore.kvstore.scan.hdf5.attribute import attribute_names, attributes_of
+from fsstore.kvstore.scan.hdf5.dataset import Dataset, describe
+from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
+from fsstore.values.json_value import Json
+
+__all__ = ["Objects", "Walk"]
+
+_DEEPEST = 200
+_MOST_LINKS = 2_000_000
+_HOPS = 32
+
+
+@dataclass(slots=True)
+class Objects:
+    """What a file holds: the attributes of groups, and datasets, by path; why others are left out."""
+
+    groups: dict[str, dict[str, Json]] = field(default_factory=dict)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+class _Link(NamedTuple):
+    """An object to open: by its name in a group."""
+
+    parent: Any
+    name: bytes
+    path: str
+    address: int
+
+
+class Walk:
+    """The walk through a file; `step` is called until it is done."""
+
+    def __init__(self, file: OpenHdf5) -> None:
+        self._file = file
+        self.found = Objects()
+        self._pending: list[_Link] = []
+        self._seen: dict[int, str] = {}
+        self._soft: dict[str, str] = {}
+        self._order: list[str] = []
+        self._begun = False
+        self._count = 0
+
+    def step(self, identifier: Any) -> Objects:
+        """Go as far as what is cached allows; what is returned is complete if nothing was missing."""
+        if not self._begun:
+            self._pending.append(_Link(identifier, b"/", "", -1))
+            self._begun = True
+        waiting: list[_Link] = []
+        while self._pending:
+            link = self._pending.pop()
+            whole, found = self._file.attempt(partial(self._visit, link))
+            if not whole:
+                waiting.append(link)
+            elif isinstance(found, Exception):
+                self._note(link.path, found)
+        self._pending = waiting[::-1]
+        if not self._pending:
+            self._follow()
+        return self.found
+
+    def _note(self, path: str, error: Exception) -> None:
+        why = error.message if isinstance(error, StoreError) else " ".join(str(error).split())
+        if not path:
+            raise DataLossError(f"its root group cannot be read: {why}")
+        self.found.notes[path] = why or type(error).__name__
+
+    def _visit(self, link: _Link) -> None:
+        from h5py import h5d, h5g, h5o
+
+        opened = h5o.open(link.parent, link.name)
+        if isinstance(opened, h5d.DatasetID):
+            address = link.address if link.address >= 0 else int(h5g.get_objinfo(opened).objno[0])
+            self.found.datasets[link.path] = describe(opened, link.path, address)
+        elif isinstance(opened, h5g.GroupID):
+            self._group(link, opened)
+
+    def _group(self, link: _Link, group: Any) -> None:
+        from h5py import h5l
+
+        attributes = attributes_of(group, attribute_names(group))
+        names = list(group)
+        infos = [(name, group.links.get_info(name)) for name in names]
+        softs = {name: group.links.get_val(name) for name, info in infos if info.type != h5l.TYPE_HARD}
+        self.found.groups[link.path] = attributes
+        self._count += len(names)
+        if self._count > _MOST_LINKS or link.path.count("/") > _DEEPEST:
+            raise StoreError("there are too many links, or groups lie too deep")
+        for name, info in infos:
+            path = _joined(link.path, name)
+            self._order.append(path)
+            if info.type == h5l.TYPE_HARD:
+                self._hard(group, name, path, int(info.u))
+            elif info.type == h5l.TYPE_SOFT:
+                self._soft[path] = _text(softs[name])
+            else:
+                self.found.notes[path] = "it is a link to another file"
+
+    def _hard(self, group: Any, name: bytes, path: str, address: int) -> None:
+        if b"/" in name or name in (b".", b"..", b""):
+            self.found.notes[path] = "its name cannot be part of a path"
+            return
+        known = self._seen.setdefault(address, path)
+        if known != path and known in self.found.groups:
+            self.found.notes[path] = f"it is the group {known!r}, which is shown there"
+            return
+        if known != path and known in self.found.datasets:
+            self.found.datasets[path] = self.found.datasets[known].at(path)
+            return
+        if any(link.address == address and link.path != path for link in self._pending):
+            self._soft[path] = "/" + known
+            return
+        self._file.expect(address)
+        self._pending.append(_Link(group, name, path, address))
+
+    def _follow(self) -> None:
+        """Show the datasets that soft links lead to."""
+        for path in self._soft:
+            target = path
+            for _ in range(_HOPS):
+                link = self._soft.get(target)
+                if link is None:
+                    break
+                target = _target(target, link)
+            dataset = self.found.datasets.get(target)
+            if dataset is not None:
+                self.found.datasets[path] = dataset.at(path)
+            elif target in self.found.groups:
+                self.found.notes[path] = f"it is a link to the group {target!r}, which is shown there"
+            else:
+                self.found.notes[path] = f"it is a link to {target!r}, which is not there"
+        shown = self.found.datasets
+        self.found.datasets = {path: shown[path] for path in self._order if path in shown}
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _joined(path: str, name: bytes) -> str:
+    return f"{path}/{_text(name)}" if path else _text(name)
+
+
+def _target(path: str, link: str) -> str:
+    """Return the path a soft link leads to; HDF5 knows `.`, but takes `..` for a name."""
+    head = "" if link.startswith("/") else path.rpartition("/")[0]
+    return "/".join(part for part in f"{head}/{link}".split("/") if part not in ("", "."))

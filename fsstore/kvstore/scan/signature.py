@@ -1,0 +1,24 @@
+"""How scanned formats are recognised by their first bytes, for automatic detection."""
+
+from __future__ import annotations
+
+from fsstore.values.detection import Detection
+
+__all__ = ["HDF5", "NETCDF3"]
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+HDF5 = Detection(
+    "hdf5",
+    "store",
+    signatures=(((0, _MAGIC),),),
+    title="an HDF5 or NetCDF 4 file",
+)
+"""A file with a block of the user's own before the signature is opened by name: detection reads few bytes."""
+
+NETCDF3 = Detection(
+    "netcdf3",
+    "store",
+    signatures=tuple(((0, b"CDF" + version),) for version in (b"\x01", b"\x02", b"\x05")),
+    title="a NetCDF 3 file",
+)

@@ -1,0 +1,144 @@
+"""Damaged and hostile HDF5 and NetCDF 3 files: errors of fsstore that name the file, in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+
+import fsstore as ts
+from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
+
+PROGRAM = Path(__file__).with_name("scan_fuzz.py")
+
+
+def write_files(folder):
+    """Write a few files of many structures."""
+    values = np.arange(240, dtype="i4").reshape(20, 12)
+    for libver in ("earliest", "latest"):
+        with h5py.File(folder / f"{libver}.h5", "w", libver=libver) as file:
+            for name, maxshape in {"fixed": (20, 12), "one": (20, None), "two": (None, None)}.items():
+                file.create_dataset(
+                    f"g/{name}",
+                    data=values,
+                    chunks=(3, 5),
+                    maxshape=maxshape,
+                    compression="gzip",
+                    shuffle=True,
+                )
+            file["texts"] = np.array(["a", "bcd"], h5py.string_dtype())
+            file["run"] = values
+            file.attrs["title"] = "damaged"
+    for form in ("NETCDF3_CLASSIC", "NETCDF3_64BIT_DATA"):
+        with netCDF4.Dataset(folder / f"{form}.nc", "w", format=form) as file:
+            file.createDimension("t", None)
+            file.createDimension("x", 5)
+            file.createVariable("a", "i2", ("t", "x"))[:] = np.arange(35).reshape(7, 5)
+            file.createVariable("b", "f8", ("x",))[:] = np.arange(5)
+
+
+def fuzz(folder, first, count, limit_s):
+    """Run the program in a process of its own; return what it reports besides the seeds."""
+    command = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(ts.__file__).parents[1])}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment
+    )
+    assert done.returncode == 0, f"{done.stdout[-300:]}\n{done.stderr[-2000:]}"
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_damaged_files(tmp_path):
+    """Cut off, overwritten and shuffled files end in values or errors of fsstore that name the file."""
+    write_files(tmp_path)
+    *problems, summary = fuzz(tmp_path, 0, 150, 120)
+    assert not problems
+    assert summary["done"] == 150
+    assert summary["read"] > 100
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(10))
+def test_damaged_files_at_length(tmp_path, part):
+    """The same ten thousand times."""
+    write_files(tmp_path)
+    assert len(fuzz(tmp_path, 10_000 + part * 1000, 1000, 900)) == 1
+
+
+def _open(path, scheme, name="v"):
+    return ts.open({"driver": "zarr", "kvstore": f"file://{path}|{scheme}:{name}/"}).result()
+
+
+def test_a_missing_file_is_not_found(tmp_path):
+    """A file that does not exist is not an empty hierarchy."""
+    with pytest.raises(NotFoundError):
+        _open(tmp_path / "none.h5", "hdf5")
+
+
+@pytest.mark.parametrize("scheme", ["hdf5", "netcdf3"])
+def test_another_format_is_refused(tmp_path, scheme):
+    """A file that is none of the format is refused by name."""
+    (tmp_path / "x").write_bytes(b"something else" * 100)
+    with pytest.raises(StoreError, match="Error opening .* file local file"):
+        _open(tmp_path / "x", scheme)
+
+
+def test_chunks_outside_of_the_file_are_named(tmp_path):
+    """A chunk index whose entries lead out of the file is damage, and no fill values are read."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file.create_dataset("v", data=np.arange(100, dtype="i4"), chunks=(10,))
+    data = bytearray(path.read_bytes())
+    with h5py.File(path) as file:
+        offset = file["v"].id.get_chunk_info(3).byte_offset
+    at = data.index(struct.pack("<Q", offset))
+    data[at : at + 8] = struct.pack("<Q", 10**9)
+    path.write_bytes(data)
+    with pytest.raises(DataLossError, match=r'chunk index of "v".*1000000000'):
+        _open(path, "hdf5").read().result()
+
+
+def test_a_cut_off_classic_file_is_named(tmp_path):
+    """A NetCDF 3 file that ends early gives the values it has, and an error for the others."""
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+        file.createDimension("t", None)
+        file.createDimension("x", 1000)
+        file.createVariable("v", "i4", ("t", "x"))[:] = np.arange(3000).reshape(3, 1000)
+        file.createVariable("w", "i4", ("t", "x"))[:] = 1
+    os.truncate(path, path.stat().st_size - 6000)
+    array = _open(path, "netcdf3")
+    assert array[0].read().result()[0] == 0
+    with pytest.raises(DataLossError, match="cut off"):
+        array[2].read().result()
+
+
+def test_counts_that_no_file_holds_are_refused(tmp_path):
+    """A header that claims four billion dimensions is refused at once."""
+    path = tmp_path / "a.nc"
+    path.write_bytes(b"CDF\x01" + struct.pack(">III", 0, 10, 2**32 - 2) + bytes(200))
+    with pytest.raises((FailedPreconditionError, DataLossError)):
+        _open(path, "netcdf3")
+
+
+def test_a_replaced_file_is_scanned_again(tmp_path):
+    """An open store answers from the new file after it was replaced, never from a mixture."""
+    path = tmp_path / "a.h5"
+    for value in (1, 2):
+        fresh = tmp_path / "fresh.h5"
+        with h5py.File(fresh, "w") as file:
+            if value == 2:
+                file["other"] = np.zeros(1000)
+            file.create_dataset("v", data=np.full(100, value), chunks=(10,))
+        fresh.rename(path)
+        store = ts.KvStore.open(f"file://{path}|hdf5:v/").result() if value == 1 else store  # noqa: F821
+        assert store.read("3").result().value == np.full(10, value).tobytes()

@@ -1,0 +1,162 @@
+"""Scanned files far away: what opening and reading them costs in requests and bytes, counted by a server here."""
+
+from __future__ import annotations
+
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import fsstore as ts
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a directory with ranges, and counts requests and bytes."""
+
+    daemon_threads = True
+
+    def __init__(self, folder):
+        self.folder, self.sizes = folder, []
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+
+    def cost(self):
+        """Return requests and bytes since the last call."""
+        sizes, self.sizes = self.sizes, []
+        return len(sizes), sum(sizes)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers with a file or a range of it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        """Say nothing."""
+
+    def do_HEAD(self):
+        """Answer without the body."""
+        self.answer(body=False)
+
+    def do_GET(self):
+        """Answer."""
+        self.answer(body=True)
+
+    def answer(self, *, body):
+        """Send what is asked for."""
+        path = self.server.folder / self.path.lstrip("/")
+        data = path.read_bytes() if path.is_file() else None
+        found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if data is None:
+            self.server.sizes.append(0)
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        start, stop = 0, len(data)
+        if found:
+            start = int(found[1]) if found[1] else len(data) - int(found[2])
+            stop = min(int(found[2]) + 1, len(data)) if found[1] and found[2] else len(data)
+        self.send_response(206 if found else 200)
+        if found:
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+        self.send_header("Content-Length", str(stop - start))
+        self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
+        self.end_headers()
+        self.server.sizes.append(stop - start if body else 0)
+        if body:
+            self.wfile.write(data[start:stop])
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Give a server of an empty directory."""
+    found = Server(tmp_path)
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    yield found
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+def write_thirty(path):
+    """Write thirty variables whose metadata lie between data."""
+    values = np.random.default_rng(0).normal(size=(12, 60, 90)).astype("f4")
+    with netCDF4.Dataset(path, "w") as file:
+        for name, size in {"time": None, "lat": 60, "lon": 90}.items():
+            file.createDimension(name, size)
+        for number in range(30):
+            found = file.createVariable(
+                f"v{number:02}", "f4", ("time", "lat", "lon"), zlib=True, chunksizes=(1, 60, 90)
+            )
+            for each in range(8):
+                found.setncattr(f"attribute{each}", f"value {each}")
+            found[:] = values
+    return values
+
+
+def test_one_variable_of_thirty(server):
+    """Opening one variable of a large file and reading a slice takes at most 1 MB and sixty requests in few rounds."""
+    values = write_thirty(server.folder / "a.nc")
+    assert (server.folder / "a.nc").stat().st_size > 5_000_000
+    array = ts.open(f"{server.url}a.nc|hdf5:v07").result()
+    requests, octets = server.cost()
+    assert requests <= 60
+    assert octets < 900_000
+    np.testing.assert_array_equal(array[3].read().result(), values[3])
+    requests, octets = server.cost()
+    assert requests <= 2
+    assert octets < 100_000
+    np.testing.assert_array_equal(array[4].read().result(), values[4])
+    assert server.cost()[0] == 1
+
+
+def test_an_index_of_many_chunks_is_read_once(server):
+    """The index of 4,000 chunks is read with the first chunk, in few requests, and not again."""
+    with h5py.File(server.folder / "a.h5", "w", libver="earliest") as file:
+        file.create_dataset("v", data=np.arange(64_000).reshape(4000, 16), chunks=(1, 16), compression="gzip")
+    array = ts.open(f"{server.url}a.h5|hdf5:v").result()
+    server.cost()
+    assert array[100].read().result()[0] == 1600
+    assert server.cost()[0] <= 8
+    assert array[3000].read().result()[0] == 48_000
+    assert server.cost()[0] == 1
+
+
+def test_a_classic_file_opens_with_one_request(server):
+    """The header of a NetCDF 3 file comes with the first request, and a variable with one more."""
+    with netCDF4.Dataset(server.folder / "a.nc", "w", format="NETCDF3_64BIT_OFFSET") as file:
+        file.createDimension("x", 100_000)
+        file.createVariable("v", "f8", ("x",))[:] = np.arange(100_000)
+    driver = {"driver": "zarr", "kvstore": f"{server.url}a.nc|netcdf3:v/"}
+    array = ts.open(driver).result()
+    assert server.cost()[0] == 1
+    assert array.read().result().sum() == sum(range(100_000))
+    assert server.cost()[0] == 1
+
+
+def test_a_far_dataset_is_that_of_the_file_here(server):
+    """xarray sees through the web what it sees in the file, by detection."""
+    write_thirty(server.folder / "a.nc")
+    far = xr.open_dataset(f"{server.url}a.nc", engine="fsstore").load()
+    with xr.open_dataset(server.folder / "a.nc", engine="netcdf4") as here:
+        assert far.identical(here.load())
+
+
+def test_a_file_that_changes_is_scanned_again(server):
+    """Values come from one generation of a far file: after it was replaced, from the new one."""
+    for value in (1, 2):
+        with h5py.File(server.folder / "fresh.h5", "w") as file:
+            if value == 2:
+                file["other"] = np.zeros(5000)
+            file.create_dataset("v", data=np.full(100, value), chunks=(10,))
+        (server.folder / "fresh.h5").rename(server.folder / "a.h5")
+        if value == 1:
+            store = ts.KvStore.open(f"{server.url}a.h5|hdf5:v/").result()
+        assert store.read("3").result().value == np.full(10, value).tobytes()
