@@ -69,20 +69,6 @@ FOREIGN: tuple[Detection, ...] = (
         tool="icechunk reads it",
     ),
     Detection("json", "array", matches=is_text_of_json, head=32),
-    Detection(
-        "hdf5",
-        "foreign",
-        signatures=(((0, b"\x89HDF\r\n\x1a\n"),),),
-        title="an HDF5 or NetCDF 4 file",
-        tool=_REFERENCES,
-    ),
-    Detection(
-        "netcdf3",
-        "foreign",
-        signatures=tuple(((0, b"CDF" + version),) for version in (b"\x01", b"\x02", b"\x05")),
-        title="a NetCDF 3 file",
-        tool=_REFERENCES,
-    ),
     Detection("grib", "foreign", matches=_grib, head=32, at_least=8, title="a GRIB file", tool=_REFERENCES),
 )
 """Everything else."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Registry", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
+__all__ = ["Registry", "codecs", "codecs_v2", "detections", "drivers", "kvstores", "scanners"]
 
 T = TypeVar("T")
 
@@ -83,6 +83,8 @@ kvstores: Registry[Any] = Registry(
         "ocdbt": "fsstore.kvstore.ocdbt.kind:KIND",
         "reference": "fsstore.kvstore.reference.kind:KIND",
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
+        "hdf5": "fsstore.kvstore.scan.kind:HDF5",
+        "netcdf3": "fsstore.kvstore.scan.kind:NETCDF3",
     },
 )
 """Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
@@ -164,6 +166,8 @@ codecs_v2: Registry[Any] = Registry(
 detections: Registry[Any] = Registry(
     "fsstore.detections",
     {
+        "hdf5": "fsstore.kvstore.scan.signature:HDF5",
+        "netcdf3": "fsstore.kvstore.scan.signature:NETCDF3",
         "ocdbt": "fsstore.kvstore.ocdbt.detect:DETECT",
         "reference": "fsstore.kvstore.reference.detect:DETECT",
         "zarr2": "fsstore.format.zarr2:DETECT",
@@ -175,3 +179,12 @@ detections: Registry[Any] = Registry(
 
 Images, compressed files and formats without a driver are recognised too; they are listed where they are described.
 """
+
+scanners: Registry[Any] = Registry(
+    "fsstore.scanners",
+    {
+        "hdf5": "fsstore.kvstore.scan.hdf5.scanner:SCANNER",
+        "netcdf3": "fsstore.kvstore.scan.netcdf3:SCANNER",
+    },
+)
+"""What finds the arrays of files of other formats (`Scanner`), by the name of the adapter that shows them."""

@@ -43,6 +43,7 @@ __all__ = [
     "driver_in_memory",
     "open_reference",
     "policy_of",
+    "reach_members",
     "reference_driver",
     "targets_of",
 ]
@@ -78,6 +79,16 @@ def _allow(value: Any) -> list[str]:
     return found
 
 
+def reach_members(fields: Fields) -> dict[str, Json]:
+    """Take the members that say what a set, or a file that refers to others, may read."""
+    taken: dict[str, Any] = {
+        "targets": fields.take("targets", targets_of),
+        "rewrite": fields.take("rewrite", _strings),
+        "allow": fields.take("allow", optional(_allow)),
+    }
+    return {name: value for name, value in taken.items() if value is not None and value != {}}
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceKind(AdapterKind):
     """The static side of the adapter."""
@@ -90,12 +101,10 @@ class ReferenceKind(AdapterKind):
         """Take the members of the kind."""
         taken: dict[str, Any] = {
             "target": fields.take("target", optional(string)),
-            "targets": fields.take("targets", targets_of),
-            "rewrite": fields.take("rewrite", _strings),
             "templates": fields.take("templates", _strings),
-            "allow": fields.take("allow", optional(_allow)),
         }
-        return {name: value for name, value in taken.items() if value is not None and value != {}}
+        taken = {name: value for name, value in taken.items() if value is not None and value != {}}
+        return {**taken, **reach_members(fields)}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
         """Return the URL component."""

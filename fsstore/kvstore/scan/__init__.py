@@ -1,0 +1,15 @@
+"""Files of other formats shown as zarr hierarchies whose chunks are byte ranges of the file, found when they are needed.
+
+A *scanner* knows one format: it answers the structure of a file first, and the chunk table of an array when the array
+is touched.  The adapter here is the same for all formats; it reads chunks with the machinery of reference sets.
+
+* `chunk_table`: chunk tables: where the chunks of one array are, as columns or as a formula
+* `contract`: the contract of scanners, and the values that cross it
+* `driver`: the key-value store that shows a scanned file
+* `hierarchy`: the documents of zarr v2 for what a scanner found
+* `kind`: the kinds of the scanned formats: their JSON, their URLs, and how they are opened
+* `netcdf3`: NetCDF 3: the classic format, its 64-bit offsets and its 64-bit data
+* `scanned_set`: a scanned file as a reference set: keys resolved in batches, chunk tables on first touch
+* `signature`: how scanned formats are recognised by their first bytes, for automatic detection
+* `source`: the file a scanner reads: a block cache over a key-value store, in rounds
+"""

@@ -1,0 +1,79 @@
+"""The kinds of the scanned formats: their JSON, their URLs, and how they are opened.
+
+`{"driver": "hdf5", "base": ..., "path": ...}`, or `base|hdf5:path`.  Every kind takes the members of reference sets that
+say what else may be read, because a file may refer to others:
+
+targets      {prefix: kvstore spec, URL or storage options}
+rewrite      {old prefix: new prefix} of URLs
+allow        [prefix]: nothing else is read
+
+The scanner adds its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsstore.errors import JsonError
+from fsstore.kvstore.contract.coalesce import limits_from
+from fsstore.kvstore.contract.driver import KvDriver
+from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.reference.kind import reach_members
+from fsstore.kvstore.reference.target.targets import open_in
+from fsstore.kvstore.scan.contract import Scanner
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.values import registry
+from fsstore.values.json_value import Fields, Json, quote
+from fsstore.values.url import encode_path
+
+__all__ = ["HDF5", "NETCDF3", "ScanKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanKind(AdapterKind):
+    """The static side of the adapter for one format, which the scanner of its name reads."""
+
+    id: str
+    of_directory: bool = False
+    resources: tuple[str, ...] = ("cache_pool", "range_coalescing")
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The name of the format."""
+        return (self.id,)
+
+    @property
+    def scanner(self) -> Scanner:
+        """The scanner of the format."""
+        found: Scanner | None = registry.scanners.get(self.id)
+        if found is None:
+            raise JsonError(f"There is no scanner called {quote(self.id)}")
+        return found
+
+    def base_path(self, path: str) -> str:
+        """Return the path of the base: that of a file as it is, that of a directory with a slash."""
+        return path + "/" if self.of_directory and path and not path.endswith("/") else path
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take the members of the kind."""
+        return {**reach_members(fields), **self.scanner.members(fields)}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
+        """Return the URL component."""
+        return f"{self.id}:{encode_path(path)}"
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the opened adapter; nothing is read before a key is asked for."""
+        from fsstore.kvstore.scan.driver import Means, ScanDriver
+
+        if opening.base is None:
+            raise JsonError(f'The "{self.id}" key-value store needs a base')
+        pool: Any = opening.resources.get("cache_pool") or CachePool()
+        means = Means(limits_from(opening.resources), open_in(opening.context), pool)
+        return ScanDriver(self.scanner, opening.base, opening.members, means)
+
+
+HDF5 = ScanKind("hdf5")
+NETCDF3 = ScanKind("netcdf3")

@@ -1,0 +1,198 @@
+"""A scanned file as a reference set: keys resolved in batches, chunk tables on first touch.
+
+Documents are inline values.  The keys of a batch are grouped by array; the tables of all arrays that are touched for the
+first time are read together, in shared rounds, and kept in the cache pool as well, for the next one who opens the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.collection.refset import Page, Resolved
+from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.table.keys import Family, split, split_one
+from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
+from fsstore.kvstore.scan.contract import MADE, ChunkTable, Hierarchy, Numbers, ScannedFile
+from fsstore.runtime.cache_pool import CachePool
+
+__all__ = ["Kept", "ScannedSet"]
+
+_BATCH = 16384
+_FEW = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where chunk tables are kept beside the set: the pool, and what their keys begin with."""
+
+    pool: CachePool
+    owner: tuple[Any, ...]
+
+    def get(self, path: str) -> ChunkTable | None:
+        """Return a table that is kept."""
+        found: ChunkTable | None = self.pool.get((*self.owner, path))
+        return found
+
+    def put(self, path: str, table: ChunkTable) -> None:
+        """Keep a table."""
+        self.pool.put((*self.owner, path), table, table.nbytes + 200)
+
+
+class ScannedSet:
+    """The references of one generation of a file."""
+
+    def __init__(self, file: ScannedFile, kept: Kept, *, waits: bool) -> None:
+        self.file, self.waits = file, waits
+        self._kept = kept
+        self._tables: dict[str, ChunkTable] = {}
+        self._paths: dict[Family, str] = {}
+        for path, grid in self.hierarchy.grids.items():
+            if grid.family is not None:
+                self._paths[grid.family] = path
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """The structure."""
+        return self.file.hierarchy
+
+    async def resolve(self, keys: Sequence[str]) -> Resolved:
+        """Return the references of `keys`; values that are made are made here."""
+        rows = Rows.absent(len(keys))
+        urls: list[str] = []
+        values: list[bytes] = []
+        chunks = self._documents(keys, rows, values)
+        asked = self._asked(keys, chunks)
+        tables = await self.tables([path for path, _, _ in asked])
+        for (path, positions, numbers), table in zip(asked, tables, strict=True):
+            found = table.find(numbers)
+            await self._make(path, numbers, found, values)
+            _shift(found, table, urls, values)
+            rows.put(positions, found)
+        return Resolved(rows, urls, values)
+
+    def _documents(self, keys: Sequence[str], rows: Rows, values: list[bytes]) -> list[int]:
+        """Put the documents among `keys` into `rows`; return the positions of the others."""
+        documents, others = self.hierarchy.documents, []
+        for position, key in enumerate(keys):
+            value = documents.get(key)
+            if value is None:
+                others.append(position)
+                continue
+            rows.url[position], rows.offset[position], rows.length[position] = INLINE, len(values), len(value)
+            values.append(value)
+        return others
+
+    def _asked(self, keys: Sequence[str], chunks: list[int]) -> list[tuple[str, Numbers, Numbers]]:
+        """Return by array the positions of its keys and the numbers of its chunks, those outside its grid left out."""
+        out = []
+        for family, at, coords in _families([keys[position] for position in chunks]):
+            path = self._paths.get(family)
+            if path is None:
+                continue
+            numbers = self.hierarchy.grids[path].numbers(coords)
+            inside = numbers >= 0
+            positions = np.array(chunks, np.int64)[at]
+            out.append((path, positions[inside], numbers[inside]))
+        loose = {grid.key(()): path for path, grid in self.hierarchy.grids.items() if grid.family is None}
+        if loose:  # scalars of version 3
+            zero = np.zeros(1, np.int64)
+            found = ((loose.get(keys[position]), position) for position in chunks)
+            out += [(path, np.array([at], np.int64), zero) for path, at in found if path is not None]
+        return [each for each in out if len(each[1])]
+
+    async def tables(self, paths: Sequence[str]) -> list[ChunkTable]:
+        """Return the chunk tables of arrays; those that are not known are read together."""
+        unknown = []
+        for path in dict.fromkeys(paths):
+            kept = self._tables.get(path) or self._kept.get(path)
+            if kept is None:
+                unknown.append(path)
+            else:
+                self._tables[path] = kept
+        if unknown:
+            for path, table in zip(unknown, await self.file.tables(unknown), strict=True):
+                self._tables[path] = table
+                self._kept.put(path, table)
+        return [self._tables[path] for path in paths]
+
+    async def _make(self, path: str, numbers: Numbers, rows: Rows, values: list[bytes]) -> None:
+        made = np.flatnonzero(rows.url == MADE)
+        if not len(made):
+            return
+        found = await self.file.make(path, numbers[made])
+        rows.offset[made] = np.arange(len(made)) + len(values)
+        rows.length[made] = [len(value) for value in found]
+        values += [value if isinstance(value, bytes) else bytes(value) for value in found]
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the documents in a range, then the chunks of its arrays."""
+        async for page in self.documents(keys):
+            yield page
+        for path, grid in self.hierarchy.grids.items():
+            if _may_hold(grid, keys):
+                table = (await self.tables([path]))[0]
+                for page in _pages(grid, table, keys):
+                    yield page
+
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Page]:
+        """Yield the documents in a range."""
+        names = [name for name in sorted(self.hierarchy.documents) if keys.contains(name)]
+        values = [self.hierarchy.documents[name] for name in names]
+        if names:
+            rows = Rows.of([Row(INLINE, number, len(value)) for number, value in enumerate(values)])
+            yield names, Resolved(rows, (), values)
+
+
+def _families(keys: Sequence[str]) -> Iterator[tuple[Family, Any, Numbers]]:
+    """Yield the families among `keys`: the places of their keys, and coordinates."""
+    encoded = [key.encode("utf-8", "surrogateescape") for key in keys]
+    if len(keys) > _FEW:
+        for group in split(encoded)[0]:
+            yield group.family, group.positions, group.coords
+        return
+    for position, key in enumerate(encoded):
+        found = split_one(key)
+        if found is not None:
+            yield found[0], [position], np.array([found[1]], np.int64)
+
+
+def _shift(rows: Rows, table: ChunkTable, urls: list[str], values: list[bytes]) -> None:
+    """Make rows point into the URLs and values of the batch instead of the table's own."""
+    inside = np.flatnonzero(rows.url == INLINE)
+    for position in inside.tolist():
+        values.append(table.inline[int(rows.offset[position])])
+        rows.offset[position] = len(values) - 1
+    rows.url[rows.url == MADE] = INLINE
+    located = rows.url >= 0
+    if not located.any():
+        return
+    used, where = np.unique(rows.url[located], return_inverse=True)
+    rows.url[located] = (where + len(urls)).astype(np.int32)
+    urls += [table.urls[number] for number in used.tolist()]
+
+
+def _may_hold(grid: Grid, keys: KeyRange) -> bool:
+    head = f"{grid.path}/" if grid.path else ""
+    inside = KeyRange.prefix(head)
+    low = max(inside.inclusive_min, keys.inclusive_min)
+    return all(not end or low < end for end in (inside.exclusive_max, keys.exclusive_max))
+
+
+def _pages(grid: Grid, table: ChunkTable, keys: KeyRange) -> Iterator[Page]:
+    """Yield the chunks of an array in a range; the length of what is made is not known."""
+    for start in range(0, grid.count, _BATCH):
+        numbers = table.present(start, min(start + _BATCH, grid.count))
+        names = grid.keys(numbers) if len(numbers) else []
+        kept = [at for at, name in enumerate(names) if keys.contains(name)]
+        if not kept:
+            continue
+        rows = table.find(numbers[kept])
+        rows.length[rows.url == MADE] = -1
+        rows.url[rows.url == MADE] = INLINE
+        assert (rows.url != ABSENT).all()
+        yield [names[at] for at in kept], Resolved(rows, table.urls, table.inline)

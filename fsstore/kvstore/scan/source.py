@@ -1,0 +1,241 @@
+"""The file a scanner reads: a block cache over a key-value store, in rounds.
+
+A round is a set of requests that are under way together; far away, rounds are what time goes into.  So a scanner asks
+for all it knows it needs at once (`read`), or works through what is cached and lets what is missing be fetched
+together (`settle`): a function that meets a missing block raises, the block is noted, and the function runs again.
+
+Blocks are small (16 KiB): metadata are strewn between data, and every larger block fetches data with them.  Every range
+comes from one generation of the file, or `ChangedError` is raised, and the adapter scans anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError
+from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
+from fsstore.runtime import execution
+
+__all__ = ["Blocks", "ChangedError", "MissError", "Source", "Span"]
+
+T = TypeVar("T")
+
+Span = tuple[int, int]
+"""The bytes `[start, stop)`."""
+
+BLOCK = 16 * 1024
+_HEAD = 64 * 1024
+_KEPT = 32 * 2**20
+_MOST_PASSES = 20_000  # of one `settle`: each fetches a block at least
+_MOST_AT_ONCE = 64 * 2**20  # bytes of one span that goes through the cache
+
+
+class ChangedError(AbortedError):
+    """The file has another generation than when it was scanned."""
+
+
+class MissError(Exception):
+    """A block that is needed is not cached; it is noted and will be fetched."""
+
+
+@dataclass(slots=True)
+class Source:
+    """A file at `base` (with the key `""`), or the directory of that place.
+
+    `size` and `generation` are known once `begin` has returned.
+    """
+
+    base: KvPrefix
+    generation: bytes = UNKNOWN
+    size: int = 0
+    block: int = BLOCK
+    _cache: _Cache = field(default_factory=lambda: _Cache())
+
+    @property
+    def waits(self) -> bool:
+        """Whether reading may suspend."""
+        return self.base.driver.features.waits
+
+    async def begin(self) -> Source:
+        """Read the beginning of the file: its size, its generation and its first blocks; raises if there is none."""
+        try:
+            found = await self.base.read("", 0, _HEAD)
+        except OutOfRangeError:  # it is smaller
+            found = await self.base.read()
+        if found.state != "value":
+            raise NotFoundError(f"{self.base.describe()} does not exist")
+        self.generation, size = found.generation, found.size
+        if size is None:
+            size = len(found.value) if len(found.value) != _HEAD else await self._measure()
+        self.size = size
+        self._put(0, bytes(found.value))
+        return self
+
+    async def _measure(self) -> int:
+        found = await self.base.read("", 0, 0)
+        return len((await self.base.read()).value) if found.size is None else found.size
+
+    def describe(self, offset: int | None = None) -> str:
+        """Return how messages call the file, or a place in it."""
+        where = self.base.describe()
+        return where if offset is None else f"{where} at offset {offset}"
+
+    def check(self, start: int, stop: int) -> None:
+        """Raise `DataLossError` for a span outside the file."""
+        if not 0 <= start <= stop <= self.size:
+            raise DataLossError(
+                f"{self.describe()} is damaged: it refers to the bytes [{start}, {stop}), but has {self.size}"
+            )
+
+    async def fetch(self, spans: Sequence[Span]) -> list[Buffer]:
+        """Return spans of the file past the cache, in one round: values of chunks."""
+        for start, stop in spans:
+            self.check(start, stop)
+        wanted = [span for span in spans if span[0] < span[1]]
+        answers = iter(await self._answers([Read("", start, stop) for start, stop in wanted]))
+        return [next(answers).value if start < stop else b"" for start, stop in spans]
+
+    async def read(self, spans: Sequence[Span]) -> list[bytes]:
+        """Return spans of the file through the cache: what is missing is fetched in one round."""
+        for start, stop in spans:
+            self.check(start, stop)
+            if stop - start > _MOST_AT_ONCE:
+                raise DataLossError(
+                    f"{self.describe(start)} claims {stop - start} bytes of metadata; refused"
+                )
+        await self.load(number for span in spans for number in self.missing(*span))
+        out = []
+        for start, stop in spans:
+            found = self.cached(start, stop)
+            out.append(bytes((await self.fetch([(start, stop)]))[0]) if found is None else found)
+        return out
+
+    async def load(self, numbers: Iterable[int]) -> None:
+        """Fetch blocks by their numbers in one round, neighbours as one request."""
+        wanted = sorted(set(numbers))
+        runs: list[list[int]] = []
+        for number in wanted:
+            if runs and runs[-1][1] == number:
+                runs[-1][1] = number + 1
+            else:
+                runs.append([number, number + 1])
+        spans = [(first * self.block, min(last * self.block, self.size)) for first, last in runs]
+        spans = [span for span in spans if span[0] < span[1]]
+        for (start, _), value in zip(spans, await self.fetch(spans) if spans else (), strict=True):
+            self._put(start, bytes(value))
+
+    async def settle(self, work: Callable[[Blocks], T]) -> T:
+        """Return what `work` returns once nothing it reads is missing; it runs on a worker thread, several times.
+
+        `work` lets a `MissError` pass, or goes on with something else and returns anything: whatever it returned while
+        it noted blocks is not believed.
+        """
+        blocks = Blocks(self)
+        for _ in range(_MOST_PASSES):
+            blocks.noted.clear()
+            try:
+                done = await execution.offload(work, blocks)
+            except Exception:  # libraries turn a miss into errors of their own
+                if not blocks.noted:
+                    raise
+            else:
+                if not blocks.noted:
+                    return done
+            await self.load(blocks.noted)
+        raise DataLossError(f"{self.describe()} does not come to an end: its metadata refer to each other")
+
+    def missing(self, start: int, stop: int) -> list[int]:
+        """Return the numbers of the blocks of a span that are not in memory."""
+        kept = self._cache.kept
+        return [number for number in range(start // self.block, -(-stop // self.block)) if number not in kept]
+
+    def cached(self, start: int, stop: int) -> bytes | None:
+        """Return the bytes of a span inside the file, if all of them are in memory."""
+        if start >= stop:
+            return b""
+        first, last = start // self.block, (stop - 1) // self.block
+        pieces = self._cache.get(first, last + 1)
+        if pieces is None:
+            return None
+        joined = pieces[0] if first == last else b"".join(pieces)
+        return joined[start - first * self.block : stop - first * self.block]
+
+    def _put(self, start: int, data: bytes) -> None:
+        """Keep data that begin at a block; only the last block of the file may be shorter."""
+        pieces = [(start + at, data[at : at + self.block]) for at in range(0, len(data), self.block)]
+        whole = [each for each in pieces if len(each[1]) == self.block or each[0] + len(each[1]) == self.size]
+        self._cache.put({at // self.block: piece for at, piece in whole})
+
+    async def _answers(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        try:
+            found = await self.base.read_many(reads) if reads else []
+        except OutOfRangeError as error:
+            raise ChangedError(f"{self.describe()} has become shorter while it was read") from error
+        for answer in found:
+            if answer.state != "value" or answer.generation != self.generation:
+                raise ChangedError(f"{self.describe()} changed while it was read")
+        return found
+
+
+class Blocks:
+    """What a function sees that `Source.settle` runs: missing blocks are noted and raise `MissError`.
+
+    Over a store that never waits they are read at once instead.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.noted: set[int] = set()
+
+    @property
+    def size(self) -> int:
+        """The size of the file."""
+        return self.source.size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes `[start, stop)`; the end of the file ends them."""
+        source, stop = self.source, min(stop, self.source.size)
+        found = source.cached(start, stop)
+        if found is not None:
+            return found
+        missing = source.missing(start, stop)
+        if source.waits:
+            self.noted.update(missing)
+            raise MissError
+        execution.drive(source.load(missing))
+        found = source.cached(start, stop)
+        return bytes(execution.drive(source.fetch([(start, stop)]))[0]) if found is None else found
+
+
+class _Cache:
+    """The blocks in memory, the least recently used of which go first."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        self._used = 0
+
+    def get(self, first: int, stop: int) -> list[bytes] | None:
+        """Return the blocks `[first, stop)`, or None if one is not there."""
+        kept = self.kept
+        try:
+            with self._lock:
+                found = [kept[number] for number in range(first, stop)]
+                for number in range(first, stop):
+                    kept.move_to_end(number)
+        except KeyError:
+            return None
+        return found
+
+    def put(self, blocks: Mapping[int, bytes]) -> None:
+        """Keep blocks."""
+        with self._lock:
+            for number, data in blocks.items():
+                self._used += len(data) - len(self.kept.pop(number, b""))
+                self.kept[number] = data
+            while self._used > _KEPT and len(self.kept) > 1:
+                self._used -= len(self.kept.popitem(last=False)[1])
