@@ -1,0 +1,311 @@
+"""The key-value store over one branch, tag or snapshot of an Icechunk repository.
+
+A batch of reads sees one snapshot.  Documents are in it; the manifests of all arrays that the batch touches are read
+together, once, and hold small chunks themselves; other chunks are read by one call of the base store and one round of
+range reads of other places.  Listing documents reads nothing more; listing chunks reads manifests, never chunks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fsstore.errors import DataLossError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    UNKNOWN,
+    Entry,
+    Features,
+    Read,
+    ReadOnly,
+    ReadResult,
+)
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.icechunk.format.manifest import ArrayManifest, Reference
+from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, ManifestRef, Node
+from fsstore.kvstore.icechunk.keys import DOCUMENT, KeyForm, array_of, form_of
+from fsstore.kvstore.icechunk.repository import Repository, Session
+from fsstore.kvstore.icechunk.virtual import Part, VirtualReader
+from fsstore.kvstore.reference.collection.set_state import inline_generation
+from fsstore.values.json_value import Json, quote
+
+__all__ = ["IcechunkDriver"]
+
+_BATCH = 8192
+
+Wanted = dict[str, list[tuple[int, tuple[int, ...]]]]
+"""By the path of an array: the places of keys in the batch, and the chunks they name."""
+
+
+class IcechunkDriver(ReadOnly):
+    """What the repository shows; `members` are the JSON members it was opened with."""
+
+    id: ClassVar[str] = "icechunk"
+
+    def __init__(self, repository: Repository, virtual: VirtualReader, members: Mapping[str, Json]) -> None:
+        self.repository, self.virtual = repository, virtual
+        self._members = dict(members)
+        waits = repository.base.driver.features.waits
+        self.features = Features(waits=waits, writable=False, listable=True)
+        self._forms: dict[tuple[bytes, str], KeyForm] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` shows the same, opened in the same way."""
+        return self is other or (isinstance(other, IcechunkDriver) and self._identity() == other._identity())
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(self.repository.base)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self.repository.base, self.repository.selector, self._members
+
+    @property
+    def described(self) -> str:
+        """How messages call what is read."""
+        return f"Icechunk repository {self.repository.base.describe()} at {self.repository.selector}"
+
+    def describe_key(self, key: str) -> str:
+        """Return the quoted key and where the repository is."""
+        return f"{quote(key)} in {self.described}"
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members, credentials hidden."""
+        return self._members
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`, all of one snapshot."""
+        if not reads:
+            return []
+        session = await self.repository.session(max([read.staleness_bound for read in reads]))
+        results = [ReadResult("missing", b"", NO_VALUE, session.time)] * len(reads)
+        wanted: Wanted = defaultdict(list)
+        for place, read in enumerate(reads):
+            node = _document_of(read.key, session)
+            if node is not None:
+                results[place] = self._held(read, bytes(node.document), session)
+            elif (found := self._chunk_of(read.key, session)) is not None:
+                wanted[found[0]].append((place, found[1]))
+        if wanted:
+            await self._read_chunks(reads, wanted, session, results)
+        return results
+
+    def _chunk_of(self, key: str, session: Session) -> tuple[str, tuple[int, ...]] | None:
+        found = array_of(key, session.snapshot.nodes)
+        index = None if found is None else self.form(found[0], session).parse(found[1])
+        return None if found is None or index is None else (found[0].path, index)
+
+    def form(self, node: Node, session: Session) -> KeyForm:
+        """Return how an array calls its chunks."""
+        key = (session.snapshot.id, node.path)
+        form = self._forms.get(key)
+        if form is None:
+            if len(self._forms) > 100_000:
+                self._forms.clear()
+            form = self._forms[key] = form_of(node.document)
+        return form
+
+    async def _read_chunks(
+        self, reads: Sequence[Read], wanted: Wanted, session: Session, results: list[ReadResult]
+    ) -> None:
+        places: list[int] = []
+        parts: list[Part] = []
+        for place, reference in await self._references(wanted, session):
+            read = reads[place]
+            if reference.kind == "inline":
+                results[place] = self._held(read, reference.value, session)
+                continue
+            stamp = _stamp(reference)
+            if stamp != UNKNOWN and stamp == read.if_not_equal:
+                results[place] = ReadResult("unspecified", b"", stamp, session.time)
+                continue
+            start, stop = self._range(read, reference.length)
+            places.append(place)
+            parts.append(Part(read.key, reference, start, stop))
+        await self._fill(places, parts, session, results)
+        for place in places:
+            known, found = reads[place].if_not_equal, results[place]
+            if known == found.generation != UNKNOWN:
+                results[place] = ReadResult("unspecified", b"", known, found.time)
+
+    async def _references(self, wanted: Wanted, session: Session) -> list[tuple[int, Reference]]:
+        """Return the references of chunks that exist, with their places in the batch."""
+        asked: list[tuple[Node, ManifestRef, list[tuple[int, tuple[int, ...]]]]] = []
+        for path, keys in wanted.items():
+            node = session.snapshot.nodes[path]
+            chunks = self.repository.chunks(session, node)
+            asked += [(node, manifest, members) for manifest, members in _by_manifest(chunks, keys)]
+        manifests = await self.repository.manifests(list({each.id: None for _, each, _ in asked}))
+        out: list[tuple[int, Reference]] = []
+        for node, manifest, members in asked:
+            array = manifests[manifest.id].arrays.get(node.id)
+            out += self._found(array, node, members)
+        return out
+
+    def _found(
+        self, array: ArrayManifest | None, node: Node, members: list[tuple[int, tuple[int, ...]]]
+    ) -> Iterator[tuple[int, Reference]]:
+        if array is None:
+            raise DataLossError(
+                f"{self.describe_key(node.path)}: the manifest of its chunks has none of this array"
+            )
+        rank = len(members[0][1])
+        index = np.array([index for _, index in members], np.int64).reshape(len(members), rank)
+        try:
+            tables = array.find(index).tolist()
+            for (place, _), at in zip(members, tables, strict=True):
+                if at >= 0:
+                    yield place, array.reference(at)
+        except StoreError as error:
+            raise error.within(f"Error in the manifest of {self.describe_key(node.path)}") from error
+
+    async def _fill(
+        self, places: list[int], parts: list[Part], session: Session, results: list[ReadResult]
+    ) -> None:
+        """Read parts of chunks that lie elsewhere: a part of no bytes is not asked for."""
+        native: list[int] = []
+        virtual: list[int] = []
+        for number, part in enumerate(parts):
+            if part.start == part.stop:
+                results[places[number]] = self._answer(part, b"", _stamp(part.reference), session.time)
+            else:
+                (native if part.reference.kind == "native" else virtual).append(number)
+        if native:
+            await self._fill_native([places[at] for at in native], [parts[at] for at in native], results)
+        if virtual:
+            asked = [parts[at] for at in virtual]
+            named = any(part.reference.place.startswith("vcc:") for part in asked)
+            containers = await self.repository.containers() if named else {}
+            for at, found in zip(virtual, await self.virtual.read(asked, containers), strict=True):
+                results[places[at]] = self._answer(parts[at], found.value, found.generation, found.time)
+
+    async def _fill_native(self, places: list[int], parts: list[Part], results: list[ReadResult]) -> None:
+        base = self.repository.base
+        reads = [
+            Read(f"chunks/{part.reference.place}", at + part.start, at + part.stop)
+            for part in parts
+            for at in (part.reference.offset,)
+        ]
+        try:
+            answers = await base.read_many(reads)
+        except OutOfRangeError as error:
+            what = f"A chunk of the {self.described} is cut off: {error.message}"
+            raise DataLossError(what) from error
+        for place, part, read, found in zip(places, parts, reads, answers, strict=True):
+            if found.state != "value" or len(found.value) != part.stop - part.start:
+                short = f"has {len(found.value)} bytes for {part.stop - part.start} at offset {read.start}"
+                why = "does not exist" if found.state != "value" else short
+                raise DataLossError(
+                    f"Error reading {self.describe_key(part.key)}: its object {base.describe(read.key)} {why}"
+                )
+            results[place] = self._answer(part, found.value, _stamp(part.reference), found.time)
+
+    @staticmethod
+    def _answer(part: Part, value: Any, generation: bytes, time: float) -> ReadResult:
+        return ReadResult("value", value, generation, time, part.reference.length)
+
+    def _held(self, read: Read, value: bytes | memoryview, session: Session) -> ReadResult:
+        """Return the answer from a value that a document holds."""
+        stamp = inline_generation(bytes(value))
+        if read.if_not_equal == stamp:
+            return ReadResult("unspecified", b"", stamp, session.time)
+        start, stop = self._range(read, len(value))
+        return ReadResult("value", value[start:stop], stamp, session.time, len(value))
+
+    def _range(self, read: Read, size: int) -> tuple[int, int]:
+        try:
+            return resolve_range(read.start, read.stop, size)
+        except StoreError as error:
+            raise error.within(f"Error reading {self.describe_key(read.key)}") from error
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys in the range with their sizes: documents, then the chunks of arrays by their manifests."""
+        session = await self.repository.session()
+        for batch in _documents(session, keys):
+            yield batch
+        for node in session.snapshot.nodes.values():
+            if node.is_array and _may_hold(node.path, keys):
+                async for names, lengths, _ in self.listed(session, node):
+                    pairs = zip(names, lengths, strict=True)
+                    found = [Entry(name, None if size < 0 else size) for name, size in pairs]
+                    kept = [entry for entry in found if keys.contains(entry.key)]
+                    if kept:
+                        yield kept
+
+    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the documents in the range: no manifest is read."""
+        for batch in _documents(await self.repository.session(), keys):
+            yield batch
+
+    async def listed(
+        self, session: Session, node: Node
+    ) -> AsyncIterator[tuple[list[str], list[int], list[Reference | None]]]:
+        """Yield the keys of the chunks of an array, their sizes, and nothing yet of where they are."""
+        chunks = self.repository.chunks(session, node)
+        form, head = self.form(node, session), f"{node.path}/" if node.path else ""
+        rank = len(chunks.counts)
+        for manifest in chunks.manifests:
+            if len(manifest.start) != rank:
+                continue
+            array = (await self.repository.manifests([manifest.id]))[manifest.id].arrays.get(node.id)
+            if array is None:
+                raise DataLossError(f"{self.describe_key(node.path)}: a manifest has none of its chunks")
+            columns = array.columns(rank)
+            inside = (columns.index < np.maximum(np.array(chunks.counts, np.int64), 1)).all(axis=1)
+            rows = np.flatnonzero(inside)
+            for begin in range(0, len(rows), _BATCH):
+                at = rows[begin : begin + _BATCH]
+                names = [head + form.name(index) for index in columns.index[at].tolist()]
+                yield names, columns.lengths[at].tolist(), [None] * len(names)
+
+
+def _document_of(key: str, session: Session) -> Node | None:
+    if key == DOCUMENT:
+        return session.snapshot.nodes.get("")
+    return session.snapshot.nodes.get(key[:-10]) if key.endswith("/" + DOCUMENT) and len(key) > 10 else None
+
+
+def _by_manifest(
+    chunks: ArrayChunks, keys: list[tuple[int, tuple[int, ...]]]
+) -> Iterator[tuple[ManifestRef, list[tuple[int, tuple[int, ...]]]]]:
+    """Yield manifests with the chunks asked for that lie in their boxes; others are missing."""
+    found: dict[bytes, tuple[ManifestRef, list[tuple[int, tuple[int, ...]]]]] = {}
+    last: ManifestRef | None = None
+    for place, index in keys:
+        if not chunks.inside(index):
+            continue
+        if last is None or not last.covers(index):
+            last = chunks.manifest(index)
+        if last is not None:
+            found.setdefault(last.id, (last, []))[1].append((place, index))
+    yield from found.values()
+
+
+def _stamp(reference: Reference) -> bytes:
+    """Return the generation of a chunk by its reference; those of virtual chunks come with their bytes."""
+    if reference.kind != "native":
+        return UNKNOWN
+    return f"{reference.place}@{reference.offset}:{reference.length}".encode()
+
+
+def _documents(session: Session, keys: KeyRange) -> Iterator[list[Entry]]:
+    batch = []
+    for path, node in session.snapshot.nodes.items():
+        key = f"{path}/{DOCUMENT}" if path else DOCUMENT
+        if keys.contains(key):
+            batch.append(Entry(key, len(node.document)))
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _may_hold(path: str, keys: KeyRange) -> bool:
+    inside = KeyRange.prefix(f"{path}/" if path else "")
+    low = max(inside.inclusive_min, keys.inclusive_min)
+    return all(not end or low < end for end in (inside.exclusive_max, keys.exclusive_max))
