@@ -252,6 +252,18 @@ class ObstoreEngine:
             return ReadResult("missing", b"", NO_VALUE, now())
         return fit(Piece(b"", 0, head.meta["size"], _generation(head.meta)), read)
 
+    async def modified(self, path: str) -> float | None:
+        """Return when an object was modified."""
+
+        def ask() -> Any:
+            try:
+                return self._head(path)
+            except Exception as error:  # the boundary: every foreign error is translated here
+                raise located(error, "reading", self.shown + path) from error
+
+        found = await execution.offload(lambda: persist_blocking(self.retry, ask))
+        return None if found is None else float(found.meta["last_modified"].timestamp())
+
     def _head(self, path: str) -> Any:
         """Return what is known of an object without its value, or None if it is missing."""
         import obstore

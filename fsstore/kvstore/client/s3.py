@@ -64,6 +64,18 @@ class S3Engine:
 
         return await self.home.visit(read_all)
 
+    async def modified(self, path: str) -> float | None:
+        """Return when an object was modified."""
+
+        async def ask(filesystem: Any) -> Any:
+            return await persist(self.retry, lambda: _head(filesystem, path))
+
+        try:
+            found = await self.home.visit(ask)
+        except Exception as error:  # the boundary: every foreign error is translated here
+            raise located(error, "reading", f"s3://{path}") from error
+        return None if found is None else float(found["LastModified"].timestamp())
+
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes; plain deletions go a thousand a request."""
         for write in writes:

@@ -172,6 +172,24 @@ class HttpEngine:
         except Exception as error:  # the boundary: every foreign error is translated here
             raise located(error, "reading", read.key) from error
 
+    async def modified(self, path: str) -> float | None:
+        """Return when a value was modified, as the server says with its first byte."""
+
+        async def ask(asking: Asking) -> Reply:
+            url = encode_url(path) + self.query
+            return await persist(
+                self.retry, lambda: asking.get(url, {"Range": "bytes=0-0"}, Want(None, 1, 1))
+            )
+
+        try:
+            found = await self.client.visit(ask)
+            text = found.headers.get("Last-Modified") if found.status in (200, 206) else None
+            return None if text is None else parsedate_to_datetime(text).timestamp()
+        except (ValueError, TypeError):  # no date
+            return None
+        except Exception as error:  # the boundary: every foreign error is translated here
+            raise located(error, "reading", path) from error
+
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
         """Refuse: HTTP is read-only here."""
         raise UnimplementedError("KeyValueStore does not support writing")

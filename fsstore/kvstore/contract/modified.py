@@ -12,5 +12,5 @@ class TellsModified(Protocol):
     """A driver that can tell when a value was last modified."""
 
     async def modified(self, key: str) -> float | None:
-        """Return when the value was modified, in seconds since 1970; None if that is not known, or there is no value."""
+        """Return when the value was modified, in seconds since 1970; None if that is not known."""
         ...

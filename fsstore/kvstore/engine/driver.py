@@ -17,6 +17,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.modified import TellsModified
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import without_user
 from fsstore.values.json_value import Json, quote
@@ -99,6 +100,12 @@ class FsspecDriver:
 
     async def _fetch(self, reads: list[Read]) -> list[ReadResult]:
         return await self.engine.read_many(reads) if reads else []
+
+    async def modified(self, key: str) -> float | None:
+        """Return when a value was modified, in seconds since 1970, where the storage tells."""
+        self._stay()
+        engine = self.engine
+        return await engine.modified(self._path(key)) if isinstance(engine, TellsModified) else None
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""

@@ -2,7 +2,7 @@
 
 A reference has an entity tag, a time after which the object must not have been modified, or neither.  Tags are compared
 with the generation that came with the bytes.  Times are asked for after the bytes were read, so an object that changed
-in between is refused too; they are kept by generation, so that a file of ten thousand chunks is asked for its time once.
+in between is refused too; they are kept by generation: a file of ten thousand chunks is asked for its time once.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.errors import DataLossError, OutOfRangeError, StoreError
+from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -25,11 +25,13 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.icechunk.chunk_reader import ChunkReader, stamp_of
 from fsstore.kvstore.icechunk.format.manifest import ArrayManifest, Reference
 from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, ManifestRef, Node
-from fsstore.kvstore.icechunk.keys import DOCUMENT, KeyForm, array_of, form_of
+from fsstore.kvstore.icechunk.keys import DOCUMENT, array_of
+from fsstore.kvstore.icechunk.listing import pages_of
 from fsstore.kvstore.icechunk.repository import Repository, Session
-from fsstore.kvstore.icechunk.virtual import Part, VirtualReader
+from fsstore.kvstore.icechunk.virtual import Part
 from fsstore.kvstore.reference.collection.set_state import inline_generation
 from fsstore.values.json_value import Json, quote
 
@@ -46,12 +48,11 @@ class IcechunkDriver(ReadOnly):
 
     id: ClassVar[str] = "icechunk"
 
-    def __init__(self, repository: Repository, virtual: VirtualReader, members: Mapping[str, Json]) -> None:
-        self.repository, self.virtual = repository, virtual
+    def __init__(self, repository: Repository, chunks: ChunkReader, members: Mapping[str, Json]) -> None:
+        self.repository, self.chunks = repository, chunks
         self._members = dict(members)
         waits = repository.base.driver.features.waits
         self.features = Features(waits=waits, writable=False, listable=True)
-        self._forms: dict[tuple[bytes, str], KeyForm] = {}
 
     def __eq__(self, other: object) -> bool:
         """Return whether `other` shows the same, opened in the same way."""
@@ -67,7 +68,7 @@ class IcechunkDriver(ReadOnly):
     @property
     def described(self) -> str:
         """How messages call what is read."""
-        return f"Icechunk repository {self.repository.base.describe()} at {self.repository.selector}"
+        return self.repository.described
 
     def describe_key(self, key: str) -> str:
         """Return the quoted key and where the repository is."""
@@ -96,18 +97,8 @@ class IcechunkDriver(ReadOnly):
 
     def _chunk_of(self, key: str, session: Session) -> tuple[str, tuple[int, ...]] | None:
         found = array_of(key, session.snapshot.nodes)
-        index = None if found is None else self.form(found[0], session).parse(found[1])
+        index = None if found is None else self.repository.form(session, found[0]).parse(found[1])
         return None if found is None or index is None else (found[0].path, index)
-
-    def form(self, node: Node, session: Session) -> KeyForm:
-        """Return how an array calls its chunks."""
-        key = (session.snapshot.id, node.path)
-        form = self._forms.get(key)
-        if form is None:
-            if len(self._forms) > 100_000:
-                self._forms.clear()
-            form = self._forms[key] = form_of(node.document)
-        return form
 
     async def _read_chunks(
         self, reads: Sequence[Read], wanted: Wanted, session: Session, results: list[ReadResult]
@@ -119,18 +110,17 @@ class IcechunkDriver(ReadOnly):
             if reference.kind == "inline":
                 results[place] = self._held(read, reference.value, session)
                 continue
-            stamp = _stamp(reference)
+            stamp = stamp_of(reference)
             if stamp != UNKNOWN and stamp == read.if_not_equal:
                 results[place] = ReadResult("unspecified", b"", stamp, session.time)
                 continue
             start, stop = self._range(read, reference.length)
             places.append(place)
             parts.append(Part(read.key, reference, start, stop))
-        await self._fill(places, parts, session, results)
-        for place in places:
-            known, found = reads[place].if_not_equal, results[place]
-            if known == found.generation != UNKNOWN:
-                results[place] = ReadResult("unspecified", b"", known, found.time)
+        for place, found in zip(places, await self.chunks.read(parts), strict=True):
+            known = reads[place].if_not_equal
+            same = known == found.generation != UNKNOWN
+            results[place] = ReadResult("unspecified", b"", known, found.time) if same else found
 
     async def _references(self, wanted: Wanted, session: Session) -> list[tuple[int, Reference]]:
         """Return the references of chunks that exist, with their places in the batch."""
@@ -163,51 +153,6 @@ class IcechunkDriver(ReadOnly):
         except StoreError as error:
             raise error.within(f"Error in the manifest of {self.describe_key(node.path)}") from error
 
-    async def _fill(
-        self, places: list[int], parts: list[Part], session: Session, results: list[ReadResult]
-    ) -> None:
-        """Read parts of chunks that lie elsewhere: a part of no bytes is not asked for."""
-        native: list[int] = []
-        virtual: list[int] = []
-        for number, part in enumerate(parts):
-            if part.start == part.stop:
-                results[places[number]] = self._answer(part, b"", _stamp(part.reference), session.time)
-            else:
-                (native if part.reference.kind == "native" else virtual).append(number)
-        if native:
-            await self._fill_native([places[at] for at in native], [parts[at] for at in native], results)
-        if virtual:
-            asked = [parts[at] for at in virtual]
-            named = any(part.reference.place.startswith("vcc:") for part in asked)
-            containers = await self.repository.containers() if named else {}
-            for at, found in zip(virtual, await self.virtual.read(asked, containers), strict=True):
-                results[places[at]] = self._answer(parts[at], found.value, found.generation, found.time)
-
-    async def _fill_native(self, places: list[int], parts: list[Part], results: list[ReadResult]) -> None:
-        base = self.repository.base
-        reads = [
-            Read(f"chunks/{part.reference.place}", at + part.start, at + part.stop)
-            for part in parts
-            for at in (part.reference.offset,)
-        ]
-        try:
-            answers = await base.read_many(reads)
-        except OutOfRangeError as error:
-            what = f"A chunk of the {self.described} is cut off: {error.message}"
-            raise DataLossError(what) from error
-        for place, part, read, found in zip(places, parts, reads, answers, strict=True):
-            if found.state != "value" or len(found.value) != part.stop - part.start:
-                short = f"has {len(found.value)} bytes for {part.stop - part.start} at offset {read.start}"
-                why = "does not exist" if found.state != "value" else short
-                raise DataLossError(
-                    f"Error reading {self.describe_key(part.key)}: its object {base.describe(read.key)} {why}"
-                )
-            results[place] = self._answer(part, found.value, _stamp(part.reference), found.time)
-
-    @staticmethod
-    def _answer(part: Part, value: Any, generation: bytes, time: float) -> ReadResult:
-        return ReadResult("value", value, generation, time, part.reference.length)
-
     def _held(self, read: Read, value: bytes | memoryview, session: Session) -> ReadResult:
         """Return the answer from a value that a document holds."""
         stamp = inline_generation(bytes(value))
@@ -229,38 +174,16 @@ class IcechunkDriver(ReadOnly):
             yield batch
         for node in session.snapshot.nodes.values():
             if node.is_array and _may_hold(node.path, keys):
-                async for names, lengths, _ in self.listed(session, node):
-                    pairs = zip(names, lengths, strict=True)
-                    found = [Entry(name, None if size < 0 else size) for name, size in pairs]
-                    kept = [entry for entry in found if keys.contains(entry.key)]
-                    if kept:
-                        yield kept
+                async for page in pages_of(self.repository, session, node):
+                    pairs = zip(page.names, page.lengths, strict=True)
+                    yield [
+                        Entry(key, None if size < 0 else size) for key, size in pairs if keys.contains(key)
+                    ]
 
     async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the documents in the range: no manifest is read."""
         for batch in _documents(await self.repository.session(), keys):
             yield batch
-
-    async def listed(
-        self, session: Session, node: Node
-    ) -> AsyncIterator[tuple[list[str], list[int], list[Reference | None]]]:
-        """Yield the keys of the chunks of an array, their sizes, and nothing yet of where they are."""
-        chunks = self.repository.chunks(session, node)
-        form, head = self.form(node, session), f"{node.path}/" if node.path else ""
-        rank = len(chunks.counts)
-        for manifest in chunks.manifests:
-            if len(manifest.start) != rank:
-                continue
-            array = (await self.repository.manifests([manifest.id]))[manifest.id].arrays.get(node.id)
-            if array is None:
-                raise DataLossError(f"{self.describe_key(node.path)}: a manifest has none of its chunks")
-            columns = array.columns(rank)
-            inside = (columns.index < np.maximum(np.array(chunks.counts, np.int64), 1)).all(axis=1)
-            rows = np.flatnonzero(inside)
-            for begin in range(0, len(rows), _BATCH):
-                at = rows[begin : begin + _BATCH]
-                names = [head + form.name(index) for index in columns.index[at].tolist()]
-                yield names, columns.lengths[at].tolist(), [None] * len(names)
 
 
 def _document_of(key: str, session: Session) -> Node | None:
@@ -283,13 +206,6 @@ def _by_manifest(
         if last is not None:
             found.setdefault(last.id, (last, []))[1].append((place, index))
     yield from found.values()
-
-
-def _stamp(reference: Reference) -> bytes:
-    """Return the generation of a chunk by its reference; those of virtual chunks come with their bytes."""
-    if reference.kind != "native":
-        return UNKNOWN
-    return f"{reference.place}@{reference.offset}:{reference.length}".encode()
 
 
 def _documents(session: Session, keys: KeyRange) -> Iterator[list[Entry]]:

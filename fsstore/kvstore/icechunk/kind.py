@@ -81,6 +81,7 @@ class IcechunkKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the driver over the base; nothing is read before a key is asked for."""
+        from fsstore.kvstore.icechunk.chunk_reader import ChunkReader
         from fsstore.kvstore.icechunk.driver import IcechunkDriver
         from fsstore.kvstore.icechunk.repository import Repository
         from fsstore.kvstore.icechunk.virtual import VirtualReader
@@ -98,11 +99,10 @@ class IcechunkKind(AdapterKind):
             check_prefixes(members.get("targets") or {}),
             members.get("rewrite") or {},
         )
-        described = f"Icechunk repository {base.describe()} at {selector}"
-        fetcher = Fetcher(targets, limits_from(opening.resources), described)
+        fetcher = Fetcher(targets, limits_from(opening.resources), repository.described)
         checked = members.get("checksums") is not False
         virtual = VirtualReader(fetcher, checked, base.driver.features.waits)
-        return IcechunkDriver(repository, virtual, members)
+        return IcechunkDriver(repository, ChunkReader(repository, virtual), members)
 
 
 KIND = IcechunkKind()

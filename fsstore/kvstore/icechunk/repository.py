@@ -1,6 +1,6 @@
 """Where the documents of a repository are read: its root, snapshots, manifests.
 
-Everything but the root is immutable and kept, in the pool of the context and in a few megabytes of the repository's own.
+Everything but the root is immutable and kept, in the pool of the context and in a few megabytes of its own.
 A branch is looked up again as often as the staleness bound of reads says; of a far repository at most once a second.
 What is missing although something refers to it is an error, never "missing".
 """
@@ -21,6 +21,7 @@ from fsstore.kvstore.icechunk.format.identifier import decode_identifier, encode
 from fsstore.kvstore.icechunk.format.manifest import Manifest, decode_manifest
 from fsstore.kvstore.icechunk.format.repo import Repo, decode_repo
 from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, Node, Snapshot, decode_snapshot
+from fsstore.kvstore.icechunk.keys import KeyForm, form_of
 from fsstore.kvstore.icechunk.selector import Selector
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import quote
@@ -30,6 +31,7 @@ __all__ = ["Repository", "Session"]
 _ROOT = "repo"
 _OWN_BYTES = 64 * 1024 * 1024
 _TRUSTED_S = 1.0
+_MOST_FORMS = 100_000
 _UNENCODED = string.ascii_letters + string.digits + " !$&'()+,-.:;=@_"
 
 
@@ -63,6 +65,22 @@ class Repository:
         self._named: _Named | None = None
         self._newest: dict[bytes, Manifest] = {}
         self._containers: Mapping[str, str] | None = None
+        self._forms: dict[tuple[bytes, str], KeyForm] = {}
+
+    @property
+    def described(self) -> str:
+        """How messages call what is read."""
+        return f"Icechunk repository {self.base.describe()} at {self.selector}"
+
+    def form(self, session: Session, node: Node) -> KeyForm:
+        """Return how an array calls its chunks."""
+        key = (session.snapshot.id, node.path)
+        form = self._forms.get(key)
+        if form is None:
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            form = self._forms[key] = form_of(node.document)
+        return form
 
     async def session(self, newest: float = float("inf")) -> Session:
         """Return the snapshot that is named at `newest` or later."""

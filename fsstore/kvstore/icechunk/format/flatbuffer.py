@@ -1,7 +1,7 @@
 """Flatbuffers read in place: tables, vectors and strings, every offset checked before it is followed.
 
-A `Table` knows its vtable; its fields are asked for by number, and absent ones answer None or the default.  Positions are
-from the start of the payload.  Nothing is copied but scalars, strings and what `bytes` is asked for.
+A `Table` knows its vtable; its fields are asked for by number, and absent ones answer None or the default.  Positions
+are from the start of the payload.  Nothing is copied but scalars, strings and what `bytes` is asked for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Manifests: where the chunks of arrays are, looked up in place or as columns.
 
 The references of an array are sorted by chunk index, so one is found by bisection over the payload, without making
-anything of the others.  For many, and for listings, they become columns: a manifest has only a few distinct vtables, and
-all references of one have a field at the same distance from where their table begins, so NumPy gathers it.
+anything of the others.  For many, and for listings, they become columns: a manifest has few distinct vtables, and all
+references of one have a field at the same distance from where their table begins, so NumPy gathers it.
 
 A reference that makes no sense is an error when that chunk is read, not of the manifest.
 """
