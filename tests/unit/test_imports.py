@@ -71,7 +71,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "ml_dtypes": EVERYONE,
     "fsspec": ("kvstore.client", "kvstore.root", "kvstore.reference", "filesystem"),
     "numcodecs": ("codec",),
-    "zstandard": ("codec", "values.file_compression", "kvstore.ocdbt", "kvstore.archive"),
+    "zstandard": ("codec", "values.file_compression", "kvstore.ocdbt", "kvstore.icechunk", "kvstore.archive"),
     "imagecodecs": ("codec", "driver.image"),
     "eccodes": ("codec.numcodecs.kerchunk_v2",),
     "msgpack": ("codec.numcodecs.object_list",),
