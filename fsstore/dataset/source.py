@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
+from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.values.json_value import quote
 from fsstore.values.url import decode_path, split_pipeline
 
@@ -16,7 +16,7 @@ __all__ = ["store_spec"]
 _ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "n5", "auto")
 
 
-def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) -> KvSpec:
+def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) -> KvSpecValue:
     """Return the key-value store of a group; an array scheme at the end of a URL only names the format.
 
     A dictionary that is neither a spec nor holds values is the JSON of a reference set.  `storage_options` are those
@@ -36,7 +36,7 @@ def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     return place_spec(source)
 
 
-def _with_options(source: Any, options: Mapping[str, Any]) -> KvSpec:
+def _with_options(source: Any, options: Mapping[str, Any]) -> KvSpecValue:
     """Return the spec of a URL whose root is the fsspec filesystem with the options."""
     if not isinstance(source, str) or "://" not in source:
         raise StoreError(

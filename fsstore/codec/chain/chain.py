@@ -23,10 +23,9 @@ __all__ = ["CodecChain", "codec_json", "find_codec", "misplaced", "parse_entry"]
 def find_codec(name: Any) -> CodecFactory:
     """Return what is registered as `name`, or raise an error that says why nothing is."""
     found: CodecFactory | None = registry.codecs.get(string(name))
-    if found is None and name.startswith(("numcodecs.", "imagecodecs_")):
-        from fsstore.codec.numcodecs.numcodecs_v3 import find
-
-        found = find(name)
+    for prefix in registry.codec_families.names() if found is None else ():
+        if name.startswith(prefix) and (find := registry.codec_families.get(prefix)) is not None:
+            found = find(name)
     if found is None:
         raise JsonError(f"{quote(name)} is not registered")
     return found

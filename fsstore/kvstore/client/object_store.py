@@ -19,7 +19,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from fsstore.errors import StoreError, UnavailableError, UrlError
-from fsstore.kvstore.client.range_answer import NO_TAG, Piece, entity_tag, fit
+from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -101,7 +102,7 @@ def bucket_engine(
         raise translate(error).within(f"Cannot open {quote(shown)}") from error
 
 
-class ObstoreEngine:
+class ObstoreEngine(TellsModified):
     """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
 
     Large values are written through stores of their own, whose requests may take as long as a slow line needs.
@@ -230,7 +231,7 @@ class ObstoreEngine:
         # a server that knows no ranges would send everything to somebody who wants nothing of it
         unwanted = read.start == read.stop and "range" not in options
         body = b"" if unwanted else memoryview(result.bytes())
-        return fit(Piece(body, start, meta["size"], _generation(meta)), read)
+        return fit(RangeAnswer(body, start, meta["size"], _generation(meta)), read)
 
     def _end(self, read: Read, limit: int | None) -> ReadResult:
         """Return the last bytes of an object from a server that must be told where they begin (Azure's)."""
@@ -239,7 +240,7 @@ class ObstoreEngine:
             return ReadResult("missing", b"", NO_VALUE, now())
         size, generation = head.meta["size"], _generation(head.meta)
         if not 0 < -read.start <= size:
-            return fit(Piece(b"", 0, size, generation), read)
+            return fit(RangeAnswer(b"", 0, size, generation), read)
         found = self._read_once(read._replace(start=size + read.start, stop=size), limit)
         if found.state == "value" and found.generation != generation:
             raise UnavailableError("the object changed while its end was being read")
@@ -250,16 +251,16 @@ class ObstoreEngine:
         head = self._head(read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(Piece(b"", 0, head.meta["size"], _generation(head.meta)), read)
+        return fit(RangeAnswer(b"", 0, head.meta["size"], _generation(head.meta)), read)
 
-    async def modified(self, path: str) -> float | None:
+    async def modified(self, key: str) -> float | None:
         """Return when an object was modified."""
 
         def ask() -> Any:
             try:
-                return self._head(path)
+                return self._head(key)
             except Exception as error:  # the boundary: every foreign error is translated here
-                raise located(error, "reading", self.shown + path) from error
+                raise located(error, "reading", self.shown + key) from error
 
         found = await execution.offload(lambda: persist_blocking(self.retry, ask))
         return None if found is None else float(found.meta["last_modified"].timestamp())

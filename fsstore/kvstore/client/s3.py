@@ -15,7 +15,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
-from fsstore.kvstore.client.range_answer import NO_TAG, Piece, entity_tag, fit, range_header, range_of_header
+from fsstore.kvstore.client.range_answer import (
+    NO_TAG,
+    RangeAnswer,
+    entity_tag,
+    fit,
+    range_header,
+    range_of_header,
+)
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -45,7 +53,7 @@ _DELETE_ERRORS: dict[str, type[StoreError]] = {
 }
 
 
-class S3Engine:
+class S3Engine(TellsModified):
     """Strict verbs over an `S3FileSystem`.  Paths are `bucket/key`."""
 
     features = Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False)
@@ -64,16 +72,16 @@ class S3Engine:
 
         return await self.home.visit(read_all)
 
-    async def modified(self, path: str) -> float | None:
+    async def modified(self, key: str) -> float | None:
         """Return when an object was modified."""
 
         async def ask(filesystem: Any) -> Any:
-            return await persist(self.retry, lambda: _head(filesystem, path))
+            return await persist(self.retry, lambda: _head(filesystem, key))
 
         try:
             found = await self.home.visit(ask)
         except Exception as error:  # the boundary: every foreign error is translated here
-            raise located(error, "reading", f"s3://{path}") from error
+            raise located(error, "reading", f"s3://{key}") from error
         return None if found is None else float(found["LastModified"].timestamp())
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
@@ -197,18 +205,18 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
         raise located(error, "reading", f"s3://{read.key}") from error
 
 
-async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> Piece:
+async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> RangeAnswer:
     answer = await _client_call(filesystem, "get_object", arguments)
     async with answer["Body"] as stream:
         check_announced(answer.get("ContentLength"), limit)
         body: Buffer = await stream.read()
     generation = answer.get("ETag", "").encode("latin-1")
     if answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
-        return Piece(body, 0, len(body), generation)
+        return RangeAnswer(body, 0, len(body), generation)
     span = range_of_header(answer.get("ContentRange"))
     if span is None or span[1] - span[0] != len(body):
         raise UnavailableError(f"the server sent {len(body)} bytes as {answer.get('ContentRange')!r}")
-    return Piece(body, span[0], span[2], generation)
+    return RangeAnswer(body, span[0], span[2], generation)
 
 
 async def _beyond(filesystem: Any, read: Read) -> ReadResult:
@@ -218,7 +226,9 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
         head = await _head(filesystem, read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(Piece(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read)
+        return fit(
+            RangeAnswer(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read
+        )
     except Exception as error:  # the boundary: every foreign error is translated here
         raise located(error, "reading", f"s3://{read.key}") from error
 

@@ -18,13 +18,14 @@ from urllib.parse import quote as percent_encode
 
 from fsstore.errors import UnavailableError, UnimplementedError
 from fsstore.kvstore.client.range_answer import (
-    Piece,
+    RangeAnswer,
     entity_tag,
     fit,
     is_empty,
     range_header,
     range_of_header,
 )
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -87,10 +88,10 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if status in (404, 410):
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
-        return _known(read, fit(Piece(body, 0, _total(read, headers, body), generation), read))
+        return _known(read, fit(RangeAnswer(body, 0, _total(read, headers, body), generation), read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
-        return _known(read, fit(Piece(b"", 0, span[2], generation), read))
+        return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
     if status != 206:
         raise from_status(status, bytes(body[:300]).decode("utf-8", "replace"))
     if is_coded(headers):
@@ -98,7 +99,7 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if span is None or span[1] - span[0] != len(body) or range_header(read) is None:
         received = headers.get("Content-Range", "no Content-Range")
         raise UnavailableError(f"the server sent {len(body)} bytes as {received!r} for {range_header(read)}")
-    return _known(read, fit(Piece(body, span[0], span[2], generation), read))
+    return _known(read, fit(RangeAnswer(body, span[0], span[2], generation), read))
 
 
 def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
@@ -133,7 +134,7 @@ class Client(Protocol):
         ...
 
 
-class HttpEngine:
+class HttpEngine(TellsModified):
     """Strict reads over a client.  Paths are URLs, not encoded; `query` is appended to each."""
 
     features = Features(waits=True, writable=False, listable=False)
@@ -172,11 +173,11 @@ class HttpEngine:
         except Exception as error:  # the boundary: every foreign error is translated here
             raise located(error, "reading", read.key) from error
 
-    async def modified(self, path: str) -> float | None:
+    async def modified(self, key: str) -> float | None:
         """Return when a value was modified, as the server says with its first byte."""
 
         async def ask(asking: Asking) -> Reply:
-            url = encode_url(path) + self.query
+            url = encode_url(key) + self.query
             return await persist(
                 self.retry, lambda: asking.get(url, {"Range": "bytes=0-0"}, Want(None, 1, 1))
             )
@@ -188,7 +189,7 @@ class HttpEngine:
         except (ValueError, TypeError):  # no date
             return None
         except Exception as error:  # the boundary: every foreign error is translated here
-            raise located(error, "reading", path) from error
+            raise located(error, "reading", key) from error
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
         """Refuse: HTTP is read-only here."""

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.contract.modified import TellsModified
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import without_user
 from fsstore.values.json_value import Json, quote
@@ -38,7 +38,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class FsspecDriver:
+class FsspecDriver(TellsModified):
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that

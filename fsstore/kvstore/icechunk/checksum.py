@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError
+from fsstore.kvstore.contract.ability import TellsModified, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
-from fsstore.kvstore.contract.modified import TellsModified
 from fsstore.runtime import execution
 
 __all__ = ["Expected", "Times", "check"]
@@ -76,7 +76,8 @@ async def _time(each: Expected) -> float | None:
     driver = each.store.driver
     if driver.id == "file":
         return float(_LOCAL.unpack(each.generation)[2]) / 1e9
-    return await driver.modified(each.store.path + each.key) if isinstance(driver, TellsModified) else None
+    telling = able(driver, TellsModified)
+    return None if telling is None else await telling.modified(each.store.path + each.key)
 
 
 def _changed(each: Expected) -> DataLossError:

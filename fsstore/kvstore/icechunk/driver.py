@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.errors import DataLossError, StoreError
+from fsstore.kvstore.contract.ability import ListsDocuments
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -32,7 +33,7 @@ from fsstore.kvstore.icechunk.keys import DOCUMENT, array_of
 from fsstore.kvstore.icechunk.listing import pages_of
 from fsstore.kvstore.icechunk.repository import Repository, Session
 from fsstore.kvstore.icechunk.virtual import Part
-from fsstore.kvstore.reference.collection.set_state import inline_generation
+from fsstore.kvstore.reference.state.set_state import inline_generation
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["IcechunkDriver"]
@@ -43,7 +44,7 @@ Wanted = dict[str, list[tuple[int, tuple[int, ...]]]]
 """By the path of an array: the places of keys in the batch, and the chunks they name."""
 
 
-class IcechunkDriver(ReadOnly):
+class IcechunkDriver(ReadOnly, ListsDocuments):
     """What the repository shows; `members` are the JSON members it was opened with."""
 
     id: ClassVar[str] = "icechunk"

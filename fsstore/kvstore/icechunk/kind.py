@@ -21,8 +21,9 @@ from fsstore.kvstore.contract.coalesce import limits_from
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.icechunk.selector import MAIN, parse_selector
-from fsstore.kvstore.reference.kind import policy_of, reach_members
+from fsstore.kvstore.reference.kind import reach_members
 from fsstore.kvstore.reference.target.fetch import Fetcher
+from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.targets import Targets, check_prefixes, open_in
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.values.json_value import Fields, Json, boolean, string

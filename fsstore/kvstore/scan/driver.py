@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract.ability import ListsDocuments
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
@@ -28,11 +29,11 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.set_state import Overlay, State
 from fsstore.kvstore.reference.driver import ReferenceDriver
-from fsstore.kvstore.reference.kind import policy_of
-from fsstore.kvstore.reference.location import beside
+from fsstore.kvstore.reference.state.set_state import Overlay, State
 from fsstore.kvstore.reference.target.fetch import Fetcher
+from fsstore.kvstore.reference.target.grant import policy_of
+from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import OpenTarget, Place, Targets, check_prefixes
 from fsstore.kvstore.scan.contract import SELF, Hierarchy, Scanner
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
@@ -122,7 +123,7 @@ class Means:
     pool: CachePool
 
 
-class ScanDriver(ReadOnly):
+class ScanDriver(ReadOnly, ListsDocuments):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
     def __init__(self, scanner: Scanner, base: KvPrefix, members: Mapping[str, Any], means: Means) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import Page, Resolved
+from fsstore.kvstore.reference.state.refset import Page, Resolved
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import Family, split, split_one
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
