@@ -28,10 +28,10 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.icechunk.chunk_reader import ChunkReader, stamp_of
 from fsstore.kvstore.icechunk.format.manifest import ArrayManifest, Reference
-from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, ManifestRef, Node
+from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, ManifestRef, SnapshotNode
 from fsstore.kvstore.icechunk.keys import DOCUMENT, array_of
 from fsstore.kvstore.icechunk.listing import pages_of
-from fsstore.kvstore.icechunk.repository import Repository, Session
+from fsstore.kvstore.icechunk.repository import PinnedSnapshot, Repository
 from fsstore.kvstore.icechunk.virtual import Part
 from fsstore.kvstore.reference.state.set_state import inline_generation
 from fsstore.values.json_value import Json, quote
@@ -96,13 +96,13 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
             await self._read_chunks(reads, wanted, session, results)
         return results
 
-    def _chunk_of(self, key: str, session: Session) -> tuple[str, tuple[int, ...]] | None:
+    def _chunk_of(self, key: str, session: PinnedSnapshot) -> tuple[str, tuple[int, ...]] | None:
         found = array_of(key, session.snapshot.nodes)
         index = None if found is None else self.repository.form(session, found[0]).parse(found[1])
         return None if found is None or index is None else (found[0].path, index)
 
     async def _read_chunks(
-        self, reads: Sequence[Read], wanted: Wanted, session: Session, results: list[ReadResult]
+        self, reads: Sequence[Read], wanted: Wanted, session: PinnedSnapshot, results: list[ReadResult]
     ) -> None:
         places: list[int] = []
         parts: list[Part] = []
@@ -123,9 +123,9 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
             same = known == found.generation != UNKNOWN
             results[place] = ReadResult("unspecified", b"", known, found.time) if same else found
 
-    async def _references(self, wanted: Wanted, session: Session) -> list[tuple[int, Reference]]:
+    async def _references(self, wanted: Wanted, session: PinnedSnapshot) -> list[tuple[int, Reference]]:
         """Return the references of chunks that exist, with their places in the batch."""
-        asked: list[tuple[Node, ManifestRef, list[tuple[int, tuple[int, ...]]]]] = []
+        asked: list[tuple[SnapshotNode, ManifestRef, list[tuple[int, tuple[int, ...]]]]] = []
         for path, keys in wanted.items():
             node = session.snapshot.nodes[path]
             chunks = self.repository.chunks(session, node)
@@ -138,7 +138,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
         return out
 
     def _found(
-        self, array: ArrayManifest | None, node: Node, members: list[tuple[int, tuple[int, ...]]]
+        self, array: ArrayManifest | None, node: SnapshotNode, members: list[tuple[int, tuple[int, ...]]]
     ) -> Iterator[tuple[int, Reference]]:
         if array is None:
             raise DataLossError(
@@ -154,7 +154,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
         except StoreError as error:
             raise error.within(f"Error in the manifest of {self.describe_key(node.path)}") from error
 
-    def _held(self, read: Read, value: bytes | memoryview, session: Session) -> ReadResult:
+    def _held(self, read: Read, value: bytes | memoryview, session: PinnedSnapshot) -> ReadResult:
         """Return the answer from a value that a document holds."""
         stamp = inline_generation(bytes(value))
         if read.if_not_equal == stamp:
@@ -187,7 +187,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
             yield batch
 
 
-def _document_of(key: str, session: Session) -> Node | None:
+def _document_of(key: str, session: PinnedSnapshot) -> SnapshotNode | None:
     if key == DOCUMENT:
         return session.snapshot.nodes.get("")
     return session.snapshot.nodes.get(key[:-10]) if key.endswith("/" + DOCUMENT) and len(key) > 10 else None
@@ -209,7 +209,7 @@ def _by_manifest(
     yield from found.values()
 
 
-def _documents(session: Session, keys: KeyRange) -> Iterator[list[Entry]]:
+def _documents(session: PinnedSnapshot, keys: KeyRange) -> Iterator[list[Entry]]:
     batch = []
     for path, node in session.snapshot.nodes.items():
         key = f"{path}/{DOCUMENT}" if path else DOCUMENT

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.icechunk.format.snapshot import Node
+from fsstore.kvstore.icechunk.format.snapshot import SnapshotNode
 from fsstore.values.json_value import loads
 
 __all__ = ["DOCUMENT", "KeyForm", "array_of", "form_of"]
@@ -64,7 +64,7 @@ def form_of(document: memoryview) -> KeyForm:
     return KeyForm(not plain, separator if separator in (".", "/") else "." if plain else "/")
 
 
-def array_of(key: str, nodes: Mapping[str, Node]) -> tuple[Node, str] | None:
+def array_of(key: str, nodes: Mapping[str, SnapshotNode]) -> tuple[SnapshotNode, str] | None:
     """Return the array with the longest path that a key begins with, and the rest of the key."""
     at = len(key)
     while True:

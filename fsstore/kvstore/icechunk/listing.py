@@ -9,8 +9,8 @@ import numpy as np
 
 from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.icechunk.format.manifest import ArrayManifest
-from fsstore.kvstore.icechunk.format.snapshot import Node
-from fsstore.kvstore.icechunk.repository import Repository, Session
+from fsstore.kvstore.icechunk.format.snapshot import SnapshotNode
+from fsstore.kvstore.icechunk.repository import PinnedSnapshot, Repository
 from fsstore.values.json_value import quote
 
 __all__ = ["Page", "pages_of"]
@@ -27,7 +27,9 @@ class Page(NamedTuple):
     array: ArrayManifest
 
 
-async def pages_of(repository: Repository, session: Session, node: Node) -> AsyncIterator[Page]:
+async def pages_of(
+    repository: Repository, session: PinnedSnapshot, node: SnapshotNode
+) -> AsyncIterator[Page]:
     """Yield the chunks of an array inside its grid, manifest by manifest."""
     chunks, form = repository.chunks(session, node), repository.form(session, node)
     head, rank = f"{node.path}/" if node.path else "", len(chunks.counts)

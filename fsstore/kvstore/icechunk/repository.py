@@ -18,15 +18,20 @@ from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, now
 from fsstore.kvstore.icechunk.format.config import containers_of_yaml
 from fsstore.kvstore.icechunk.format.identifier import decode_identifier, encode_identifier
-from fsstore.kvstore.icechunk.format.manifest import Manifest, decode_manifest
+from fsstore.kvstore.icechunk.format.manifest import ChunkManifest, decode_manifest
 from fsstore.kvstore.icechunk.format.repo import Repo, decode_repo
-from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, Node, Snapshot, decode_snapshot
+from fsstore.kvstore.icechunk.format.snapshot import (
+    ArrayChunks,
+    HierarchySnapshot,
+    SnapshotNode,
+    decode_snapshot,
+)
 from fsstore.kvstore.icechunk.keys import KeyForm, form_of
 from fsstore.kvstore.icechunk.selector import Selector
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import quote
 
-__all__ = ["Repository", "Session"]
+__all__ = ["PinnedSnapshot", "Repository"]
 
 _ROOT = "repo"
 _OWN_BYTES = 64 * 1024 * 1024
@@ -36,10 +41,10 @@ _UNENCODED = string.ascii_letters + string.digits + " !$&'()+,-.:;=@_"
 
 
 @dataclass(slots=True)
-class Session:
+class PinnedSnapshot:
     """A snapshot, which the ref named at `time`; `generation` is that of the object that said so."""
 
-    snapshot: Snapshot
+    snapshot: HierarchySnapshot
     generation: bytes
     time: float
 
@@ -61,9 +66,9 @@ class Repository:
         self._pool = pool
         self._own = CachePool(_OWN_BYTES)
         self._owner = ("icechunk", base.describe())
-        self._session: Session | None = None
+        self._session: PinnedSnapshot | None = None
         self._named: _Named | None = None
-        self._newest: dict[bytes, Manifest] = {}
+        self._newest: dict[bytes, ChunkManifest] = {}
         self._containers: Mapping[str, str] | None = None
         self._forms: dict[tuple[bytes, str], KeyForm] = {}
 
@@ -72,7 +77,7 @@ class Repository:
         """How messages call what is read."""
         return f"Icechunk repository {self.base.describe()} at {self.selector}"
 
-    def form(self, session: Session, node: Node) -> KeyForm:
+    def form(self, session: PinnedSnapshot, node: SnapshotNode) -> KeyForm:
         """Return how an array calls its chunks."""
         key = (session.snapshot.id, node.path)
         form = self._forms.get(key)
@@ -82,7 +87,7 @@ class Repository:
             form = self._forms[key] = form_of(node.document)
         return form
 
-    async def session(self, newest: float = float("inf")) -> Session:
+    async def session(self, newest: float = float("inf")) -> PinnedSnapshot:
         """Return the snapshot that is named at `newest` or later."""
         last, named = self._session, self._named
         if last is not None and named is not None:
@@ -90,7 +95,7 @@ class Repository:
             if self.selector.by != "branch" or last.time >= newest or now() - last.time < trusted:
                 return last
             if await self._is_current(named):
-                self._session = Session(last.snapshot, last.generation, now())
+                self._session = PinnedSnapshot(last.snapshot, last.generation, now())
                 return self._session
         time = now()
         named = await self._resolve()
@@ -98,7 +103,7 @@ class Repository:
             snapshot = await self._snapshot(named.snapshot)
         else:
             snapshot = last.snapshot
-        self._named, self._session = named, Session(snapshot, named.snapshot, time)
+        self._named, self._session = named, PinnedSnapshot(snapshot, named.snapshot, time)
         return self._session
 
     async def _is_current(self, named: _Named) -> bool:
@@ -146,9 +151,9 @@ class Repository:
         name = f"{self.selector.by} {quote(self.selector.name)}"
         return NotFoundError(f"There is no {name} in the Icechunk repository {self.base.describe()}{listed}")
 
-    async def _snapshot(self, identifier: bytes) -> Snapshot:
+    async def _snapshot(self, identifier: bytes) -> HierarchySnapshot:
         key = f"snapshots/{encode_identifier(identifier)}"
-        kept: Snapshot | None = self._get(key)
+        kept: HierarchySnapshot | None = self._get(key)
         if kept is not None:
             return kept
         found = await self.base.read(key)
@@ -158,7 +163,7 @@ class Repository:
         self._put(key, snapshot, snapshot.nbytes)
         return snapshot
 
-    def chunks(self, session: Session, node: Node) -> ArrayChunks:
+    def chunks(self, session: PinnedSnapshot, node: SnapshotNode) -> ArrayChunks:
         """Return where the chunks of an array of a snapshot are found."""
         key = f"snapshots/{session.snapshot.name} {node.path}"
         kept: ArrayChunks | None = self._get(key)
@@ -167,9 +172,9 @@ class Repository:
             self._put(key, kept, 200 + 200 * len(kept.manifests))
         return kept
 
-    async def manifests(self, identifiers: Sequence[bytes]) -> dict[bytes, Manifest]:
+    async def manifests(self, identifiers: Sequence[bytes]) -> dict[bytes, ChunkManifest]:
         """Return manifests by their identifiers; those that are not kept are read together."""
-        out: dict[bytes, Manifest] = {}
+        out: dict[bytes, ChunkManifest] = {}
         wanted: dict[bytes, str] = {}
         for identifier in identifiers:
             key = f"manifests/{encode_identifier(identifier)}"

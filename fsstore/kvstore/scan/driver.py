@@ -34,7 +34,7 @@ from fsstore.kvstore.reference.state.set_state import Overlay, State
 from fsstore.kvstore.reference.target.fetch import Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.reference.target.targets import OpenTarget, Place, Targets, check_prefixes
+from fsstore.kvstore.reference.target.targets import OpenTarget, TargetPlace, Targets, check_prefixes
 from fsstore.kvstore.scan.contract import SELF, Hierarchy, Scanner
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
 from fsstore.kvstore.scan.source import ChangedError, Source
@@ -45,7 +45,7 @@ __all__ = ["Scan", "ScanDriver", "ScanTargets"]
 
 _TRIES = 8
 _TRUSTED_S = 1.0
-_ITSELF = Place("the scanned file", "")
+_ITSELF = TargetPlace("the scanned file", "")
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class ScanTargets(Targets):
 
     itself: KvPrefix | None = None
 
-    def locate(self, url: str) -> Place:
+    def locate(self, url: str) -> TargetPlace:
         """Return the place of a URL of a chunk table."""
         return _ITSELF if url == SELF else Targets.locate(self, url)
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from fsstore.errors import DataLossError, ResourceExhaustedError, UnimplementedError
 
-__all__ = ["MAGIC", "Document", "Kind", "open_envelope"]
+__all__ = ["MAGIC", "Enveloped", "Kind", "open_envelope"]
 
 MAGIC = "ICE🧊CHUNK".encode()
 Kind = Literal["snapshot", "manifest", "repository"]
@@ -23,14 +23,14 @@ _LARGEST = 2**30
 """Bytes a document may have when it is decompressed; the format ends at twice that."""
 
 
-class Document(NamedTuple):
+class Enveloped(NamedTuple):
     """The version of the format a document is written in, and its flatbuffer."""
 
     version: int
     payload: bytes
 
 
-def open_envelope(data: bytes, kind: Kind, largest: int = _LARGEST) -> Document:
+def open_envelope(data: bytes, kind: Kind, largest: int = _LARGEST) -> Enveloped:
     """Return the document in an object of a repository; raises `DataLossError` if it is none of this kind."""
     if len(data) < _HEADER or data[:12] != MAGIC:
         raise DataLossError(f"The {len(data)} bytes do not begin with the header of Icechunk; at offset 0")
@@ -41,7 +41,7 @@ def open_envelope(data: bytes, kind: Kind, largest: int = _LARGEST) -> Document:
         raise DataLossError(f"Expected a {kind}, but found a document of type {number}; at offset 37")
     if compression != 1:
         raise DataLossError(f"Unknown compression {compression}; at offset 38")
-    return Document(version, _decompress(data, largest))
+    return Enveloped(version, _decompress(data, largest))
 
 
 def _decompress(data: bytes, largest: int) -> bytes:

@@ -1,7 +1,7 @@
 """Flatbuffers read in place: tables, vectors and strings, every offset checked before it is followed.
 
-A `Table` knows its vtable; its fields are asked for by number, and absent ones answer None or the default.  Positions
-are from the start of the payload.  Nothing is copied but scalars, strings and what `bytes` is asked for.
+A `FlatTable` knows its vtable; its fields are asked for by number, and absent ones answer None or the default.
+Positions are from the start of the payload.  Nothing is copied but scalars, strings and what `bytes` is asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fsstore.errors import DataLossError
 
-__all__ = ["Table", "Vector", "damaged", "root_table"]
+__all__ = ["FlatTable", "Vector", "damaged", "root_table", "table_at"]
 
 _U16 = struct.Struct("<H").unpack_from
 _U32 = struct.Struct("<I").unpack_from
@@ -35,12 +35,12 @@ class Vector:
     count: int
     width: int
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[FlatTable]:
         """Yield the tables of a vector of tables."""
         for number in range(self.count):
             yield self.table(number)
 
-    def table(self, number: int) -> Table:
+    def table(self, number: int) -> FlatTable:
         """Return one table of a vector of tables."""
         at = self.start + 4 * number
         return table_at(self.data, at + _U32(self.data, at)[0])
@@ -51,7 +51,7 @@ class Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlatTable:
     """A table: where it is, where its vtable is, and the sizes of both."""
 
     data: bytes
@@ -109,7 +109,7 @@ class Table:
             raise damaged(f"Field {field} is missing", self.at)
         return found
 
-    def table(self, field: int) -> Table | None:
+    def table(self, field: int) -> FlatTable | None:
         """Return the table a field leads to."""
         at = self.target(field)
         return table_at(self.data, at) if at else None
@@ -125,7 +125,7 @@ class Table:
             raise damaged("A string is not UTF-8", found.start) from error
 
 
-def table_at(data: bytes, at: int) -> Table:
+def table_at(data: bytes, at: int) -> FlatTable:
     """Return the table at an offset."""
     if at % 4 or not 4 <= at <= len(data) - 4:
         raise damaged(f"A table is said to be at {at}, in {len(data)} bytes", min(at, len(data)))
@@ -137,7 +137,7 @@ def table_at(data: bytes, at: int) -> Table:
         raise damaged(f"A vtable has {vtable_size} bytes", vtable)
     if size < 4 or at + size > len(data):
         raise damaged(f"A table has {size} bytes", at)
-    return Table(data, at, vtable, vtable_size, size)
+    return FlatTable(data, at, vtable, vtable_size, size)
 
 
 def vector_at(data: bytes, at: int, width: int) -> Vector:
@@ -150,7 +150,7 @@ def vector_at(data: bytes, at: int, width: int) -> Vector:
     return Vector(data, at + 4, count, width)
 
 
-def root_table(data: bytes) -> Table:
+def root_table(data: bytes) -> FlatTable:
     """Return the root of a document."""
     if len(data) < 12 or data[4:8] != _IDENTIFIER:
         raise damaged("The document is no flatbuffer of Icechunk", 0)

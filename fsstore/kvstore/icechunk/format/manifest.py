@@ -19,11 +19,11 @@ import numpy as np
 
 from fsstore.errors import DataLossError
 from fsstore.kvstore.icechunk.format.envelope import open_envelope
-from fsstore.kvstore.icechunk.format.flatbuffer import Table, Vector, damaged, root_table, table_at
+from fsstore.kvstore.icechunk.format.flatbuffer import FlatTable, Vector, damaged, root_table, table_at
 from fsstore.kvstore.icechunk.format.identifier import OBJECT_BYTES, encode_identifier
 from fsstore.kvstore.icechunk.format.snapshot import NODE_BYTES
 
-__all__ = ["ArrayManifest", "Columns", "Manifest", "Reference", "decode_manifest"]
+__all__ = ["ArrayManifest", "ChunkManifest", "Reference", "ReferenceColumns", "decode_manifest"]
 
 _U32 = struct.Struct("<I").unpack_from
 _LONGEST_LOCATION = 64 * 1024
@@ -52,7 +52,7 @@ class Reference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Columns:
+class ReferenceColumns:
     """The references of an array: chunk indexes, a row each, in ascending order, and where their tables are.
 
     `lengths` are the sizes of chunks, -1 where the reference is damaged.
@@ -110,7 +110,7 @@ class ArrayManifest:
     def __init__(self, refs: Vector, dictionary: bytes | None) -> None:
         self._data, self._start, self.count = refs.data, refs.start, refs.count
         self._dictionary = dictionary
-        self._columns: dict[int, Columns] = {}
+        self._columns: dict[int, ReferenceColumns] = {}
 
     def bisect(self, wanted: tuple[int, ...]) -> int:
         """Return where the table of a chunk is, or -1."""
@@ -128,7 +128,7 @@ class ArrayManifest:
                 high = middle
         return -1
 
-    def _index(self, table: Table) -> tuple[int, ...]:
+    def _index(self, table: FlatTable) -> tuple[int, ...]:
         found = table.need(_INDEX, 4)
         return struct.unpack_from(f"<{min(found.count, 64)}I", self._data, found.start)
 
@@ -139,7 +139,7 @@ class ArrayManifest:
             return self.columns(rank).find(wanted)
         return np.array([self.bisect(tuple(row)) for row in wanted.tolist()], np.int64)
 
-    def columns(self, rank: int) -> Columns:
+    def columns(self, rank: int) -> ReferenceColumns:
         """Return the references of chunks that have indexes of this rank."""
         found = self._columns.get(rank)
         if found is None:
@@ -169,7 +169,7 @@ class ArrayManifest:
             raise damaged("A reference says of no place where its chunk is", at)
         return Reference("inline", inline.count, value=inline.view())
 
-    def _location(self, table: Table) -> str | None:
+    def _location(self, table: FlatTable) -> str | None:
         packed = table.vector(_COMPRESSED, 1)
         if packed is None:
             return table.text(_LOCATION)
@@ -192,7 +192,7 @@ def _unpacked(frame: bytes, dictionary: bytes | None, at: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ChunkManifest:
     """The references of arrays, by the identifiers of their nodes."""
 
     arrays: Mapping[bytes, ArrayManifest]
@@ -204,7 +204,7 @@ class Manifest:
         return self.payload_bytes + sum(each.nbytes for each in self.arrays.values())
 
 
-def decode_manifest(data: bytes, expected: bytes) -> Manifest:
+def decode_manifest(data: bytes, expected: bytes) -> ChunkManifest:
     """Return the manifest in an object `manifests/...`, which must say that it is the one expected."""
     payload = open_envelope(data, "manifest").payload
     payload += bytes(-len(payload) % 4)
@@ -223,10 +223,10 @@ def decode_manifest(data: bytes, expected: bytes) -> Manifest:
         if node is None or node in arrays:
             raise damaged("The references of an array have no identifier, or that of another", table.at)
         arrays[node] = ArrayManifest(table.need(1, 4), dictionary)
-    return Manifest(arrays, len(payload))
+    return ChunkManifest(arrays, len(payload))
 
 
-def gather(data: bytes, start: int, count: int, rank: int) -> Columns:
+def gather(data: bytes, start: int, count: int, rank: int) -> ReferenceColumns:
     """Return the columns of `count` references, whose offsets begin at `start`."""
     words = np.frombuffer(data, "<u4")
     tables = start + 4 * np.arange(count, dtype=np.int64)
@@ -249,7 +249,7 @@ def gather(data: bytes, start: int, count: int, rank: int) -> Columns:
     return _columns(words, tables, index, lengths, rank)
 
 
-def _columns(words: Any, tables: Ints, index: Ints, lengths: Ints, rank: int) -> Columns:
+def _columns(words: Any, tables: Ints, index: Ints, lengths: Ints, rank: int) -> ReferenceColumns:
     if (index < 0).any():
         raise damaged("A reference has no chunk index", int(tables[index < 0][0]))
     if len(index) and int(index.max()) + 4 > 4 * len(words):
@@ -261,7 +261,7 @@ def _columns(words: Any, tables: Ints, index: Ints, lengths: Ints, rank: int) ->
     rows = np.empty((len(index), rank), np.int64)
     for axis in range(rank):
         rows[:, axis] = words[index // 4 + 1 + axis]
-    found = Columns(rows, tables, lengths)
+    found = ReferenceColumns(rows, tables, lengths)
     if not found.is_ascending():
         raise DataLossError("The references of an array are not in the order of their chunks")
     return found
@@ -273,7 +273,7 @@ def _check(positions: Ints, size: int, what: str) -> None:
         raise damaged(f"{what} is said to be at {bad}, in {size} bytes", min(bad, size))
 
 
-def _follow(words: Any, tables: Ints, one: Table, field: int, size: int) -> Ints:
+def _follow(words: Any, tables: Ints, one: FlatTable, field: int, size: int) -> Ints:
     """Return where the offsets of a field lead, -1 if these tables do not have it."""
     slot = one.slot(field, 4)
     if not slot:
@@ -285,7 +285,7 @@ def _follow(words: Any, tables: Ints, one: Table, field: int, size: int) -> Ints
     return leads
 
 
-def _lengths(words: Any, tables: Ints, one: Table, size: int) -> Ints:
+def _lengths(words: Any, tables: Ints, one: FlatTable, size: int) -> Ints:
     inline = _follow(words, tables, one, _INLINE, size)
     if not one.slot(_CHUNK, OBJECT_BYTES) and not one.slot(_LOCATION, 4) and not one.slot(_COMPRESSED, 4):
         return np.where(inline < 0, -1, words[np.maximum(inline, 0) // 4].astype(np.int64))

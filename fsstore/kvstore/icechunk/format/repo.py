@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fsstore.kvstore.icechunk.format.config import containers_of_flexbuffer
 from fsstore.kvstore.icechunk.format.envelope import open_envelope
-from fsstore.kvstore.icechunk.format.flatbuffer import Table, Vector, damaged, root_table
+from fsstore.kvstore.icechunk.format.flatbuffer import FlatTable, Vector, damaged, root_table
 from fsstore.kvstore.icechunk.format.identifier import OBJECT_BYTES
 
 __all__ = ["Repo", "decode_repo"]
@@ -15,7 +15,7 @@ __all__ = ["Repo", "decode_repo"]
 
 @dataclass(frozen=True, slots=True)
 class Repo:
-    """Snapshot identifiers by the name of branch and tag, and URL prefixes by the name of virtual chunk container."""
+    """Identifiers of snapshots by the name of branch and tag, and URL prefixes by the name of virtual chunk container."""
 
     branches: Mapping[str, bytes]
     tags: Mapping[str, bytes]
@@ -31,7 +31,7 @@ def decode_repo(data: bytes) -> Repo:
     return Repo(_refs(root, 2, snapshots), _refs(root, 1, snapshots), containers)
 
 
-def _refs(root: Table, field: int, snapshots: Vector) -> dict[str, bytes]:
+def _refs(root: FlatTable, field: int, snapshots: Vector) -> dict[str, bytes]:
     out: dict[str, bytes] = {}
     for ref in root.need(field, 4).tables():
         name, number = ref.text(0), ref.u32(1)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fsstore.kvstore.icechunk.format.envelope import open_envelope
-from fsstore.kvstore.icechunk.format.flatbuffer import Table, Vector, damaged, root_table
+from fsstore.kvstore.icechunk.format.flatbuffer import FlatTable, Vector, damaged, root_table
 from fsstore.kvstore.icechunk.format.identifier import OBJECT_BYTES, encode_identifier
 
-__all__ = ["ArrayChunks", "ManifestRef", "Node", "Snapshot", "decode_snapshot"]
+__all__ = ["NODE_BYTES", "ArrayChunks", "HierarchySnapshot", "ManifestRef", "SnapshotNode", "decode_snapshot"]
 
 NODE_BYTES = 8
 _ARRAY, _GROUP = 1, 2
@@ -55,14 +55,14 @@ class ArrayChunks:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SnapshotNode:
     """A group or an array.  `path` has no slash at its ends."""
 
     path: str
     id: bytes
     is_array: bool
     document: memoryview
-    _table: Table = field(repr=False)
+    _table: FlatTable = field(repr=False)
 
     def chunks(self) -> ArrayChunks:
         """Return where the chunks of an array are found."""
@@ -75,11 +75,11 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class HierarchySnapshot:
     """The nodes by path, in the order of their paths."""
 
     id: bytes
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, SnapshotNode]
     nbytes: int
 
     @property
@@ -88,7 +88,7 @@ class Snapshot:
         return encode_identifier(self.id)
 
 
-def decode_snapshot(data: bytes, expected: bytes) -> Snapshot:
+def decode_snapshot(data: bytes, expected: bytes) -> HierarchySnapshot:
     """Return the snapshot in an object `snapshots/...`, which must say that it is the one expected."""
     payload = open_envelope(data, "snapshot").payload
     root = root_table(payload)
@@ -96,7 +96,7 @@ def decode_snapshot(data: bytes, expected: bytes) -> Snapshot:
     if found != expected:
         other = "none" if found is None else encode_identifier(found)
         raise damaged(f"The object holds another snapshot, {other}", root.at)
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, SnapshotNode] = {}
     last = b""
     for table in root.need(2, 4).tables():
         node, raw = _node(table)
@@ -104,10 +104,10 @@ def decode_snapshot(data: bytes, expected: bytes) -> Snapshot:
             raise damaged("The nodes are not in the order of their paths", table.at)
         last = raw
         nodes[node.path] = node
-    return Snapshot(expected, nodes, len(payload) + 500 * len(nodes))
+    return HierarchySnapshot(expected, nodes, len(payload) + 500 * len(nodes))
 
 
-def _node(table: Table) -> tuple[Node, bytes]:
+def _node(table: FlatTable) -> tuple[SnapshotNode, bytes]:
     path, identifier, kind = table.text(1), table.raw(0, NODE_BYTES), table.u8(3)
     if path is None or identifier is None or kind not in (_ARRAY, _GROUP):
         raise damaged("A node has no path, no identifier, or an unknown type", table.at)
@@ -115,10 +115,10 @@ def _node(table: Table) -> tuple[Node, bytes]:
     if path[:1] != "/" or any(part in ("", ".", "..") for part in parts) or "\0" in path:
         raise damaged(f"{path[:100]!r} is no path", table.at)
     document = table.need(2, 1).view()
-    return Node(path[1:], identifier, kind == _ARRAY, document, table), path.encode()
+    return SnapshotNode(path[1:], identifier, kind == _ARRAY, document, table), path.encode()
 
 
-def _counts(data: Table) -> tuple[int, ...]:
+def _counts(data: FlatTable) -> tuple[int, ...]:
     newer = data.vector(3, 4)
     if newer is not None:
         return tuple(each.u32(1) for each in newer.tables())
@@ -127,7 +127,7 @@ def _counts(data: Table) -> tuple[int, ...]:
     return tuple(-(-length // chunk) if chunk else 0 for length, chunk in pairs)
 
 
-def _manifest_ref(table: Table) -> ManifestRef:
+def _manifest_ref(table: FlatTable) -> ManifestRef:
     identifier = table.raw(0, OBJECT_BYTES)
     extents: Vector = table.need(1, 8)
     if identifier is None:
