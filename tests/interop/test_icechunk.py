@@ -536,3 +536,42 @@ def test_a_store_that_tells_no_time_is_refused_unless_told_otherwise():
     driver, _ = over(files, targets={"https://data.example/": "memory://"})
     with pytest.raises((FailedPreconditionError, DataLossError)):
         drive(driver.read_many([Read("few/c/1")]))
+
+
+@pytest.mark.usefixtures("s3_credentials")
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_checksums_of_objects_are_enforced(engine, moto_bucket, tmp_path):
+    """In S3 the right tag and a later time give the bytes; another tag and an earlier time are errors, not data."""
+    endpoint, bucket = moto_bucket
+    root = {
+        **{"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1"},
+        "engine": engine,
+    }
+    place = fsstore.KvStore.open(root).result()
+    place.write(f"virtual-{engine}/t.bin", bytes(range(100))).result()
+    tag = hashlib.md5(bytes(range(100))).hexdigest()  # noqa: S324  # what S3 calls the value
+    container = icechunk.VirtualChunkContainer(f"s3://{bucket}/", icechunk.s3_store(region="us-east-1"))
+    config = icechunk.RepositoryConfig()
+    config.set_virtual_chunk_container(container)
+    repo = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "r")), config=config)
+    session = repo.writable_session("main")
+    group = zarr.open_group(session.store, mode="w")
+    group.create_array("v", shape=(12,), chunks=(2,), dtype="u1", compressors=None, filters=None)
+    now = dt.datetime.now(dt.UTC)
+    day = dt.timedelta(days=1)
+    checksums = [None, tag, f'"{tag}"', "0" * 32, now + day, now - day]
+    for number, checksum in enumerate(checksums):
+        session.store.set_virtual_ref(
+            f"v/c/{number}",
+            f"s3://{bucket}/virtual-{engine}/t.bin",
+            offset=10 * number,
+            length=2,
+            checksum=checksum,
+        )
+    session.commit("v")
+    store = store_of(f"file://{tmp_path}/r|icechunk:", targets={f"s3://{bucket}/": {**root, "path": ""}})
+    for number in (0, 1, 2, 4):
+        assert bytes(store.read(f"v/c/{number}").result().value) == bytes([10 * number, 10 * number + 1])
+    for number in (3, 5):
+        with pytest.raises(DataLossError, match="has changed since the virtual chunk was written"):
+            store.read(f"v/c/{number}").result()
