@@ -544,7 +544,10 @@ def test_checksums_of_objects_are_enforced(engine, moto_bucket, tmp_path):
     """In S3 the right tag and a later time give the bytes; another tag and an earlier time are errors, not data."""
     endpoint, bucket = moto_bucket
     root = {
-        **{"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1"},
+        "driver": "s3",
+        "bucket": bucket,
+        "endpoint": endpoint,
+        "aws_region": "us-east-1",
         "engine": engine,
     }
     place = fsstore.KvStore.open(root).result()

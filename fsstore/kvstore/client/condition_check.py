@@ -15,10 +15,11 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from fsstore.errors import UnimplementedError
+from fsstore.kvstore.contract.ability import PassesOn, TellsModified
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.values.json_value import Json, quote
@@ -52,8 +53,10 @@ def judged(engine: Engine, endpoint: str, wish: Json) -> Engine:
     return plain if wish else UnconditionalEngine(plain)
 
 
-class _Wrapper:
+class _Wrapper(PassesOn):
     """An engine over another."""
+
+    passes_on: ClassVar[frozenset[type]] = frozenset({TellsModified})
 
     def __init__(self, inner: Engine) -> None:
         self.inner = inner

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import TellsModified
+from fsstore.kvstore.contract.ability import TellsModified, able
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
@@ -104,8 +104,8 @@ class FsspecDriver(TellsModified):
     async def modified(self, key: str) -> float | None:
         """Return when a value was modified, in seconds since 1970, where the storage tells."""
         self._stay()
-        engine = self.engine
-        return await engine.modified(self._path(key)) if isinstance(engine, TellsModified) else None
+        telling = able(self.engine, TellsModified)
+        return None if telling is None else await telling.modified(self._path(key))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""

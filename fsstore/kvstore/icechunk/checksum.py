@@ -47,7 +47,7 @@ async def check(expected: Sequence[Expected], times: Times) -> None:
         elif each.modified:
             time = times[_name(each)]
             if time is None:
-                raise _untold(each, "when it was modified")
+                raise _untold(each, "When it was modified")
             if time > each.modified:
                 raise _changed(each)
 
@@ -65,7 +65,7 @@ async def _check_tag(each: Expected) -> None:
         _, inode, time = _LOCAL.unpack(found)
         known = f"{inode:x}-{time // 1000:x}-{size or 0:x}"
     elif found == UNKNOWN or found[:1] == b"\0" or found.startswith(b"date:"):
-        raise _untold(each, "the entity tag")
+        raise _untold(each, "Its entity tag")
     else:
         known = found.partition(b"\n")[0].decode("latin-1").strip('"')
     if tag != known:
@@ -86,6 +86,6 @@ def _changed(each: Expected) -> DataLossError:
 
 def _untold(each: Expected, what: str) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"The store does not tell {what} of {each.store.describe(each.key)}, so whether it changed cannot be known;"
-        ' "checksums": false reads it all the same'
+        f"Whether {each.store.describe(each.key)} has changed since the virtual chunk was written is not known."
+        f'  {what} is not told by its store; "checksums": false reads it all the same'
     )

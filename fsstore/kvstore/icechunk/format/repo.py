@@ -15,7 +15,7 @@ __all__ = ["Repo", "decode_repo"]
 
 @dataclass(frozen=True, slots=True)
 class Repo:
-    """Identifiers of snapshots by the name of branch and tag, and URL prefixes by the name of virtual chunk container."""
+    """Identifiers of snapshots by the names of branches and tags, and URL prefixes by the names of containers."""
 
     branches: Mapping[str, bytes]
     tags: Mapping[str, bytes]
