@@ -56,6 +56,7 @@ def judged(engine: Engine, endpoint: str, wish: Json) -> Engine:
 class _Wrapper(PassesOn):
     """An engine over another."""
 
+    inner: Engine
     passes_on: ClassVar[frozenset[type]] = frozenset({TellsModified})
 
     def __init__(self, inner: Engine) -> None:

@@ -89,7 +89,7 @@ class IcechunkKind(AdapterKind):
 
         if opening.base is None:
             raise JsonError('The "icechunk" key-value store needs a base')
-        members = opening.members
+        members: Mapping[str, Any] = opening.members
         base = KvPrefix(opening.base.driver, as_directory(opening.base.path))
         selector = parse_selector(str(members.get("version") or MAIN))
         repository = Repository(base, selector, opening.resources.get("cache_pool"))

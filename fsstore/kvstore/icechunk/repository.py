@@ -11,6 +11,7 @@ import json
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote as percent_encode
 
@@ -159,7 +160,9 @@ class Repository:
         found = await self.base.read(key)
         if found.state != "value":
             raise self._absent(key)
-        snapshot = self._decode(lambda data: decode_snapshot(data, identifier), found.value, key)
+        snapshot: HierarchySnapshot = self._decode(
+            partial(decode_snapshot, expected=identifier), found.value, key
+        )
         self._put(key, snapshot, snapshot.nbytes)
         return snapshot
 
@@ -187,7 +190,7 @@ class Repository:
         for (identifier, key), answer in zip(wanted.items(), answers, strict=True):
             if answer.state != "value":
                 raise self._absent(key)
-            made = self._decode(lambda data, name=identifier: decode_manifest(data, name), answer.value, key)
+            made = self._decode(partial(decode_manifest, expected=identifier), answer.value, key)
             out[identifier] = made
             self._put(key, made, 2 * made.nbytes)  # columns may come
         if wanted:

@@ -70,9 +70,9 @@ class VirtualReader:
         start = np.array([part.start for part in parts], np.int64) + offset
         stop = np.array([part.stop for part in parts], np.int64) + offset
         length = np.array([part.reference.length for part in parts], np.int64)
-        url = np.array([numbers[each] for each in urls], np.int32)
+        number = np.array([numbers[each] for each in urls], np.int32)
         asks = Asks(
-            [part.key for part in parts], url, start, stop, np.zeros(len(parts), np.bool_), offset, length
+            [part.key for part in parts], number, start, stop, np.zeros(len(parts), np.bool_), offset, length
         )
         answers = await self.fetcher.fetch(asks, list(numbers))
         if self.checksums:

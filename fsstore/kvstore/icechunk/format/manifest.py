@@ -92,7 +92,7 @@ class ReferenceColumns:
         """Return where the tables of chunks are, -1 for those that are not there."""
         if not len(self.index) or not len(wanted):
             return np.full(len(wanted), -1, np.int64)
-        inside = (wanted < np.array(self._sizes, np.int64)).all(axis=1)
+        inside = np.all(wanted < np.array(self._sizes, np.int64), axis=1)
         keys = self._key(np.where(inside[:, None], wanted, 0))
         at = np.minimum(np.searchsorted(self._keys, keys), len(self.index) - 1)
         found: Ints = np.where(inside & (self._keys[at] == keys), self.tables[at], -1)
@@ -118,7 +118,7 @@ class ArrayManifest:
         while low < high:
             middle = (low + high) // 2
             at = self._start + 4 * middle
-            at += _U32(self._data, at)[0]
+            at += int(_U32(self._data, at)[0])
             index = self._index(table_at(self._data, at))
             if index == wanted:
                 return at
@@ -280,7 +280,7 @@ def _follow(words: Any, tables: Ints, one: FlatTable, field: int, size: int) -> 
         return np.full(len(tables), -1, np.int64)
     at = tables + (slot - one.at)
     _check(at, size, "A field")
-    leads = at + words[at // 4]
+    leads: Ints = at + words[at // 4]
     _check(leads, size, "A vector")
     return leads
 
