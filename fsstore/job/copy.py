@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any, Literal
 
 from fsstore.arrays.opening import open as open_array
@@ -14,7 +15,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.place import look
 from fsstore.dataset.removal import delete_tree
-from fsstore.dataset.source import store_spec
+from fsstore.dataset.source import store_spec, with_url
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.array_copy import ArrayCopy
@@ -23,6 +24,7 @@ from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
 from fsstore.kvstore.contract.driver import begin_creating
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.url import split_pipeline
@@ -148,10 +150,11 @@ async def _source(source: Any, options: _Options) -> TensorStore | Group:
 
 
 def _array_place(source: Any) -> Any:
-    """Return a path as a URL, as `open_group` takes it; everything else as it is."""
-    if isinstance(source, str) and "://" not in source and "|" not in source and "::" not in source:
+    """Return a path or a key-value store as a place where detection finds an array; everything else as it is."""
+    is_path = isinstance(source, str) and not any(mark in source for mark in ("://", "|", "::"))
+    if is_path or isinstance(source, KvStore | KvStore.Spec | PathLike):
         return {"driver": "auto", "kvstore": store_spec(source)}
-    return source
+    return with_url(source) if isinstance(source, str) else source
 
 
 async def _group_of(source: Any, context: Context, error: StoreError) -> Group:

@@ -69,6 +69,7 @@ RUNTIME_ONLY = {
     "multiprocessing.Pool",
 }
 RUNTIME_EXCEPTIONS: dict[str, str] = {
+    "fsstore.command.places": "a command makes the executor that its user names, and shuts it down",
     "fsstore.runtime.pool": "what the threads of the runtime are",
     "fsstore.testing.codec_suite": "the battery calls a codec from many threads to prove that it may be",
 }
