@@ -93,6 +93,8 @@ async def _open(source: Any, reading: Reading) -> References:
         state, place = await live_state(source, reading)
         return References(state, "in memory" if place is None else place.describe(), place=place)
     base = await _base(source)
+    if base.driver.id == "icechunk":
+        return await _of_snapshot(base)
     found = await _scanned(source, base)
     if found is not None:
         return References(State(found), base.describe(), place=await beside(base))
@@ -113,6 +115,16 @@ async def _scanned(source: Any, base: KvPrefix) -> TableSet | None:
     return None if name is None else (await scan_at(base, name, url))[0]
 
 
+async def _of_snapshot(base: KvPrefix) -> References:
+    """Return the references of a snapshot of an Icechunk repository, from where that lies."""
+    from fsstore.kvstore.icechunk.driver import IcechunkDriver
+    from fsstore.kvstore.icechunk.export import references_of
+
+    assert isinstance(base.driver, IcechunkDriver)
+    state = State(from_mapping(await references_of(base.driver, base.path)))
+    return References(state, base.describe(), place=base.driver.repository.base)
+
+
 def open(  # noqa: A001  # the door is a module: references.open
     source: Any,
     *,
@@ -123,6 +135,7 @@ def open(  # noqa: A001  # the door is a module: references.open
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
     An HDF5 or NetCDF 3 file is scanned: what comes is the set of its chunks, to be saved for others.
+    `...|icechunk:` gives a set of the references in a snapshot.
     `target` stands in for null URLs; `templates` replaces or adds templates; with `create` a set that does not exist
     is an empty one.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 

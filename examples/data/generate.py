@@ -1,15 +1,18 @@
-"""Write `ocean.nc`, a small NetCDF file, and `ocean.json`, the kerchunk references into it.
+"""Write `ocean.nc`, a small NetCDF file, `ocean.json`, the kerchunk references into it, and an Icechunk repository.
 
-Both files are checked in; this says how they were made.  It needs `h5py` and `kerchunk`.
+They are checked in; this says how they were made.  It needs `h5py`, `kerchunk` and `icechunk` 1.1.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import h5py
+import icechunk
 import numpy as np
+import zarr
 from kerchunk.hdf import SingleHdf5ToZarr
 
 HERE = Path(__file__).parent
@@ -49,6 +52,22 @@ def write_references(source: Path, target: Path) -> None:
     target.write_text(json.dumps(references, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
+def write_repository(path: Path) -> None:
+    """Write temperatures in two commits, the first of which has a tag; transaction logs are left out."""
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)))
+    session = repository.writable_session("main")
+    group = zarr.open_group(session.store, mode="w", attributes={"title": "weather"})
+    names = ["time", "station"]
+    array = group.create_array("temperature", shape=(4, 6), chunks=(2, 3), dtype="f4", dimension_names=names)
+    array[:] = np.arange(24).reshape(4, 6)
+    repository.create_tag("v1", session.commit("first"))
+    session = repository.writable_session("main")
+    zarr.open_group(session.store)["temperature"][0, 0] = 100
+    session.commit("second")
+    shutil.rmtree(path / "transactions")
+
+
 if __name__ == "__main__":
     write_netcdf(HERE / "ocean.nc")
     write_references(HERE / "ocean.nc", HERE / "ocean.json")
+    write_repository(HERE / "weather.icechunk")

@@ -58,16 +58,6 @@ FOREIGN: tuple[Detection, ...] = (
         title="Neuroglancer precomputed",
         tool="tensorstore or cloud-volume read it",
     ),
-    Detection(
-        "icechunk", "foreign", files=("repo",), title="an Icechunk repository", tool="icechunk reads it"
-    ),
-    Detection(
-        "icechunk",
-        "foreign",
-        files=("refs/branch.main/ref.json",),
-        title="an Icechunk repository",
-        tool="icechunk reads it",
-    ),
     Detection("json", "array", matches=is_whole_json, head=32, tail=64),
     Detection("grib", "foreign", matches=_grib, head=32, at_least=8, title="a GRIB file", tool=_REFERENCES),
 )

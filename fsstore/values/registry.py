@@ -83,6 +83,7 @@ kvstores: Registry[Any] = Registry(
         "abfs": "fsstore.kvstore.root.cloud:ABFS",
         "abfss": "fsstore.kvstore.root.cloud:ABFS",
         "az": "fsstore.kvstore.root.cloud:ABFS",
+        "icechunk": "fsstore.kvstore.icechunk.kind:KIND",
         "zip": "fsstore.kvstore.archive.zip_driver:KIND",
         "gzip": "fsstore.kvstore.archive.compressed:GZIP",
         "zstd": "fsstore.kvstore.archive.compressed:ZSTD",
@@ -195,6 +196,8 @@ detections: Registry[Any] = Registry(
     "fsstore.detections",
     {
         "hdf5": "fsstore.kvstore.scan.signature:HDF5",
+        "icechunk": "fsstore.kvstore.icechunk.detect:DETECT",
+        "icechunk 1": "fsstore.kvstore.icechunk.detect:DETECT_FIRST",
         "netcdf3": "fsstore.kvstore.scan.signature:NETCDF3",
         "ocdbt": "fsstore.kvstore.ocdbt.detect:DETECT",
         "reference": "fsstore.kvstore.reference.detect:DETECT",

@@ -36,6 +36,8 @@ from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.engine.driver import EngineDriver
+from fsstore.kvstore.icechunk.driver import IcechunkDriver
+from fsstore.kvstore.icechunk.kind import KIND as ICECHUNK
 from fsstore.kvstore.local.driver import KIND as FILE
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import KIND as MEMORY
@@ -54,6 +56,7 @@ kinds: tuple[KvKind, ...] = (
     GCS,
     ABFS,
     HTTP,
+    ICECHUNK,
     OCDBT,
     REFERENCE,
     ZIP,
@@ -67,6 +70,7 @@ stores: tuple[type[KvDriver], ...] = (
     LocalDriver,
     MemoryDriver,
     EngineDriver,
+    IcechunkDriver,
     OcdbtDriver,
     ReferenceDriver,
     ZipDriver,

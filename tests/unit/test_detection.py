@@ -18,7 +18,7 @@ import fsstore as ts
 from fsstore.context.context import Context
 from fsstore.discover.probe import detections, find
 from fsstore.driver.auto import enter
-from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.memory import MemoryDriver
@@ -314,11 +314,14 @@ def test_a_directory_that_others_read_is_named(tmp_path):
         ts.open(f"file://{tmp_path}").result()
 
 
-def test_an_icechunk_repository_is_named(tmp_path):
-    """A directory that others read gives an error that names its format and its tool."""
+def test_an_icechunk_repository_is_entered(tmp_path):
+    """A directory with the root or the first branch of an Icechunk repository is opened as one; damage names the file."""
     (tmp_path / "refs" / "branch.main").mkdir(parents=True)
     (tmp_path / "refs" / "branch.main" / "ref.json").write_text("{}")
-    with pytest.raises(UnimplementedError, match="Icechunk repository.*icechunk reads it"):
+    with pytest.raises(DataLossError, match="refs/branch.main/ref.json.*no JSON with a member"):
+        ts.open(f"file://{tmp_path}").result()
+    (tmp_path / "repo").write_bytes(b"nothing")
+    with pytest.raises(DataLossError, match="header of Icechunk; at offset 0"):
         ts.open(f"file://{tmp_path}").result()
 
 

@@ -15,10 +15,11 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from fsstore.errors import UnimplementedError
+from fsstore.kvstore.contract.ability import PassesOn, TellsModified
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import reveal
@@ -60,8 +61,11 @@ def with_checked_conditions(engine: Engine, endpoint: str, wish: Json) -> Engine
     return plain if wish else UnconditionalEngine(plain)
 
 
-class _Wrapper:
+class _Wrapper(PassesOn):
     """An engine over another."""
+
+    inner: Engine
+    passes_on: ClassVar[frozenset[type]] = frozenset({TellsModified})
 
     def __init__(self, inner: Engine) -> None:
         self.inner = inner

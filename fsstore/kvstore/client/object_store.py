@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.client.object_option import client_options, get_options, retry_config
 from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -76,7 +77,7 @@ def bucket_engine(
     raise failure
 
 
-class ObstoreEngine:
+class ObstoreEngine(TellsModified):
     """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
 
     Large values are written through stores of their own, whose requests may take as long as a slow line needs.
@@ -255,6 +256,18 @@ class ObstoreEngine:
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         return fit(RangeAnswer(b"", 0, head.meta["size"], _generation(head.meta)), read)
+
+    async def modified(self, key: str) -> float | None:
+        """Return when an object was modified."""
+
+        def ask() -> Any:
+            try:
+                return self._head(key)
+            except Exception as error:  # the boundary: every foreign error is translated here
+                raise located(error, "reading", self.shown + key) from error
+
+        found = await execution.offload(lambda: persist_blocking(self.retry, ask))
+        return None if found is None else float(found.meta["last_modified"].timestamp())
 
     def _head(self, path: str) -> Any:
         """Return what is known of an object without its value, or None if it is missing."""

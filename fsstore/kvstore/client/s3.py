@@ -24,6 +24,7 @@ from fsstore.kvstore.client.range_answer import (
     range_header,
     received,
 )
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -54,7 +55,7 @@ _DELETE_ERRORS: dict[str, type[StoreError]] = {
 }
 
 
-class S3Engine:
+class S3Engine(TellsModified):
     """Strict verbs over an `S3FileSystem`.  Paths are `bucket/key`."""
 
     features = Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False)
@@ -74,6 +75,18 @@ class S3Engine:
             )
 
         return await self.home.visit(read_all)
+
+    async def modified(self, key: str) -> float | None:
+        """Return when an object was modified."""
+
+        async def ask(filesystem: Any) -> Any:
+            return await persist(self.retry, lambda: _head(filesystem, key))
+
+        try:
+            found = await self.home.visit(ask)
+        except Exception as error:  # the boundary: every foreign error is translated here
+            raise located(error, "reading", f"s3://{key}") from error
+        return None if found is None else float(found["LastModified"].timestamp())
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes; plain deletions go a thousand a request."""

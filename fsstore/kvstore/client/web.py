@@ -27,6 +27,7 @@ from fsstore.kvstore.client.range_answer import (
     range_of_header,
     received,
 )
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -147,7 +148,7 @@ class Client(Protocol):
         ...
 
 
-class HttpEngine:
+class HttpEngine(TellsModified):
     """Strict reads over a client.  Paths are URLs, not encoded; `query` is appended to each."""
 
     features = Features(waits=True, writable=False, listable=False)
@@ -186,6 +187,24 @@ class HttpEngine:
         except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
             failure = located(error, "reading", read.key)
         raise failure
+
+    async def modified(self, key: str) -> float | None:
+        """Return when a value was modified, as the server says with its first byte."""
+
+        async def ask(asking: Asking) -> Reply:
+            url = encode_url(key) + self.query
+            return await persist(
+                self.retry, lambda: asking.get(url, {"Range": "bytes=0-0"}, Want(None, 1, 1))
+            )
+
+        try:
+            found = await self.client.visit(ask)
+            text = found.headers.get("Last-Modified") if found.status in (200, 206) else None
+            return None if text is None else parsedate_to_datetime(text).timestamp()
+        except (ValueError, TypeError):  # no date
+            return None
+        except Exception as error:  # the boundary: every foreign error is translated here
+            raise located(error, "reading", key) from error
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
         """Refuse: HTTP is read-only here."""

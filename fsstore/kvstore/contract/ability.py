@@ -24,6 +24,7 @@ __all__ = [
     "PassesOn",
     "ReadsNow",
     "ReadsWhole",
+    "TellsModified",
     "WritesAtOnce",
     "WritesLate",
     "able",
@@ -156,6 +157,16 @@ class CopiesRanges:
     async def copy_range(self, other: Any, keys: KeyRange, cut: int, target: str) -> None:
         """Copy a range of `other`: `target` takes the place of the first `cut` bytes of its keys."""
         raise NotImplementedError  # a driver that names the ability defines it
+
+
+class TellsModified:
+    """A driver that can tell when a value was last modified."""
+
+    __slots__ = ()
+
+    async def modified(self, key: str) -> float | None:
+        """Return when the value was modified, in seconds since 1970; None if that is not known."""
+        raise NotImplementedError  # who names the ability has it
 
 
 class PassesOn:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import TellsModified, able
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
@@ -37,7 +38,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class EngineDriver:
+class EngineDriver(TellsModified):
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
@@ -99,6 +100,12 @@ class EngineDriver:
 
     async def _fetch(self, reads: list[Read]) -> list[ReadResult]:
         return await self.engine.read_many(reads) if reads else []
+
+    async def modified(self, key: str) -> float | None:
+        """Return when a value was modified, in seconds since 1970, where the storage tells."""
+        self._stay()
+        telling = able(self.engine, TellsModified)
+        return None if telling is None else await telling.modified(self._path(key))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""
