@@ -83,6 +83,7 @@ kvstores: Registry[Any] = Registry(
         "ocdbt": "fsstore.kvstore.ocdbt.kind:KIND",
         "reference": "fsstore.kvstore.reference.kind:KIND",
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
+        "neuroglancer_uint64_sharded": "fsstore.kvstore.shard.uint64_driver:KIND",
     },
 )
 """Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
