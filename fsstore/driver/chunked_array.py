@@ -31,6 +31,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -109,11 +110,19 @@ class ChunkedDriver(ArrayDriver):
 
     # --- input and output
 
+    def _place(self, array: ChunkedArray) -> KvPrefix:
+        """Return where the chunks are."""
+        return self.entry.store
+
+    def _located(self, transform: IndexTransform) -> IndexTransform:
+        """Return a view as the model counts: from zero."""
+        return transform
+
     def _chunks(self, array: ChunkedArray) -> Chunks:
         """Return the chunks as reads and writes see them, made anew when the array has changed."""
         kept = self._kept
         if kept is None or kept[0] is not array:
-            options, store = self.options, self.entry.store
+            options, store = self.options, self._place(array)
             chunks = Chunks(
                 _bounds(array, explicit=True),
                 array.model,
@@ -165,10 +174,11 @@ class ChunkedDriver(ArrayDriver):
         return self._read(transform, order)
 
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
-        settle(self.entry.store)
         try:
             chunks = self._chunks(self._current())
-            unfinished = before(self.entry.store, lambda: _touched(transform, chunks))
+            settle(chunks.store)
+            transform = self._located(transform)
+            unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
         if unfinished:  # is to be seen
@@ -189,7 +199,7 @@ class ChunkedDriver(ArrayDriver):
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
         try:
             chunks = self._chunks(self._current())
-            shape, maps = located(transform, chunks.bounds)
+            shape, maps = located(self._located(transform), chunks.bounds)
             spread = broadcast(values.astype(chunks.model.dtype, copy=False), shape)
         except StoreError as error:
             return futures.failed(error)
@@ -223,10 +233,10 @@ class ChunkedDriver(ArrayDriver):
 
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
         """Return the driver as a transaction sees it; None unbinds."""
-        settle(self.entry.store)
+        settle(self._chunks(self._current()).store)
         kvstore = self.kvstore.within(transaction)
         entry = self.entry.within(kvstore, self._current(), self.options.metadata_pool)
-        bound = ChunkedDriver(self.kind, kvstore, entry, self.array, self.options, self.mode)
+        bound = type(self)(self.kind, kvstore, entry, self.array, self.options, self.mode)
         bound.transaction = transaction
         return bound
 
@@ -234,10 +244,11 @@ class ChunkedDriver(ArrayDriver):
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
     ) -> Statistics:
         """Return how much of a view is stored."""
-        await finish(self.entry.store)
         array = self._current()
-        shape, maps = located(transform, _bounds(array, explicit=True))
-        none, every = await stored_share(array.model, self.entry.store, maps, shape)
+        chunks = self._chunks(array)
+        await finish(chunks.store)
+        shape, maps = located(self._located(transform), chunks.bounds)
+        none, every = await stored_share(array.model, chunks.store, maps, shape)
         return Statistics(none if not_stored else None, every if fully_stored else None)
 
 

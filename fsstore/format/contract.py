@@ -28,6 +28,8 @@ class ChunkedArray:
     `metadata` is the document as stored, `constraints` what a spec says of it with every default filled in, `codec` the
     part of this that says how chunks are encoded, `extra` how the format found it (a selected field, say).
     The last `fixed` dimensions belong to the elements and cannot be resized.
+    `origin` is where the domain begins, empty for all zeros; the model counts from zero all the same.
+    `codec_chunk` is the shape of what is encoded as one within a chunk, where there is such a thing.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +45,8 @@ class ChunkedArray:
     units: tuple[Unit | None, ...] | None = None
     fill_value: Any = None
     fixed: int = 0
+    origin: tuple[int, ...] = ()
+    codec_chunk: tuple[int, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -55,9 +59,10 @@ class ChunkedArray:
         """How the elements lie in chunks."""
         return ChunkLayout(
             inner_order=self.inner_order,
-            grid_origin=(0,) * self.rank,
+            grid_origin=self.origin or (0,) * self.rank,
             write_chunk_shape=self.write_chunk,
             read_chunk_shape=self.read_chunk,
+            **({"codec_chunk_shape": self.codec_chunk} if self.codec_chunk else {}),
         )
 
 

@@ -95,6 +95,8 @@ drivers: Registry[Any] = Registry(
         "zarr": "fsstore.driver.chunked:ZARR2",
         "zarr2": "fsstore.driver.chunked:ZARR2",
         "n5": "fsstore.driver.chunked:N5_KIND",
+        "neuroglancer_precomputed": "fsstore.driver.precomputed:KIND",
+        "neuroglancer-precomputed": "fsstore.driver.precomputed:KIND",
         "auto": "fsstore.driver.auto:KIND",
         "cast": "fsstore.driver.cast:KIND",
         "json": "fsstore.driver.json_element:KIND",
