@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsstore.chunk.plan.open_chunks import Chunks
 from fsstore.chunk.write.request import finish
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
@@ -311,7 +310,3 @@ class PrecomputedDriver(ChunkedDriver):
 KIND = PrecomputedKind()
 """The kind of `{"driver": "neuroglancer_precomputed"}`."""
 
-
-def chunks_of(driver: PrecomputedDriver) -> Chunks:
-    """Return the chunks of an open scale."""
-    return driver._chunks(driver.array)

@@ -56,7 +56,6 @@ FOREIGN: tuple[Detection, ...] = (
         "array",
         files=("info",),
         title="Neuroglancer precomputed",
-        tool="tensorstore or cloud-volume read it",
     ),
     Detection(
         "icechunk", "foreign", files=("repo",), title="an Icechunk repository", tool="icechunk reads it"

@@ -88,6 +88,9 @@ def parse_codec(value: Json) -> dict[str, Json]:
 
 def merge_specs(left: Json, right: Json) -> dict[str, Json]:
     """Return the JSON of the codec spec that grants two."""
+    drivers = [json.get("driver") if isinstance(json, Mapping) else None for json in (left, right)]
+    if None not in drivers and drivers[1] not in _DRIVERS:
+        raise StoreError(f"Cannot merge codec spec {show(left)} with {show(right)}")
     a, b = parse_codec(left), parse_codec(right)
     for name in ("encoding", "jpeg_quality", "png_level", "shard_data_encoding"):
         if name in a and name in b and a[name] != b[name]:

@@ -30,6 +30,9 @@ def create_scale(
     if schema.fill_value is not None:
         raise StoreError("fill_value not supported by neuroglancer_precomputed format")
     multiscale = members.get("multiscale_metadata", {})
+    if info is not None:
+        multiscale = {"num_channels": info["num_channels"], **multiscale}
+        members = {**members, "multiscale_metadata": multiscale}
     merged = constrain(members, schema)
     stored = None if info is None else info["data_type"]
     if merged.dtype is None and stored is None:

@@ -14,7 +14,7 @@ from fsstore.format.precomputed.sharding import shard_chunks
 from fsstore.format.precomputed.volume import LABELS, codec_of
 from fsstore.format.schema_check import expect_member
 from fsstore.index import IndexDomain
-from fsstore.schema.chunk_layout import ChunkLayout, layout_of
+from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.domain_merge import merge_domains
 from fsstore.schema.layout_value import LayoutValue
@@ -143,7 +143,7 @@ def choose_scale(info: Mapping[str, Any], members: Mapping[str, Any], schema: Sc
         same = all(a is None or a == b for a, b in zip(wanted, scale["resolution"], strict=True))
         if same and key in (None, scale["key"]):
             return number
-    units: Units = tuple(None if size is None else Unit(size, "nm") for size in wanted)
+    units: Units = (*(None if size is None else Unit(size, "nm") for size in wanted), None)
     said = [f"dimension_units={show_units(units)}"] if any(units) else []
     said += [f"key={quote(key)}"] if key is not None else []
     raise NotFoundError(f"No scale found matching {', '.join(said)}")
@@ -210,16 +210,11 @@ def _check_layout(array: ChunkedArray, schema: Schema) -> None:
 def merged_layout(fixed: LayoutValue, wanted: LayoutValue) -> LayoutValue:
     """Return both layouts as one; messages say what the format cannot do."""
     for part, what in (
-        (LayoutValue(wanted.rank, inner_order=wanted.inner_order), "Only lexicographic {channel, z, y, x} inner order is supported"),
-        (LayoutValue(wanted.rank, grid_origin=wanted.grid_origin), "Chunk grid origin must match domain origin"),
+        (LayoutValue(4, inner_order=wanted.inner_order), "Only lexicographic {channel, z, y, x} inner order is supported"),
+        (LayoutValue(4, grid_origin=wanted.grid_origin), "Chunk grid origin must match domain origin"),
     ):  # fmt: skip
         try:
-            fixed.merged(part)
+            part.merged(fixed)
         except StoreError as error:
             raise error.within(what) from None
-    return fixed.merged(wanted)
-
-
-def shown(layout: LayoutValue) -> str:
-    """Return a layout for messages."""
-    return show(layout_of(layout).to_json())
+    return wanted.merged(fixed)
