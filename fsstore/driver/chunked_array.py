@@ -31,7 +31,6 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -110,19 +109,13 @@ class ChunkedDriver(ArrayDriver):
 
     # --- input and output
 
-    def _place(self, array: ChunkedArray) -> KvPrefix:
-        """Return where the chunks are."""
-        return self.entry.store
-
-    def _located(self, transform: IndexTransform) -> IndexTransform:
-        """Return a view as the model counts: from zero."""
-        return transform
-
     def _chunks(self, array: ChunkedArray) -> Chunks:
         """Return the chunks as reads and writes see them, made anew when the array has changed."""
         kept = self._kept
         if kept is None or kept[0] is not array:
-            options, store = self.options, self._place(array)
+            options, store = self.options, self.entry.store
+            if array.place is not None:
+                store = array.place(store)
             chunks = Chunks(
                 _bounds(array, explicit=True),
                 array.model,
@@ -177,7 +170,7 @@ class ChunkedDriver(ArrayDriver):
         try:
             chunks = self._chunks(self._current())
             settle(chunks.store)
-            transform = self._located(transform)
+            transform = array_view(self.array, transform)
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
@@ -199,7 +192,7 @@ class ChunkedDriver(ArrayDriver):
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
         try:
             chunks = self._chunks(self._current())
-            shape, maps = located(self._located(transform), chunks.bounds)
+            shape, maps = located(array_view(self.array, transform), chunks.bounds)
             spread = broadcast(values.astype(chunks.model.dtype, copy=False), shape)
         except StoreError as error:
             return futures.failed(error)
@@ -247,9 +240,18 @@ class ChunkedDriver(ArrayDriver):
         array = self._current()
         chunks = self._chunks(array)
         await finish(chunks.store)
-        shape, maps = located(self._located(transform), chunks.bounds)
+        shape, maps = located(array_view(self.array, transform), chunks.bounds)
         none, every = await stored_share(array.model, chunks.store, maps, shape)
         return Statistics(none if not_stored else None, every if fully_stored else None)
+
+
+def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform:
+    """Return a view as the model counts, which is from zero."""
+    if not any(array.origin):
+        return transform
+    pairs = zip(transform.maps, array.origin, strict=True)
+    maps = tuple(output._replace(offset=output.offset - low) for output, low in pairs)
+    return IndexTransform._of(transform.domain, maps)
 
 
 def _read_chunks(chunks: Chunks, transform: IndexTransform, order: str, queue: ReadQueue) -> Future[Array]:

@@ -28,18 +28,13 @@ from fsstore.errors import (
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.precomputed.create import create_scale
 from fsstore.format.precomputed.info import dump_info, parse_info, parse_multiscale, parse_scale
-from fsstore.format.precomputed.keys import folder_of
 from fsstore.format.precomputed.match import check_scale, choose_scale, chunk_of, constrain, implied
-from fsstore.format.precomputed.sharding import values_in
 from fsstore.format.precomputed.volume import LABELS, Precomputed, build
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, begin_creating
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.shard.uint64_driver import Uint64ShardedDriver
-from fsstore.kvstore.shard.uint64_layout import Sharding
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
-from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.schema.staleness import MEMBERS as RECHECK
@@ -258,36 +253,6 @@ class PrecomputedDriver(ChunkedDriver):
             array = self.array
         return {**array.constraints, **self.options.to_json()}
 
-    def _place(self, array: ChunkedArray) -> KvPrefix:
-        """Return where the chunks are: a directory, or the values of its shards."""
-        driver, path = self.entry.store
-        members: Any = array.metadata
-        folder = folder_of(path, members["key"])
-        if members["sharding"] is None:
-            return KvPrefix(driver, folder)
-        # values are inflated and deflated with the chunks, by many threads
-        sharding = replace(Sharding.of(members["sharding"]), data_encoding="raw")
-        inside = driver.base if isinstance(driver, TransactionalDriver) else driver
-
-        def filling(shard: int) -> int | None:
-            return values_in(members, members["chunk_size"], shard)
-
-        shards: Any = Uint64ShardedDriver(KvPrefix(inside, folder), sharding, filling)
-        if isinstance(driver, TransactionalDriver):
-            shards = TransactionalDriver(shards, driver.ledger)
-        return KvPrefix(shards)
-
-    def _located(self, transform: IndexTransform) -> IndexTransform:
-        """Return a view as the model counts."""
-        origin = self.array.origin
-        if not any(origin):
-            return transform
-        maps = tuple(
-            output._replace(offset=output.offset - low)
-            for output, low in zip(transform.maps, origin, strict=True)
-        )
-        return IndexTransform._of(transform.domain, maps)
-
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view: its bounds never change."""
         if self._needs_recheck():
@@ -309,4 +274,3 @@ class PrecomputedDriver(ChunkedDriver):
 
 KIND = PrecomputedKind()
 """The kind of `{"driver": "neuroglancer_precomputed"}`."""
-

@@ -9,7 +9,16 @@ from typing import Any, ClassVar
 
 from fsstore.context.context import Context
 from fsstore.errors import JsonError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.driver import NO_VALUE, Entry, Features, KvPrefix, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    Entry,
+    Features,
+    KvPrefix,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+)
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text, prefix_end
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
 from fsstore.values.json_value import Fields, Json, array_of, integer, quote, string
@@ -60,9 +69,13 @@ def disjoint(layers: Sequence[Piece]) -> list[Piece]:
         low, high = layer.keys.inclusive_min, layer.keys.exclusive_max
         left = []
         for piece in pieces:
-            before = KeyRange(piece.keys.inclusive_min, _earlier(low, piece.keys.exclusive_max)) if low else None
+            before = (
+                KeyRange(piece.keys.inclusive_min, _earlier(low, piece.keys.exclusive_max)) if low else None
+            )
             after = KeyRange(max(high, piece.keys.inclusive_min), piece.keys.exclusive_max) if high else None
-            left += [replace(piece, keys=part) for part in (before, after) if part is not None and not part.empty]
+            left += [
+                replace(piece, keys=part) for part in (before, after) if part is not None and not part.empty
+            ]
         pieces = [*left, layer]
     return sorted(pieces, key=lambda piece: piece.keys.inclusive_min)
 
@@ -117,7 +130,9 @@ class StackDriver:
         for at, places in groups.items():
             assert at is not None
             piece = self.pieces[at]
-            asked = [writes[place]._replace(key=piece.below(key_bytes(writes[place].key))) for place in places]
+            asked = [
+                writes[place]._replace(key=piece.below(key_bytes(writes[place].key))) for place in places
+            ]
             for place, stamp in zip(places, await piece.base.write_many(asked), strict=True):
                 stamps[place] = stamp
         return stamps
@@ -143,7 +158,9 @@ class StackDriver:
     def describe_key(self, key: str) -> str:
         """Return how the layer calls the key."""
         at = self._of(key)
-        return quote(key) if at is None else self.pieces[at].base.describe(self.pieces[at].below(key_bytes(key)))
+        return (
+            quote(key) if at is None else self.pieces[at].base.describe(self.pieces[at].below(key_bytes(key)))
+        )
 
     def spec(self) -> Mapping[str, Json]:
         """Return the layers as they are in effect."""
@@ -167,7 +184,17 @@ def _layer_json(base: Json, keys: KeyRange, strip: int) -> dict[str, Json]:
     else:
         out |= {"inclusive_min": key_text(low)} if low else {}
         out |= {"exclusive_max": key_text(high)} if high else {}
-    return out if strip == len(_common(keys)) else {**out, "strip_prefix": strip}
+    is_usual = strip == len(_common(keys)) == _common_elsewhere(keys)
+    return out if is_usual else {**out, "strip_prefix": strip}
+
+
+def _common_elsewhere(keys: KeyRange) -> int:
+    """Return what TensorStore strips by default: too much of some ranges, such as one byte of `["b", "cb")`."""
+    low, high, length = keys.inclusive_min, keys.exclusive_max, len(_common(keys))
+    at = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    if high and at + 1 == len(low) and at < len(high) and low[at] + 1 == high[at]:
+        return max(length, at + 1)
+    return length
 
 
 def _parse_layer(value: Any) -> dict[str, Json]:

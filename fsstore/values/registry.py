@@ -70,6 +70,7 @@ kvstores: Registry[Any] = Registry(
         "s3": "fsstore.kvstore.root.cloud:S3",
         "gcs": "fsstore.kvstore.root.cloud:GCS",
         "gs": "fsstore.kvstore.root.cloud:GCS",
+        "gcs_grpc": "fsstore.kvstore.root.cloud:GCS_GRPC",
         "http": "fsstore.kvstore.root.cloud:HTTP",
         "https": "fsstore.kvstore.root.cloud:HTTP",
         "abfs": "fsstore.kvstore.root.cloud:ABFS",

@@ -55,9 +55,7 @@ def _pack(scale: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...]
     if encoding == "compressed_segmentation":
         block = scale["compressed_segmentation_block_size"]
         return BoundSegmentation(dtype, shape, tuple(block))
-    return BoundImage(
-        encoding, dtype, shape, scale.get("png_level" if encoding == "png" else "jpeg_quality")
-    )
+    return BoundImage(encoding, dtype, shape, scale.get("png_level" if encoding == "png" else "jpeg_quality"))
 
 
 def _bytes(pack: BoundCodec) -> ByteSpec:

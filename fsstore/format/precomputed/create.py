@@ -49,7 +49,9 @@ def create_scale(
         raise StoreError("The channel dimension must begin at 0")
     size, channels = list(domain.shape[:3]), domain.shape[3]
     if channels < 1:
-        raise StoreError("The channel dimension must not be empty: a volume without channels cannot be opened")
+        raise StoreError(
+            "The channel dimension must not be empty: a volume without channels cannot be opened"
+        )
     kind = multiscale.get("type", "segmentation" if data_type in ("uint32", "uint64") else "image")
     head = {"type": kind, "data_type": data_type, "num_channels": channels}
     for name, value in head.items():
@@ -102,7 +104,9 @@ def _layout(members: Mapping[str, Any], schema: Schema) -> LayoutValue:
         shape = wanted.required().grid(name).shape  # type: ignore[arg-type]  # one of the grids
         bound = shape[3] if shape else None
         if bound is not None and bound[0] != channels:
-            raise StoreError(f"Chunking of channel dimension is not supported: {bound[0]} of {channels} channels")
+            raise StoreError(
+                f"Chunking of channel dimension is not supported: {bound[0]} of {channels} channels"
+            )
     without_write = replace(fixed, write_chunk=GridValue(4))
     return merged_layout(without_write, wanted)
 

@@ -29,7 +29,15 @@ from fsstore.values.json_value import (
     string,
 )
 
-__all__ = ["DATA_TYPES", "chunk_bits", "dump_info", "parse_info", "parse_multiscale", "parse_scale", "unsupported"]
+__all__ = [
+    "DATA_TYPES",
+    "chunk_bits",
+    "dump_info",
+    "parse_info",
+    "parse_multiscale",
+    "parse_scale",
+    "unsupported",
+]
 
 DATA_TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "uint64", "float32")
 _KIND = "neuroglancer_multiscale_volume"
@@ -225,5 +233,7 @@ def dump_info(info: Mapping[str, Any]) -> bytes:
 
 def _plain(scale: Mapping[str, Any]) -> dict[str, Any]:
     if not all(map(math.isfinite, scale["resolution"])):
-        raise StoreError(f"The resolution {scale['resolution']} cannot be stored as JSON: give finite numbers")
+        raise StoreError(
+            f"The resolution {scale['resolution']} cannot be stored as JSON: give finite numbers"
+        )
     return dict(scale)

@@ -22,7 +22,15 @@ from fsstore.schema.schema import Schema, schema_of
 from fsstore.values.json_value import quote, show
 from fsstore.values.units import Unit, Units, merge_units, show_units
 
-__all__ = ["check_scale", "choose_scale", "constrain", "fixed_layout", "implied", "merged_layout", "resolution_of"]
+__all__ = [
+    "check_scale",
+    "choose_scale",
+    "constrain",
+    "fixed_layout",
+    "implied",
+    "merged_layout",
+    "resolution_of",
+]
 
 _INFINITY = 2**62 - 1
 _END = 2**62  # of a dimension without an end
@@ -134,9 +142,7 @@ def choose_scale(info: Mapping[str, Any], members: Mapping[str, Any], schema: Sc
     scales, number = info["scales"], members.get("scale_index")
     if number is not None:
         if number >= len(scales):
-            raise FailedPreconditionError(
-                f"Scale {number} does not exist, number of scales is {len(scales)}"
-            )
+            raise FailedPreconditionError(f"Scale {number} does not exist, number of scales is {len(scales)}")
         return int(number)
     key, wanted = members.get("scale_metadata", {}).get("key"), resolution_of(members, schema)
     for number, scale in enumerate(scales):
@@ -171,14 +177,18 @@ def check_scale(array: ChunkedArray, schema: Schema) -> None:
             f"data_type from metadata ({array.dtype.name}) does not match dtype in schema ({schema.dtype.name})"
         )
     if schema.rank is not None and schema.rank != 4:
-        raise FailedPreconditionError(f"Rank of schema ({schema.rank}) does not match the rank of the volume (4)")
+        raise FailedPreconditionError(
+            f"Rank of schema ({schema.rank}) does not match the rank of the volume (4)"
+        )
     if schema.domain is not None:
         ends = [low + size for low, size in zip(array.origin, array.shape, strict=True)]
         stored = IndexDomain(inclusive_min=array.origin, exclusive_max=ends, labels=LABELS)
         try:
             merge_domains(stored, schema.domain)
         except StoreError as error:
-            raise StoreError(f"domain from metadata does not match domain in schema: {error.message}") from None
+            raise StoreError(
+                f"domain from metadata does not match domain in schema: {error.message}"
+            ) from None
     if schema.codec is not None:
         try:
             merge_specs(dict(array.codec), schema.codec.to_json())
@@ -204,7 +214,9 @@ def _check_layout(array: ChunkedArray, schema: Schema) -> None:
     try:
         merged_layout(array.layout._value, required)
     except StoreError as error:
-        raise StoreError(f"chunk layout from metadata does not match chunk layout in schema: {error.message}") from None
+        raise StoreError(
+            f"chunk layout from metadata does not match chunk layout in schema: {error.message}"
+        ) from None
 
 
 def merged_layout(fixed: LayoutValue, wanted: LayoutValue) -> LayoutValue:

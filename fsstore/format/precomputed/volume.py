@@ -7,7 +7,7 @@ volume.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from fsstore.chunk.plan.grid import Axis, ClippedAxis, RegularAxis
@@ -17,6 +17,7 @@ from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.precomputed.info import chunk_bits, parse_info
 from fsstore.format.precomputed.keys import MortonKeys, VoxelKeys
+from fsstore.format.precomputed.place import chunks_of
 from fsstore.format.precomputed.sharding import shard_chunks
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json, Parser, quote, show
@@ -72,6 +73,7 @@ def build(info: Mapping[str, Any], number: int, chunk: Sequence[int]) -> Chunked
         units=(*(Unit(size, "nm") for size in scale["resolution"]), None),
         fixed=4,
         origin=(*scale["voxel_offset"], 0),
+        place=partial(chunks_of, fixed),
         codec_chunk=() if block is None else (*block, 1),
         extra={"scale_index": number, "chunk_size": list(chunk)},
     )

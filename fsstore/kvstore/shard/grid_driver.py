@@ -13,7 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.errors import AbortedError, FailedPreconditionError, JsonError, OutOfRangeError, StoreError, UnimplementedError
+from fsstore.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    JsonError,
+    OutOfRangeError,
+    StoreError,
+    UnimplementedError,
+)
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, Entry, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
@@ -66,13 +73,15 @@ class GridShardDriver(Rewriting):
         """Return one result for each of `reads`: the index is read, then the values in one batch."""
         entries = [self._entry(read.key) for read in reads]
         for _ in range(_ATTEMPTS):
-            found = await self._attempt(reads, entries)
+            found = await self._answers(reads, entries)
             if found is not None:
                 return found
         raise AbortedError(f"{self.base.describe()} was changed by other writers at every attempt")
 
-    async def _attempt(self, reads: Sequence[Read], entries: Sequence[int]) -> list[ReadResult] | None:
-        if len(set(entries)) == self.shard.count and not any(read.start or read.stop is not None for read in reads):
+    async def _answers(self, reads: Sequence[Read], entries: Sequence[int]) -> list[ReadResult] | None:
+        if len(set(entries)) == self.shard.count and not any(
+            read.start or read.stop is not None for read in reads
+        ):
             return await self._whole(reads, entries)
         answer, index = await self._index()
         if index is None:

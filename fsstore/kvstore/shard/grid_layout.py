@@ -66,7 +66,9 @@ class GridShard:
         orders = tuple(tuple(c["configuration"]["order"]) for c in codecs if c["name"] == "transpose")
         for order in orders:
             if sorted(order) != list(range(len(grid) + 1)):
-                raise StoreError(f"Invalid index_codecs: {list(order)} is no order of {len(grid) + 1} dimensions")
+                raise StoreError(
+                    f"Invalid index_codecs: {list(order)} is no order of {len(grid) + 1} dimensions"
+                )
         endian = next(c["configuration"]["endian"] for c in codecs if c["name"] == "bytes")
         checksums = sum(c["name"] == "crc32c" for c in codecs)
         return cls(grid, orders, endian, checksums, members.get("index_location", "end") == "end")
@@ -87,7 +89,9 @@ class GridShard:
         for _ in range(self.checksums):
             stored, actual = int.from_bytes(data[-4:], "little"), _crc32c(data[:-4])
             if stored != actual:
-                raise DataLossError(f"Digest mismatch, stored digest is {stored}, but computed digest is {actual}")
+                raise DataLossError(
+                    f"Digest mismatch, stored digest is {stored}, but computed digest is {actual}"
+                )
             data = data[:-4]
         shape = (*self.grid, 2)
         shapes = [shape]

@@ -77,10 +77,7 @@ class Indexes:
     async def _attempt(self, wanted: Sequence[tuple[Place, Index | None]]) -> dict[Place, Index] | None:
         """Return the indexes, None if a file changed between the steps."""
         entries = await self.base.read_many(
-            [
-                self._entry(place, UNKNOWN if known is None else known.generation)
-                for place, known in wanted
-            ]
+            [self._entry(place, UNKNOWN if known is None else known.generation) for place, known in wanted]
         )
         found: dict[Place, Index] = {}
         spans: dict[Place, tuple[int, int]] = {}
