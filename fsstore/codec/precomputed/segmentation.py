@@ -32,7 +32,7 @@ def _corrupted(why: str) -> FailedPreconditionError:
 
 
 class BoundSegmentation:
-    """The codec of chunks of one type (uint32 or uint64) and shape (channel, z, y, x), in blocks of `block` (x, y, z)."""
+    """The codec of chunks of one type, uint32 or uint64, and shape (channel, z, y, x), in blocks of (x, y, z)."""
 
     __slots__ = ("block", "dtype", "encoded", "grid", "shape", "width")
 
@@ -83,6 +83,8 @@ class BoundSegmentation:
             for begin in range(0, len(blocks), step):
                 some = blocks[begin : begin + step]
                 indices = self._indices(words, places[some], width, length)
+                if width:
+                    self._blank(some, indices)
                 self._put(some, self._look_up(words, tables[some], indices), out)
 
     def _indices(self, words: Array, places: Array, width: int, length: int) -> Array:
@@ -93,6 +95,16 @@ class BoundSegmentation:
         packed = words[places[:, None] + np.arange(length)]
         unpacked = _unpacked(packed, width)[:, : math.prod(self.block)].reshape(-1, *self.block)
         return unpacked[:, : cut[0], : cut[1], : cut[2]]
+
+    def _blank(self, blocks: Array, indices: Array) -> None:
+        """Set the indices of voxels outside of the chunk to zero: they may be anything."""
+        corners = np.unravel_index(blocks, self.grid)
+        for axis, (corner, count) in enumerate(zip(corners, self.grid, strict=True)):
+            left = self.shape[1 + axis] - (count - 1) * self.block[axis]
+            if left < indices.shape[1 + axis]:
+                at: list[Any] = [corner == count - 1, slice(None), slice(None), slice(None)]
+                at[1 + axis] = slice(left, None)
+                indices[tuple(at)] = 0
 
     def _look_up(self, words: Array, tables: Array, indices: Array) -> Array:
         lengths = (len(words) - tables) // self.width

@@ -9,7 +9,7 @@ from typing import Any
 from fsstore.codec.precomputed.chain import merge_specs
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.precomputed.info import check_encoding, unsupported, DATA_TYPES
+from fsstore.format.precomputed.info import DATA_TYPES, check_encoding, unsupported
 from fsstore.format.precomputed.sharding import shard_chunks
 from fsstore.format.precomputed.volume import LABELS, codec_of
 from fsstore.format.schema_check import expect_member
@@ -19,7 +19,7 @@ from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.domain_merge import merge_domains
 from fsstore.schema.layout_value import LayoutValue
 from fsstore.schema.schema import Schema, schema_of
-from fsstore.values.json_value import quote, show
+from fsstore.values.json_value import quote
 from fsstore.values.units import Unit, Units, merge_units, show_units
 
 __all__ = [
@@ -123,13 +123,13 @@ def resolution_of(members: Mapping[str, Any], schema: Schema) -> list[float | No
             continue
         if axis == 3:
             raise StoreError(
-                f"Invalid dimension units {show_units(units)}: neuroglancer_precomputed format does not allow units to be"
-                " specified for channel dimension"
+                f"Invalid dimension units {show_units(units)}: neuroglancer_precomputed format does not allow"
+                " units to be specified for channel dimension"
             )
         if unit.base_unit != "nm":
             raise StoreError(
-                f"Invalid dimension units {show_units(units)}: neuroglancer_precomputed format requires a base unit of"
-                ' "nm" for the "x", "y", and "z" dimensions'
+                f"Invalid dimension units {show_units(units)}: neuroglancer_precomputed format requires a base"
+                ' unit of "nm" for the "x", "y", and "z" dimensions'
             )
     return [None if unit is None else unit.multiplier for unit in units[:3]]
 
@@ -221,10 +221,13 @@ def _check_layout(array: ChunkedArray, schema: Schema) -> None:
 
 def merged_layout(fixed: LayoutValue, wanted: LayoutValue) -> LayoutValue:
     """Return both layouts as one; messages say what the format cannot do."""
-    for part, what in (
-        (LayoutValue(4, inner_order=wanted.inner_order), "Only lexicographic {channel, z, y, x} inner order is supported"),
-        (LayoutValue(4, grid_origin=wanted.grid_origin), "Chunk grid origin must match domain origin"),
-    ):  # fmt: skip
+    parts = {
+        "Only lexicographic {channel, z, y, x} inner order is supported": LayoutValue(
+            4, inner_order=wanted.inner_order
+        ),
+        "Chunk grid origin must match domain origin": LayoutValue(4, grid_origin=wanted.grid_origin),
+    }
+    for what, part in parts.items():
         try:
             part.merged(fixed)
         except StoreError as error:

@@ -200,7 +200,7 @@ def _grid(value: Any) -> list[int]:
 
 
 class GridShardKind(AdapterKind):
-    """`{"driver": "zarr3_sharding_indexed", "base": ..., "grid_shape": [...], "index_codecs": [...]}`; it has no URL."""
+    """`{"driver": "zarr3_sharding_indexed", "base": ..., "grid_shape": ..., "index_codecs": ...}`; it has no URL."""
 
     id: str = "zarr3_sharding_indexed"
     schemes: tuple[str, ...] = ()

@@ -20,8 +20,16 @@ from fsstore.values.file_compression import usual_limit
 from fsstore.values.json_value import Fields, Json, integer, one_of
 
 __all__ = [
-    "Minishard", "Sharding", "build_shard", "decode_entry", "decode_index", "entries_of", "gunzip", "gzip", "parse_sharding",
-]  # fmt: skip
+    "Minishard",
+    "Sharding",
+    "build_shard",
+    "decode_entry",
+    "decode_index",
+    "entries_of",
+    "gunzip",
+    "gzip",
+    "parse_sharding",
+]
 
 U64: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 _ENTRY = 16

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.shard.uint64_layout import Minishard, Sharding, decode_entry, decode_index
 
-__all__ = ["Indexes", "Place", "Spot"]
+__all__ = ["Index", "Indexes", "Place", "missing"]
 
 _KEPT_BYTES = 64 << 20  # of indexes
 _ATTEMPTS = 100  # at files that others write
+T = TypeVar("T")
 _EMPTY = Minishard(np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 Place: TypeAlias = tuple[int, int]
@@ -34,13 +35,6 @@ class Index(NamedTuple):
     generation: bytes
     time: float
     is_kept: bool = False
-
-
-class Spot(NamedTuple):
-    """Where a value is asked for: its number and the number of its place."""
-
-    id: int
-    place: Place
 
 
 class Indexes:
@@ -110,7 +104,7 @@ class Indexes:
     def _entry(self, place: Place, known: bytes) -> Read:
         return Read(self._file(place), 16 * place[1], 16 * place[1] + 16, known)
 
-    def _located(self, place: Place, decode):  # type: ignore[no-untyped-def]  # whatever `decode` returns
+    def _located(self, place: Place, decode: Callable[[], T]) -> T:
         try:
             return decode()
         except StoreError as error:
