@@ -128,6 +128,11 @@ codecs: Registry[Any] = Registry(
         "sharding_indexed": "fsstore.codec.chain.sharding:ShardingCodec",
         "vlen-utf8": "fsstore.codec.zarr3.vlen:VlenUtf8Codec",
         "vlen-bytes": "fsstore.codec.zarr3.vlen:VlenBytesCodec",
+        "bitround": "fsstore.codec.extension.bitround:BitroundCodec",
+        "cast_value": "fsstore.codec.extension.cast_value:CastValueCodec",
+        "packbits": "fsstore.codec.extension.packbits:PackbitsCodec",
+        "reshape": "fsstore.codec.extension.reshape:ReshapeCodec",
+        "scale_offset": "fsstore.codec.extension.scale_offset:ScaleOffsetCodec",
     },
 )
 """Codecs of zarr v3 (classes with the `Codec` contract), by name."""

@@ -23,7 +23,7 @@ __all__ = ["CodecChain", "codec_json", "find_codec", "misplaced", "parse_entry"]
 def find_codec(name: Any) -> CodecFactory:
     """Return what is registered as `name`, or raise an error that says why nothing is."""
     found: CodecFactory | None = registry.codecs.get(string(name))
-    if found is None and name.startswith(("numcodecs.", "imagecodecs_")):
+    if found is None:  # those of numcodecs are also known without its name in front
         from fsstore.codec.numcodecs.numcodecs_v3 import find
 
         found = find(name)
