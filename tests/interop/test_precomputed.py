@@ -101,8 +101,7 @@ def _check_volume(seed: int, root: Path) -> None:
     assert _comparable(arrays[0]) == _comparable(arrays[1])
     expected = np.zeros([*scale["size"], head["num_channels"]], head["data_type"])
     moved = [
-        slice(part.start - low, part.stop - low)
-        for part, low in zip(box, scale["voxel_offset"], strict=True)
+        slice(part.start - low, part.stop - low) for part, low in zip(box, scale["voxel_offset"], strict=True)
     ]
     expected[tuple(moved)] = values
     for place in roots:
@@ -252,7 +251,9 @@ def test_members_of_others_survive_a_new_scale() -> None:
     context = _two_scales(fsstore)
     store = fsstore.KvStore.open("memory://v/", context=context).result()
     document = json.loads(store[b"info"])
-    store[b"info"] = json.dumps({**document, "mesh": "m", "scales": [{**document["scales"][0], "hidden": True}]})
+    store[b"info"] = json.dumps(
+        {**document, "mesh": "m", "scales": [{**document["scales"][0], "hidden": True}]}
+    )
     spec = {"driver": DRIVER, "kvstore": "memory://v/", "create": True, "dtype": "uint8"}
     scale = {"size": [2, 2, 2], "resolution": [64, 64, 64]}
     fsstore.open({**spec, "scale_metadata": scale}, context=context).result()
@@ -262,7 +263,13 @@ def test_members_of_others_survive_a_new_scale() -> None:
 
 def test_writers_of_one_shard_lose_nothing(tmp_path: Path) -> None:
     """Writes of single chunks of one shard, begun together through several contexts, are all stored."""
-    sharding = {**_sharding(random.Random(0)), "preshift_bits": 3, "hash": "identity", "minishard_bits": 1, "shard_bits": 0}
+    sharding = {
+        **_sharding(random.Random(0)),
+        "preshift_bits": 3,
+        "hash": "identity",
+        "minishard_bits": 1,
+        "shard_bits": 0,
+    }
     scale = {"size": [16, 4, 4], "chunk_size": [4, 4, 4], "resolution": [1, 1, 1], "sharding": sharding}
     spec = {"driver": DRIVER, "kvstore": _place(tmp_path), "dtype": "uint16", "scale_metadata": scale}
     head = {"multiscale_metadata": {"num_channels": 1, "type": "image"}, "create": True, "open": True}

@@ -106,7 +106,9 @@ class BoundPackbits:
         if self._padding != "none":
             at = 0 if self._padding == "first_byte" else -1
             if data[at] != self._unused:
-                raise FailedPreconditionError(f"Expected {self._unused} bits of padding, but received: {data[at]}")
+                raise FailedPreconditionError(
+                    f"Expected {self._unused} bits of padding, but received: {data[at]}"
+                )
             data = data[1:] if at == 0 else data[:-1]
         count = self._count * self._width
         packed = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[:count]

@@ -62,7 +62,9 @@ class ReshapeCodec:
         return BoundReshape(decoded, self._sizes(decoded.shape))
 
     def _sizes(self, before: tuple[int, ...]) -> tuple[int, ...]:
-        refusal = StoreError(f'"reshape" codec cannot make {self.to_json()["shape"]} of a chunk of {braced(before)}')
+        refusal = StoreError(
+            f'"reshape" codec cannot make {self.to_json()["shape"]} of a chunk of {braced(before)}'
+        )
         sizes: list[int] = []
         for entry in self.shape:
             if isinstance(entry, tuple):

@@ -16,7 +16,9 @@ from fsstore.codec.chain.bound_chain import Array
 
 __all__ = ["MODES", "Mode", "float_max", "integral", "rounded_float", "rounded_integer"]
 
-Mode: TypeAlias = Literal["nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative"]
+Mode: TypeAlias = Literal[
+    "nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative"
+]
 
 
 def _away(x: Array) -> Array:
@@ -72,7 +74,9 @@ def rounded_integer(x: Array, target: np.dtype[Any], mode: str) -> Array:
     drop = np.maximum(length - bits, 0).astype(np.uint64)
     kept = size >> drop
     rest = size - (kept << drop)
-    half = np.where(drop > 0, np.uint64(1) << np.maximum(drop, 1).astype(np.uint64) - np.uint64(1), np.uint64(1))
+    half = np.where(
+        drop > 0, np.uint64(1) << np.maximum(drop, 1).astype(np.uint64) - np.uint64(1), np.uint64(1)
+    )
     up = {
         "nearest-even": (rest > half) | ((rest == half) & (kept & np.uint64(1) == 1)),
         "nearest-away": rest >= half,

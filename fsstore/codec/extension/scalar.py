@@ -13,7 +13,12 @@ from fsstore.values.json_value import Json, expected, quote, string
 
 __all__ = ["limits", "named_dtype", "parse_number", "scalar_of"]
 
-_NAMED = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf"), "+Infinity": float("inf")}
+_NAMED = {
+    "NaN": float("nan"),
+    "Infinity": float("inf"),
+    "-Infinity": float("-inf"),
+    "+Infinity": float("inf"),
+}
 _SMALL = ("uint2", "uint4", "int2", "int4")
 _SMALL_FLOATS = ("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")
 

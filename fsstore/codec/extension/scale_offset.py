@@ -90,7 +90,9 @@ class BoundScaleOffset:
                 return data / self.scale + self.offset
         offset, scale = int(self.offset), int(self.scale)
         if scale not in (1, -1) and (data % self.scale).any():
-            raise DataLossError(f'"scale_offset" codec: a stored value is no multiple of {scale}: non-zero remainder')
+            raise DataLossError(
+                f'"scale_offset" codec: a stored value is no multiple of {scale}: non-zero remainder'
+            )
         ends = [int(end) // scale for end in (data.min(), data.max())] if data.size else []
         self._check([*ends, *[end + offset for end in ends]], DataLossError)
         return data // self.scale + self.offset
