@@ -69,7 +69,7 @@ class BoundBitround:
         else:
             drop = np.full(bits.shape, max(0, _MANTISSA[dtype.name] - self._keep))
         rounded = self._rounded(bits, drop.astype(np.uint64)).astype(self._unsigned).view(dtype)
-        return rounded if dtype.kind in "iu" else np.where(native != native, native, rounded)
+        return rounded if dtype.kind in "iu" else np.where(np.isnan(native), native, rounded)
 
     def _rounded(self, bits: Array, drop: Array) -> Array:
         one = np.uint64(1)

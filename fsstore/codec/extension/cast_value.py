@@ -116,7 +116,7 @@ class BoundCast:
         mapped = np.zeros(data.shape, bool)
         found = np.zeros(data.shape, target)
         for key, value in pairs:
-            same = (data != data) if key != key else data == key
+            same = np.isnan(data) if np.isnan(key) else data == key
             found[same & ~mapped] = value
             mapped |= same
         rest = data[~mapped] if pairs else data.reshape(-1)

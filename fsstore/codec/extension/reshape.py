@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def _parse_shape(value: Any) -> tuple[Any, ...]:
     if shape.count(-1) > 1:
         raise JsonError('At most one entry of "shape" may be -1')
     listed = [dimension for entry in shape if isinstance(entry, tuple) for dimension in entry]
-    if any(later <= earlier for earlier, later in zip(listed, listed[1:], strict=False)):
+    if any(later <= earlier for earlier, later in itertools.pairwise(listed)):
         raise JsonError('The dimensions that "shape" lists must increase')
     return shape
 

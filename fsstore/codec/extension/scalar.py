@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -71,7 +72,7 @@ def scalar_of(value: Json, dtype: np.dtype[Any], what: str) -> Any:
     bounds = limits(dtype)
     if bounds is None:
         return np.asarray(number).astype(dtype)[()]
-    if number != number or number in (float("inf"), float("-inf")) or int(number) != number:
+    if not math.isfinite(number) or int(number) != number:
         raise refusal
     if not bounds[0] <= int(number) <= bounds[1]:
         raise refusal
