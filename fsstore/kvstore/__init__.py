@@ -5,5 +5,6 @@
 * for users: `store` is `KvStore`, `spec` reads what names one, `transaction` changes several keys at once;
 * roots: `memory`, `local` files, and `root` for everything that a client library reaches: one driver (`engine`) over
   the clients in `client`, of which `web` speaks HTTP by itself;
-* adapters: `archive` (zip, and values compressed as a whole), `ocdbt` (databases), `reference` (kerchunk sets).
+* adapters: `archive` (zip, and values compressed as a whole), `ocdbt` (databases), `reference` (kerchunk sets),
+  `shard` (many values to a file); `stack`: several stores under one root.
 """

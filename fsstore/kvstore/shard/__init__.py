@@ -1,7 +1,7 @@
 """Key-value stores whose values lie many to a file.
 
 `uint64_layout` is the file of Neuroglancer's shards, without I/O; `uint64_read` finds and reads values in them;
-`uint64_driver` is the store `neuroglancer_uint64_sharded`.  `grid_layout` is the shard of zarr v3, without I/O;
-`grid_driver` is the store `zarr3_sharding_indexed`.  `rewriting` is how both change a file: read, merged, and written
+`uint64_driver` is that store.  `grid_layout` is the shard of zarr v3, without I/O;
+`grid_driver` is that store.  `rewriting` is how both change a file: read, merged, and written
 under the condition that nobody else wrote meanwhile.
 """

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from fsstore.errors import AbortedError, StoreError
-from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
+from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
 from fsstore.kvstore.shard.uint64_layout import Minishard, Sharding, decode_entry, decode_index
 
 __all__ = ["Index", "Indexes", "Place", "missing"]
@@ -81,7 +81,7 @@ class Indexes:
                 continue
             found[place] = Index(_EMPTY, answer.generation, answer.time)
             if answer.state == "value":
-                span = self._located(place, lambda: decode_entry(self.sharding, answer.value))  # noqa: B023
+                span = self._located(place, decode_entry, answer.value)
                 if span[0] < span[1]:
                     spans[place] = span
         reads = [Read(self._file(place), *span) for place, span in spans.items()]
@@ -92,7 +92,7 @@ class Indexes:
         for (place, _), answer in zip(spans.items(), answers, strict=True):
             if answer.state != "value" or answer.generation != found[place].generation:
                 return None
-            index = self._located(place, lambda: decode_index(self.sharding, answer.value))  # noqa: B023
+            index = self._located(place, decode_index, answer.value)
             found[place] = Index(index, answer.generation, answer.time)
         for place, read in found.items():
             self._keep(place, read)
@@ -104,9 +104,9 @@ class Indexes:
     def _entry(self, place: Place, known: bytes) -> Read:
         return Read(self._file(place), 16 * place[1], 16 * place[1] + 16, known)
 
-    def _located(self, place: Place, decode: Callable[[], T]) -> T:
+    def _located(self, place: Place, decode: Callable[[Sharding, Buffer], T], data: Buffer) -> T:
         try:
-            return decode()
+            return decode(self.sharding, data)
         except StoreError as error:
             where = f"Error reading minishard {place[1]} in {self.base.describe(self._file(place))}"
             raise error.within(where) from None
