@@ -39,6 +39,8 @@ if _TYPE_CHECKING:
         inf,
         newaxis,
     )
+    from fsstore.job.copy import copy, plan_copy
+    from fsstore.job.verify import verify
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.transaction.transaction import Transaction
@@ -65,6 +67,8 @@ _HOMES = {
     "runtime.future": "Future FutureLike WriteFutures",
     "index": "Dim DimExpression DimSelection IndexDomain IndexTransform Indexable OutputIndexMap OutputIndexMaps"
     " OutputIndexMethod d inf newaxis",
+    "job.copy": "copy plan_copy",
+    "job.verify": "verify",
     "kvstore.store.batch": "Batch",
     "kvstore.store.kv_store": "KvStore",
     "kvstore.transaction.transaction": "Transaction",
@@ -143,6 +147,7 @@ __all__ = [
     "complex64",
     "complex128",
     "concat",
+    "copy",
     "d",
     "downsample",
     "dtype",
@@ -174,6 +179,7 @@ __all__ = [
     "open_group",
     "open_mapper",
     "overlay",
+    "plan_copy",
     "references",
     "stack",
     "string",
@@ -183,5 +189,6 @@ __all__ = [
     "uint32",
     "uint64",
     "ustring",
+    "verify",
     "virtual_chunked",
 ]

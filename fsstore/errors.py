@@ -26,17 +26,15 @@ Outer layers say where they were with `error.within("Error reading ...")`, which
 with the place in front.  Which codec found the damage stands behind the sentence, after the byte if it is known, as
 TensorStore appends what it knows of the place: `...; at byte 104; in codec "gzip"`.
 
-A traceback prints what TensorStore's would, `ValueError: NOT_FOUND: ...`, so that documents and doctests written for
-TensorStore run unchanged; the status code tells which class to catch.  For this an instance belongs to a subclass
-that carries the printed name, made when the class is first raised.  Nothing else sees it: pickles and copies name
-the class of the tree.
+A traceback prints the class by its own name, `fsstore.errors.NotFoundError: NOT_FOUND: ...`: what watches programs can
+tell the errors apart.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from typing import ClassVar, NoReturn, Self
 
 __all__ = [
     "AbortedError",
@@ -59,8 +57,6 @@ __all__ = [
     "refuse_pickling",
 ]
 
-Made = TypeVar("Made")
-
 
 class StoreError(ValueError):
     """An argument, a spec or a stored document is invalid.  The root of all errors of fsstore.
@@ -73,18 +69,9 @@ class StoreError(ValueError):
     culprit: str = ""
     """What cannot decode the bytes, such as `codec "gzip"`."""
 
-    def __new__(cls, *args: object, **_: object) -> Self:
-        """Return a new error, which tracebacks print by the name of the built-in class."""
-        return super().__new__(_printed(cls), *args)
-
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes the error again, by the class that can be imported."""
-        made = super().__reduce__()
-        return (_named(type(self)), *made[1:])
 
     def __str__(self) -> str:
         """Return the status code, if the class has one, and the message."""
@@ -108,25 +95,6 @@ class StoreError(ValueError):
         other.__cause__, other.__context__ = self.__cause__, self.__context__
         other.__suppress_context__ = self.__suppress_context__
         return other.with_traceback(self.__traceback__)
-
-
-_PRINTED: dict[type, type] = {}
-
-
-def _printed(kind: type[Made]) -> type[Made]:
-    """Return the subclass of a class of the tree that a traceback prints as TensorStore's; others stay as they are."""
-    if kind.__module__ != __name__:
-        return kind
-    if kind not in _PRINTED:
-        shown = next(base for base in (IndexError, NotImplementedError, ValueError) if issubclass(kind, base))
-        place = {"__module__": shown.__module__, "__qualname__": shown.__qualname__}  # what traceback prints
-        _PRINTED[kind] = type(kind.__name__, (kind,), {**place, "__doc__": kind.__doc__})
-    return _PRINTED[kind]
-
-
-def _named(kind: type[StoreError]) -> type[StoreError]:
-    """Return the class of the tree behind a printed one."""
-    return next(base for base in kind.__mro__ if base.__module__ != ValueError.__module__)
 
 
 class JsonError(StoreError):
@@ -197,7 +165,7 @@ class _SystemError(StoreError, OSError):
 
     def __new__(cls, *args: object) -> Self:
         """Return a new error, made as an `OSError`."""
-        return OSError.__new__(_printed(cls), *args)
+        return OSError.__new__(cls, *args)
 
 
 class NotFoundError(_SystemError, FileNotFoundError):

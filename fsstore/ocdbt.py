@@ -30,7 +30,7 @@ from fsstore.kvstore.ocdbt.tools import dump as dumping
 from fsstore.kvstore.ocdbt.tools import verify as verifying
 from fsstore.kvstore.ocdbt.tools import versions as listing
 from fsstore.kvstore.ocdbt.tools.dump import undump_manifest, undump_version_tree_node
-from fsstore.kvstore.ocdbt.tools.verify import Report
+from fsstore.kvstore.ocdbt.tools.verify import VerifyReport
 from fsstore.kvstore.ocdbt.tools.versions import VersionInfo, describe_version
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
@@ -39,7 +39,7 @@ from fsstore.runtime.future import Future
 from fsstore.values.json_value import Fields
 
 __all__ = [
-    "Report",
+    "VerifyReport",
     "VersionInfo",
     "compact",
     "dump",
@@ -65,10 +65,12 @@ def versions(store: Any, *, context: Context | None = None) -> Future[list[Versi
     return _with_store(store, context, lambda opened: listing.versions(_database(opened).source))
 
 
-def verify(store: Any, *, version: int | str | None = None, context: Context | None = None) -> Future[Report]:
+def verify(
+    store: Any, *, version: int | str | None = None, context: Context | None = None
+) -> Future[VerifyReport]:
     """Check every node of a version and that its values are there; the newest, or the one that `version` says."""
 
-    async def work(opened: KvStore) -> Report:
+    async def work(opened: KvStore) -> VerifyReport:
         database = _database(opened)
         return await verifying.verify(database.source, await _version(database, version))
 

@@ -29,13 +29,15 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.collection.live_set import live_state, live_targets
 from fsstore.kvstore.reference.collection.references import References, Saving
-from fsstore.kvstore.reference.collection.set_state import State
 from fsstore.kvstore.reference.document.json_refs import from_mapping
-from fsstore.kvstore.reference.kind import driver_in_memory, policy_of, targets_of
+from fsstore.kvstore.reference.driver import driver_in_memory
+from fsstore.kvstore.reference.kind import targets_of
 from fsstore.kvstore.reference.load import Reading, load
-from fsstore.kvstore.reference.location import beside
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.value import Located
+from fsstore.kvstore.reference.target.grant import policy_of
+from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import Targets, check_prefixes, open_with_spec
 from fsstore.kvstore.reference.tools.report import Report, Touched
 from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, combine, scan_files
@@ -120,9 +122,8 @@ def store(
     Relative URLs start from where the set lies, those of a mapping from the working directory.  Writes change this
     store only.  That of a mapping is pickled with the references it has by then, without credentials in `targets`.
     """
-    from fsstore.kvstore.spec.kv_spec import KvSpec
     from fsstore.kvstore.spec.opening import OpenKv
-    from fsstore.kvstore.spec.parse import kv_kind
+    from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 
     refs = execution.call(_open(source, Reading(target)))
     granted = {**live_targets(source), **targets_of(targets or {})}
@@ -131,7 +132,7 @@ def store(
     kind = kv_kind("memory")
     if kind is None:
         raise StoreError("the memory key-value store is not registered")
-    return KvStore.of(OpenKv(driver, "", KvSpec.of(kind, "").replace(live=driver)))
+    return KvStore.of(OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver)))
 
 
 def inspect(source: Any) -> Report:

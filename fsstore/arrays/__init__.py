@@ -9,12 +9,16 @@ the driver's array and an index transform.
 * `html`: A picture of a store for notebooks: its facts in a table, and its domain with the chunk grid drawn to
   scale
 * `layers`: stack, concat, overlay and downsample: arrays made of others, without copying
-* `opening`: from a spec and keyword arguments to an open array
-* `spec`: where an array is and how it is opened: Spec
+* `open_spec`: opening a spec whose resources are bound, and the layers of composites
+* `opening`: open: from a spec and keyword arguments to an open array, as users hold it
+* `spec`: where an array is and how it is opened: Spec, the face of the value
 * `spec_options`: the keyword arguments of open and Spec.update: what they change in a spec
 * `spec_parse`: parsing array specs: JSON objects, URL pipelines, and key-value stores whose format is to be
   detected
+* `spec_schema`: constraints in specs: which of them an adapter keeps, and which it hands down
+* `spec_value`: what a spec says: the value that the library works with
 * `store`: an open array, or a view of one
+* `stored`: how much of an array is stored: TensorStore.StorageStatistics
 * `virtual`: a store whose chunks functions read and write
 * `wrapping`: array and cast: stores over what is open already
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsstore.arrays.spec import Spec
+from fsstore.arrays.open_spec import SpecLayer
+from fsstore.arrays.spec_value import SpecValue
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import ArrayDriver
 from fsstore.index import IndexTransform
@@ -16,7 +17,7 @@ __all__ = ["bound_spec"]
 _THREADS = "data_copy_concurrency"
 
 
-def bound_spec(driver: ArrayDriver, transform: IndexTransform) -> Spec:
+def bound_spec(driver: ArrayDriver, transform: IndexTransform) -> SpecValue:
     """Return the spec of a view of an open array."""
     kind, base = driver.kind, None
     if driver.base is not None:
@@ -25,7 +26,7 @@ def bound_spec(driver: ArrayDriver, transform: IndexTransform) -> Spec:
             base = base.replace(transform_=None, shows_transform=False)
     used = driver.resources()
     members, shown = driver.seen(transform)
-    return Spec.of(
+    return SpecValue.of(
         kind,
         members=dict(members),
         _kvstore=None if driver.kvstore is None else driver.kvstore.effective_spec(),
@@ -42,16 +43,15 @@ def bound_spec(driver: ArrayDriver, transform: IndexTransform) -> Spec:
 
 def _mode(driver: ArrayDriver) -> OpenMode:
     """Return the mode that opens an array again: as what exists, or on trust if that is how it was opened."""
-    opened = getattr(driver, "mode", OpenMode())
-    return OpenMode(open=True, assume_metadata=opened.assume_metadata)
+    return OpenMode(open=True, assume_metadata=driver.mode.assume_metadata)
 
 
-def _layer(layer: Any) -> Spec:
-    """Return the spec of a layer: a spec already, or an open store."""
-    return layer if isinstance(layer, Spec) else bound_spec(layer._driver, layer._transform)
+def _layer(layer: Any) -> SpecValue:
+    """Return the spec of a layer: a spec already, or an open array."""
+    return layer.spec if isinstance(layer, SpecLayer) else bound_spec(*layer.array)
 
 
-def _sharing(spec: Spec, above: Mapping[str, ContextResource]) -> Spec:
+def _sharing(spec: SpecValue, above: Mapping[str, ContextResource]) -> SpecValue:
     """Return the spec of a layer with the thread limit of the stack above, where both are alike."""
     own, common = spec.resources.get(_THREADS), above.get(_THREADS)
     if common is None or not isinstance(own, ContextResource) or own.config != common.config:

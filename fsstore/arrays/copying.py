@@ -7,40 +7,82 @@ have size 1, and others of the target repeat the source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
 
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut
+from fsstore.driver.contract import OpenArray
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-if TYPE_CHECKING:
-    from fsstore.arrays.store import TensorStore
-
 __all__ = ["align", "copy_between"]
 
-_PIECE_BYTES = 64 * 1024 * 1024  # of a copy that are in memory at a time
+# A copy takes 64 MB, or what one chunk takes on its way, both layouts counted.  Either two small pieces are under way,
+# so that one is read while the other is written, or, where small ones would read chunks again and again, a large one.
+_PIECE_BYTES = 12 * 1024 * 1024
+_LARGE_PIECE_BYTES = 32 * 1024 * 1024
+_WASTE = 1.25
 
 
-def copy_between(source: TensorStore, target: TensorStore) -> Future[None]:
-    """Begin to copy one store to another, piece by piece."""
-    names = source.dtype.name, target.dtype.name
-    convert = conversion(source.dtype, target.dtype)
+def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
+    """Begin to copy one open array to another, piece by piece."""
+    kinds = source.driver.dtype, target.driver.dtype
+    names = [kind.name for kind in kinds]
+    convert = conversion(*kinds)
     if convert is None:
         raise StoreError("Cannot convert {} -> {}".format(*names))
-    if not is_lossless(source.dtype, target.dtype):
+    if not is_lossless(*kinds):
         raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
-    aligned = source[align(source.domain, target.domain)]
+    aligned = source._replace(
+        transform=source.transform[align(source.transform.domain, target.transform.domain)]
+    )
+    regions = _regions(aligned, target, _PIECE_BYTES)
+    if covered(regions, _read_chunk(aligned)) > _WASTE * target.transform.size:
+        regions = _regions(aligned, target, _LARGE_PIECE_BYTES)
+    overlapped = math.prod(regions.step) * _itemsize(source, target) <= _PIECE_BYTES
 
     async def run() -> None:
-        for piece in _pieces(target):
-            part = target if piece is None else target[piece]
-            values = await (aligned if piece is None else aligned[piece]).read()
-            await part._driver.write(part._transform, convert(values))
+        writing: Future[None] | None = None
+        for number in range(len(regions)):
+            piece = regions[number].slices
+            values = await source.driver.read(aligned.transform[piece])
+            if writing is not None:
+                await writing
+            writing = target.driver.write(target.transform[piece], convert(values))
+            del values
+            if not overlapped:
+                await writing
+                writing = None
+        if writing is not None:
+            await writing
 
     return execution.start(run())
+
+
+def _regions(source: OpenArray, target: OpenArray, most_bytes: int) -> Regions:
+    """Return the boxes in which an array is copied to another over the same domain: whole chunks of the target.
+
+    None has more than `most_bytes`, except where a single chunk has.
+    """
+    domain = target.transform.domain
+    layout = target.driver.schema().through(target.transform).chunk_layout
+    chunk = [side or 1 for side in layout.write_chunk.shape or (None,) * domain.rank]
+    anchor = [at or 0 for at in layout.grid_origin or (None,) * domain.rank]
+    whole = Region(domain.inclusive_min, domain.exclusive_max)
+    return cut(whole, chunk, _read_chunk(source), anchor, most_bytes // _itemsize(source, target))
+
+
+def _read_chunk(source: OpenArray) -> Sequence[int]:
+    """Return the sides of chunks; a dimension that says nothing has no boundaries to keep to."""
+    layout = source.driver.schema().through(source.transform).chunk_layout
+    return [side or 1 for side in layout.read_chunk.shape or (None,) * source.transform.input_rank]
+
+
+def _itemsize(*arrays: OpenArray) -> int:
+    return max(1, *(array.driver.dtype.numpy_dtype.itemsize for array in arrays))
 
 
 def align(source: IndexDomain, target: IndexDomain) -> IndexTransform:
@@ -81,23 +123,3 @@ def _matches(source: tuple[str, ...], target: tuple[str, ...]) -> list[int | Non
 def _shown(dimension: int | None, dim: Dim) -> str:
     label = f'"{dim.label}": ' if dim.label else ""
     return f"{dimension} {label}[{dim.inclusive_min}, {dim.exclusive_max})"
-
-
-def _pieces(target: TensorStore) -> Iterator[slice | None]:
-    """Yield sub-domains of the target that are whole chunks and of bounded size; None for all at once."""
-    itemsize = max(1, target.dtype.numpy_dtype.itemsize)
-    if target.size * itemsize <= _PIECE_BYTES or not target.rank:
-        yield None
-        return
-    try:
-        step = target.chunk_layout.write_chunk.shape[0] or 1
-    except (TypeError, IndexError):
-        step = 1
-    row = max(1, target.size // max(1, target.shape[0]) * itemsize)
-    step *= max(1, _PIECE_BYTES // (row * step))
-    low, high = target.domain.inclusive_min[0], target.domain.exclusive_max[0]
-    begin = low
-    while begin < high:
-        end = min(high, (begin // step + 1) * step)
-        yield slice(begin, end)
-        begin = end

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fsstore.arrays.store import TensorStore
 
 __all__ = ["html"]
 
@@ -14,25 +11,13 @@ _SIDE = 180  # pixels of the longest side
 _MAX_LINES = 40
 
 
-def html(store: TensorStore) -> str:
-    """Return an HTML table with an SVG drawing."""
-    rows = [("Shape", str(store.shape)), ("Data type", store.dtype.name)]
-    chunks = _chunks(store)
-    if chunks is not None:
-        rows.append(("Chunk", str(chunks)))
-    try:
-        rows.append(("URL", store.url))
-    except ValueError:
-        rows.append(("Driver", store.spec().to_json()["driver"]))
+def html(facts: Mapping[str, str], shape: tuple[int, ...], chunks: tuple[int | None, ...] | None) -> str:
+    """Return an HTML table of facts with an SVG drawing of the domain and its chunks."""
     cells = "".join(
-        f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows
+        f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>"
+        for name, text in facts.items()
     )
-    return f"<table><tr><td><table>{cells}</table></td><td>{_drawing(store.shape, chunks)}</td></tr></table>"
-
-
-def _chunks(store: TensorStore) -> tuple[int | None, ...] | None:
-    shape: tuple[int | None, ...] | None = store.chunk_layout.write_chunk.shape
-    return shape
+    return f"<table><tr><td><table>{cells}</table></td><td>{_drawing(shape, chunks)}</td></tr></table>"
 
 
 def _drawing(shape: tuple[int, ...], chunks: tuple[int | None, ...] | None) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import Any
 
+from fsstore.arrays.open_spec import OpenLayer, SpecLayer
 from fsstore.arrays.spec import Spec
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
-from fsstore.driver.contract import OpenArray, Opening
+from fsstore.driver.contract import Layer, OpenArray, Opening
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap, d
 from fsstore.index.transform import identity
@@ -55,7 +56,7 @@ def overlay(
     check_transaction(transaction)
     read, write, context = as_flag("read", read), as_flag("write", write), context_of(context)
     checked = [_checked(each) for each in layers]
-    bound = tuple(each.bound(context) if isinstance(each, Spec) else each for each in checked)
+    bound = tuple(_layer(each, context) for each in checked)
     opening = Opening(
         members={},
         schema=Schema(**constraints),
@@ -75,6 +76,12 @@ def _checked(layer: Any) -> _Layer:
     if not isinstance(layer, TensorStore | Spec):
         raise TypeError(f"A layer is a TensorStore or a Spec, not {type(layer).__name__}")
     return layer
+
+
+def _layer(layer: _Layer, context: Context) -> Layer:
+    if isinstance(layer, Spec):
+        return SpecLayer(layer.bound(context))
+    return OpenLayer(layer._opened, readable=layer._readable, writable=layer._writable)
 
 
 def _placed(layer: _Layer, number: int, place: Callable[[_Layer, IndexDomain], _Layer]) -> _Layer:

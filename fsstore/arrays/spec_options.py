@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from fsstore.arrays.spec import Spec
+from fsstore.arrays.spec_parse import array_spec
+from fsstore.arrays.spec_schema import with_schema
+from fsstore.arrays.spec_value import SpecValue
 from fsstore.context.context import context_of
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.parse import kv_spec, live_spec
+from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.schema.open_mode import OpenMode, mode_from_options
 from fsstore.schema.schema import Schema
 from fsstore.schema.staleness import MEMBERS, differs, recheck_argument
@@ -18,12 +20,11 @@ __all__ = [
     "OPEN_OPTIONS",
     "UPDATE_OPTIONS",
     "apply_options",
-    "constrained_base",
-    "handed_down",
     "with_mode",
     "written_down",
 ]
 
+S = TypeVar("S", bound=SpecValue)
 _SCHEMA = (
     *("rank", "dtype", "domain", "shape", "chunk_layout", "codec", "fill_value", "dimension_units", "schema"),
 )
@@ -35,7 +36,7 @@ UPDATE_OPTIONS = OPEN_OPTIONS | {"minimal_spec", "unbind_context", "strip_contex
 """What `Spec.update` takes."""
 
 
-def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
+def apply_options(spec: S, options: Mapping[str, Any]) -> S:
     """Return the spec with the keyword arguments applied; None is the same as not given."""
     unknown = sorted(set(options) - UPDATE_OPTIONS)
     if unknown:
@@ -50,7 +51,7 @@ def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
         spec = _with_kvstore(spec, given["kvstore"])
     spec = _with_recheck(spec, given)
     if any(name in given for name in _SCHEMA):
-        spec = _with_schema(spec, {name: given[name] for name in _SCHEMA if name in given})
+        spec = with_schema(spec, {name: given[name] for name in _SCHEMA if name in given})
     if given.get("strip_context"):
         spec = spec.unbound()
     elif given.get("unbind_context"):
@@ -61,18 +62,19 @@ def apply_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
     return spec
 
 
-def written_down(spec: Spec) -> Spec:
+def written_down(spec: S) -> S:
     """Return the spec with its bound resources as a `context`; of what has no JSON, without them."""
     try:
-        plain = Spec(spec.to_json())
+        plain = array_spec(spec.to_json())
     except UnimplementedError:
         return spec.unbound()
-    if plain.base_spec is None or spec.base_spec is None:
-        return plain
-    return plain.replace(base_spec=plain.base_spec.replace(shows_transform=spec.base_spec.shows_transform))
+    if plain.base_spec is not None and spec.base_spec is not None:
+        base = plain.base_spec.replace(shows_transform=spec.base_spec.shows_transform)
+        plain = plain.replace(base_spec=base)
+    return spec.replace(**{name: getattr(plain, name) for name in SpecValue.__slots__})
 
 
-def with_mode(spec: Spec, mode: OpenMode) -> Spec:
+def with_mode(spec: S, mode: OpenMode) -> S:
     """Return the spec, or that of the array below, with a mode added to its own."""
     if spec.base_spec is not None:
         return spec.replace(base_spec=with_mode(spec.base_spec, mode))
@@ -81,7 +83,7 @@ def with_mode(spec: Spec, mode: OpenMode) -> Spec:
     return spec.replace(mode=mode.over(spec.mode)) if has_mode else spec
 
 
-def _minimal(spec: Spec) -> Spec:
+def _minimal(spec: S) -> S:
     """Return the spec without `metadata`; type, rank and domain that it tells stay."""
     base = None if spec.base_spec is None else _minimal(spec.base_spec)
     members = {name: value for name, value in spec.members.items() if name != "metadata"}
@@ -93,7 +95,7 @@ def _minimal(spec: Spec) -> Spec:
     return spec.replace(members=members, base_spec=base, base_schema=kept, transform_=shown)
 
 
-def _with_kvstore(spec: Spec, kvstore: Any) -> Spec:
+def _with_kvstore(spec: S, kvstore: Any) -> S:
     if spec.base_spec is not None:
         return spec.replace(base_spec=_with_kvstore(spec.base_spec, kvstore))
     if spec.kind.role != "store":
@@ -104,15 +106,15 @@ def _with_kvstore(spec: Spec, kvstore: Any) -> Spec:
     return spec.replace(_kvstore=new.replace(_path=spec.kind.kvstore_path(new.path)))
 
 
-def _kvstore_spec(kvstore: Any) -> KvSpec:
+def _kvstore_spec(kvstore: Any) -> KvSpecValue:
     """Return the spec of a store given as an argument, where a dictionary without a driver is a store itself."""
     if hasattr(kvstore, "with_transaction"):
-        spec: KvSpec = kvstore.spec(retain_context=True)
+        spec: KvSpecValue = kvstore.spec(retain_context=True)
         return spec
     return live_spec(kvstore) if isinstance(kvstore, dict) and "driver" not in kvstore else kv_spec(kvstore)
 
 
-def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:
+def _with_recheck(spec: S, given: Mapping[str, Any]) -> S:
     names = {name: recheck_argument(name, given[name]) for name in _RECHECK if name in given}
     if not names:
         return spec
@@ -131,62 +133,3 @@ def _with_recheck(spec: Spec, given: Mapping[str, Any]) -> Spec:
         if name not in names or differs(value, spec.kind.defaults.get(name))
     }
     return spec.replace(members=kept)
-
-
-def _with_schema(spec: Spec, given: Mapping[str, Any]) -> Spec:
-    added = Schema(**given)
-    schema = spec.base_schema.copy()
-    if spec.base_spec is None:
-        below = added.beneath(spec.transform_) if spec.transform_ is not None else added
-        schema = schema.merged(below)
-        spec.kind.constrain(spec.members, schema)
-        return spec.replace(base_schema=schema)
-    known = spec.kind.constrain(spec.members, schema)
-    if added.dtype is not None:
-        known.merged(Schema(dtype=added.dtype))
-        schema = schema.merged(Schema(dtype=added.dtype))
-    spec = spec.replace(base_schema=schema)
-    rest = {name: value for name, value in given.items() if name not in ("dtype", "schema")}
-    if added.dtype is not None or "schema" in given:
-        rest = _parts(added.retyped(None))
-    if not rest:
-        return spec
-    wanted = Schema(**rest)
-    return handed_down(spec, wanted if spec.transform_ is None else wanted.beneath(spec.transform_))
-
-
-def handed_down(spec: Spec, schema: Schema) -> Spec:
-    """Return the spec with constraints on the array that an adapter shows, but for the dtype, put on its base.
-
-    The domain of a view stays with it too: that of the base does not follow from it.
-    """
-    base = spec.base_spec
-    assert base is not None
-    parts = _parts(spec.kind.beneath(spec.members, schema))
-    if spec.kind.role == "view":
-        parts.pop("rank", None)  # which the view tells
-        spec = spec.replace(base_schema=spec.base_schema.merged(Schema(domain=schema.domain)))
-    return spec.replace(base_spec=_with_schema(base, parts))
-
-
-def constrained_base(spec: Spec) -> Spec:
-    """Return the spec below another with the constraints of an adapter's own schema, but for the dtype."""
-    base = spec.base_spec
-    assert base is not None
-    rest = _parts(spec.base_schema.retyped(None)) if spec.kind.role == "adapter" else {}
-    return _with_schema(base, rest) if rest else base
-
-
-def _parts(schema: Schema) -> dict[str, Any]:
-    """Return the constraints of a schema by name, so that a conflict names the one it is about."""
-    layout = schema.chunk_layout
-    parts = {
-        "rank": schema.rank,
-        "dtype": schema.dtype,
-        "domain": schema.domain,
-        "chunk_layout": layout if layout.to_json() else None,
-        "codec": schema.codec,
-        "fill_value": schema.fill_value,
-        "dimension_units": schema._value.units,
-    }
-    return {name: value for name, value in parts.items() if value is not None}

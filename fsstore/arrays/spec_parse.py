@@ -6,21 +6,20 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fsstore.arrays.spec import Spec
-from fsstore.arrays.spec_options import handed_down
+from fsstore.arrays.spec_schema import handed_down
+from fsstore.arrays.spec_value import SpecValue, driver_kind
 from fsstore.context.context import ContextSpec, parse_resource
 from fsstore.driver.contract import DriverKind
 from fsstore.errors import JsonError, StoreError
 from fsstore.index import IndexTransform
-from fsstore.kvstore.spec.kv_spec import KvSpec, join_path
 from fsstore.kvstore.spec.parse import (
     cannot_be_first,
     holds_values,
     kv_from_components,
-    kv_kind,
     kv_spec,
     unsupported,
 )
+from fsstore.kvstore.spec.spec_value import KvSpecValue, join_path, kv_kind
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import registry
@@ -28,15 +27,9 @@ from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import MISSING, Fields, array_of, expected, integer, quote, string
 from fsstore.values.url import Component, split_pipeline
 
-__all__ = ["array_spec", "driver_kind"]
+__all__ = ["array_spec"]
 
 _MAX_ADAPTERS = 64  # each is a level of nesting
-
-
-def driver_kind(name: str) -> DriverKind | None:
-    """Return the kind of array driver with a JSON name (`zarr2` is read as `zarr`), or None."""
-    kind: DriverKind | None = registry.drivers.get(name)
-    return kind
 
 
 def _scheme_kind(scheme: str) -> DriverKind | None:
@@ -44,19 +37,19 @@ def _scheme_kind(scheme: str) -> DriverKind | None:
     return kind if kind is not None and scheme in kind.schemes else None
 
 
-def _auto(kvstore: KvSpec) -> Spec:
+def _auto(kvstore: KvSpecValue) -> SpecValue:
     kind = driver_kind("auto")
     if kind is None:
         raise StoreError("format detection is not available")
-    return Spec.of(kind, _kvstore=kvstore)
+    return SpecValue.of(kind, _kvstore=kvstore)
 
 
-def array_spec(json: Any) -> Spec:
+def array_spec(json: Any) -> SpecValue:
     """Return the spec that `json` means."""
-    if isinstance(json, Spec):
-        return json.copy()
-    if isinstance(json, KvSpec):
-        return _auto(json.copy())
+    if isinstance(json, SpecValue):
+        return json.replace()
+    if isinstance(json, KvSpecValue):
+        return _auto(json.replace())
     if isinstance(json, str):
         return _from_url(json)
     if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
@@ -69,14 +62,14 @@ def array_spec(json: Any) -> Spec:
 # --- URLs
 
 
-def _from_url(url: str) -> Spec:
+def _from_url(url: str) -> SpecValue:
     try:
         return _from_components(split_pipeline(url))
     except StoreError as error:
         raise (error.within(f"Parsing spec from url: {quote(url)}") if url else error) from None
 
 
-def _from_components(components: list[Component]) -> Spec:
+def _from_components(components: list[Component]) -> SpecValue:
     first = components[0]
     kind = _scheme_kind(first.scheme)
     if kind is not None and not first.is_root:
@@ -89,7 +82,7 @@ def _from_components(components: list[Component]) -> Spec:
         raise
     if len(rest) > _MAX_ADAPTERS:
         raise rest[_MAX_ADAPTERS].error(f"more than {_MAX_ADAPTERS} array components in one URL")
-    spec: Spec | None = None
+    spec: SpecValue | None = None
     for component in rest:
         spec = _with_component(component, kvstore, spec)
     return _auto(kvstore) if spec is None else spec
@@ -99,7 +92,7 @@ def _what(kind: DriverKind) -> str:
     return "TensorStore adapter" if kind.role == "adapter" else "kvstore-based TensorStore"
 
 
-def _with_component(component: Component, kvstore: KvSpec, spec: Spec | None) -> Spec:
+def _with_component(component: Component, kvstore: KvSpecValue, spec: SpecValue | None) -> SpecValue:
     kind = _scheme_kind(component.scheme)
     if kind is None:
         kv = kv_kind(component.scheme)
@@ -121,11 +114,11 @@ def _with_component(component: Component, kvstore: KvSpec, spec: Spec | None) ->
         text = component.text if ":" in component.text else component.text + ":"
         raise component.error(f"Invalid TensorStore URL component {quote(text)}: {error.message}") from None
     if kind.role == "adapter":
-        return Spec.of(kind, members=members, base_spec=spec or _auto(kvstore))
-    return Spec.of(kind, members=members, _kvstore=_placed(kind, kvstore, path))
+        return SpecValue.of(kind, members=members, base_spec=spec or _auto(kvstore))
+    return SpecValue.of(kind, members=members, _kvstore=_placed(kind, kvstore, path))
 
 
-def _placed(kind: DriverKind, kvstore: KvSpec, path: str) -> KvSpec:
+def _placed(kind: DriverKind, kvstore: KvSpecValue, path: str) -> KvSpecValue:
     """Return the key-value store at the driver's path, in the form the driver keeps."""
     joined = join_url_path(kvstore.path, path) if path else kvstore.path
     return kvstore.replace(_path=kind.kvstore_path(joined))
@@ -175,7 +168,7 @@ def _resource(name: str, value: Any) -> Any:
     return parse_resource(name, value)
 
 
-def _from_json(json: Mapping[str, Any]) -> Spec:
+def _from_json(json: Mapping[str, Any]) -> SpecValue:
     head = Fields({name: value for name, value in json.items() if name == "driver"})
     name = head.require("driver", _driver_name)
     head.finish()
@@ -203,8 +196,8 @@ def _from_json(json: Mapping[str, Any]) -> Spec:
     return completed(kind, parts, schema, transform)
 
 
-def _kvstore_member(kind: DriverKind, fields: Fields) -> KvSpec | None:
-    kvstore: KvSpec | None = fields.take("kvstore", partial(_object_spec, kv_spec))
+def _kvstore_member(kind: DriverKind, fields: Fields) -> KvSpecValue | None:
+    kvstore: KvSpecValue | None = fields.take("kvstore", partial(_object_spec, kv_spec))
     path = fields.take("path", string, default="")
     if kvstore is None:
         return None
@@ -233,7 +226,7 @@ def _schema_members(fields: Fields, transform: IndexTransform | None) -> Schema:
 
 def completed(
     kind: DriverKind, parts: Mapping[str, Any], schema: Schema, transform: IndexTransform | None
-) -> Spec:
+) -> SpecValue:
     """Return the spec of parsed members, after checking that they agree."""
     constrained = kind.constrain(parts["members"], schema)
     if transform is not None and constrained.rank is not None and transform.output_rank != constrained.rank:
@@ -244,7 +237,7 @@ def completed(
     if transform is not None and schema.rank is None:
         schema = schema.copy()
         schema.update(rank=transform.output_rank)
-    spec = Spec.of(kind, **parts, base_schema=schema, transform_=transform)
+    spec = SpecValue.of(kind, **parts, base_schema=schema, transform_=transform)
     if kind.role == "view":
         own = Schema(dtype=schema.dtype, rank=constrained.rank)
         spec = handed_down(spec.replace(base_schema=own), schema.retyped(None))

@@ -12,9 +12,13 @@ from operator import index
 from typing import Any, ClassVar, TypeVar
 
 from fsstore.arrays.bound_spec import bound_spec
+from fsstore.arrays.open_spec import array_waits, begun, check_able, open_spec
 from fsstore.arrays.spec import Spec
 from fsstore.arrays.spec_options import apply_options, with_mode, written_down
-from fsstore.driver.contract import ArrayDriver, Bounds, OpenArray, ResizeOptions, Statistics
+from fsstore.arrays.spec_value import SpecValue
+from fsstore.arrays.stored import Stored
+from fsstore.context.context import context_of
+from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import Indexable, IndexDomain, IndexTransform
@@ -22,34 +26,12 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Future, WriteFutures
 from fsstore.schema.open_mode import OpenMode, as_flag
 from fsstore.schema.schema import Schema
+from fsstore.values.dtypes import dtype_of
 from fsstore.values.printing import pretty
 
-__all__ = ["Stored", "TensorStore"]
+__all__ = ["TensorStore"]
 
 T = TypeVar("T")
-
-
-class Stored:
-    """How much of a store is stored; None where it was not asked."""
-
-    __slots__ = ("fully_stored", "not_stored")
-
-    def __init__(self, *, not_stored: bool | None = None, fully_stored: bool | None = None) -> None:
-        self.not_stored, self.fully_stored = not_stored, fully_stored
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both say the same."""
-        return isinstance(other, Stored) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
-        return hash(repr(self))
-
-    def __repr__(self) -> str:
-        """Return the form TensorStore prints."""
-        return (
-            f"TensorStore.StorageStatistics(not_stored={self.not_stored}, fully_stored={self.fully_stored})"
-        )
 
 
 class TensorStore(Indexable):
@@ -72,6 +54,10 @@ class TensorStore(Indexable):
         self._driver, self._transform = opened
         self._readable, self._writable = readable, writable
         return self
+
+    @property
+    def _opened(self) -> OpenArray:
+        return OpenArray(self._driver, self._transform)
 
     def _with(self, transform: IndexTransform, driver: ArrayDriver | None = None) -> TensorStore:
         view = object.__new__(TensorStore)
@@ -133,7 +119,9 @@ class TensorStore(Indexable):
     def _copy_from(self, source: TensorStore) -> Future[None]:
         from fsstore.arrays.copying import copy_between
 
-        return copy_between(source, self)
+        if not source.readable:
+            raise StoreError("Source does not support reading.")
+        return source._track(lambda: copy_between(source._opened, self._opened))
 
     def _track(self, start: Callable[[], Future[T]], batch: Any = None) -> Future[T]:
         """Start an operation, with a batch if there is one; the transaction waits for it before it commits."""
@@ -251,10 +239,10 @@ class TensorStore(Indexable):
 
     def astype(self, dtype: Any) -> TensorStore:
         """Return the store with its elements converted as they are read and written."""
-        from fsstore.arrays.wrapping import cast
+        from fsstore.driver.cast import CastDriver
 
-        converted: TensorStore = cast(self, dtype)
-        return converted
+        opened = OpenArray(CastDriver(self._driver, dtype_of(dtype)), self._transform)
+        return TensorStore._of(opened, readable=self._readable, writable=self._writable)
 
     def copy(self) -> TensorStore:
         """Return a handle to the same array."""
@@ -285,7 +273,7 @@ class TensorStore(Indexable):
         chosen = ResizeOptions(*(as_flag("each flag of a resize", flag) for flag in flags))
 
         async def run() -> TensorStore:
-            return self._with(await self._driver.resize(self._transform, Bounds(low, high), chosen))
+            return self._with(await self._driver.resize(self._transform, ResizeBounds(low, high), chosen))
 
         return self._track(lambda: execution.start(run(), waits=self._waits()))
 
@@ -311,16 +299,11 @@ class TensorStore(Indexable):
         return self._track(lambda: execution.start(run(), waits=self._waits()))
 
     def _waits(self) -> bool:
-        driver: ArrayDriver = self._driver
-        while driver.base is not None:
-            driver = driver.base.driver
-        if driver.layers:
-            return True
-        return driver.kvstore is not None and driver.kvstore.driver.features.waits
+        return array_waits(self._driver)
 
     # --- writing it down
 
-    def _bound_spec(self) -> Spec:
+    def _bound_spec(self) -> SpecValue:
         return bound_spec(self._driver, self._transform)
 
     def spec(self, *, retain_context: bool = False, unbind_context: bool = False, **options: Any) -> Spec:
@@ -334,7 +317,7 @@ class TensorStore(Indexable):
             spec = written_down(spec)
         elif not retain_context:
             spec = spec.unbound()
-        return apply_options(spec, options)
+        return Spec.showing(apply_options(spec, options))
 
     @property
     def url(self) -> str:
@@ -352,7 +335,15 @@ class TensorStore(Indexable):
         """Return a picture of the domain and the chunk grid, for notebooks."""
         from fsstore.arrays.html import html
 
-        return html(self)
+        chunks: tuple[int | None, ...] | None = self.chunk_layout.write_chunk.shape
+        facts = {"Shape": str(self.shape), "Data type": self.dtype.name}
+        if chunks is not None:
+            facts["Chunk"] = str(chunks)
+        try:
+            facts["URL"] = self.url
+        except StoreError:
+            facts["Driver"] = self._driver.kind.id
+        return html(facts, self.shape, chunks)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same view of the same array with the same resources."""
@@ -372,12 +363,15 @@ class TensorStore(Indexable):
         return _unpickle, (spec, self._readable, self._writable)
 
 
-def _unpickle(spec: Spec, readable: bool, writable: bool) -> TensorStore:
-    from fsstore.arrays.opening import open as open_store
+def _unpickle(spec: SpecValue, readable: bool, writable: bool) -> TensorStore:
+    bound = spec.bound(context_of(None))
 
-    return open_store(
-        spec, read=True if not writable else None, write=True if not readable else None
-    ).result()
+    async def begin() -> OpenArray:
+        return await open_spec(bound, writable=writable)
+
+    opened = begun(begin, bound).result()
+    check_able(opened.driver, read=not writable, write=not readable)
+    return TensorStore._of(opened, readable=readable, writable=writable)
 
 
 def _batched(batch: Any, start: Callable[[], Future[T]]) -> Future[T]:

@@ -58,17 +58,10 @@ def cast(base: Any, dtype: Any) -> Any:
     """Return a store or spec shown with another data type."""
     kind = dtype_of(dtype)
     if isinstance(base, TensorStore):
-        return _cast_store(base, kind)
+        return base.astype(kind)
     if isinstance(base, Spec):
         return _cast_spec(base, kind)
     raise TypeError(f"cast() takes a TensorStore or a Spec, not {type(base).__name__}")
-
-
-def _cast_store(base: TensorStore, kind: dtype) -> TensorStore:
-    from fsstore.driver.cast import CastDriver
-
-    opened = OpenArray(CastDriver(base._driver, kind), base._transform)
-    return type(base)._of(opened, readable=base._readable, writable=base._writable)
 
 
 def _cast_spec(base: Spec, kind: dtype) -> Spec:

@@ -2,7 +2,8 @@
 
 * `plan` cuts a request into cells, says where the bytes of chunks come from, and moves elements into their places;
 * `read` fetches and decodes windows of cells, of one request or of many small ones together;
-* `write` encodes chunks and stores them, under conditions where a chunk is changed in part.
+* `write` encodes chunks and stores them, under conditions where a chunk is changed in part;
+* `cache` keeps decoded chunks, under the byte budget of a cache pool.
 
 A request is an index transform; a plan is a few numbers a dimension; memory is bounded by what is in flight.
 """

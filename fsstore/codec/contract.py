@@ -22,9 +22,12 @@ import numpy as np
 
 from fsstore.values.json_value import Json
 
-__all__ = ["BoundCodec", "Buffer", "ByteSpec", "ChunkSpec", "Codec", "CodecFactory", "Kind"]
+__all__ = ["Array", "BoundCodec", "Buffer", "ByteSpec", "ChunkSpec", "Codec", "CodecFactory", "Kind", "Span"]
 
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Span: TypeAlias = tuple[int, int]
+"""Elements of an encoding: the first, and the one behind the last."""
 Kind: TypeAlias = Literal["array_to_array", "array_to_bytes", "bytes_to_bytes"]
 
 
@@ -92,8 +95,7 @@ class Codec(Protocol):
 class CodecFactory(Protocol):
     """What a registered name stands for: a class of codecs, or an object that makes them.
 
-    Beyond this a factory may offer `members` (a table of `Member`) and `complete(options, decoded)`; only then can
-    its codecs be given partially in specs.
+    What a factory may offer beyond this is in `ability`; partial codecs in specs need a table of members.
     """
 
     @property

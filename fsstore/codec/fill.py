@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.codec.contract import Array
 
 __all__ = ["equals_fill", "missing_element", "rows_equal_fill"]
 

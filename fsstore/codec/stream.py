@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
-from fsstore.codec.contract import Buffer, ByteSpec
+from fsstore.codec.contract import Array, Buffer, ByteSpec
 from fsstore.codec.scratch import passing
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError

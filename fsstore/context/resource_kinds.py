@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from fsstore.context.memory_storage import MemoryStorage
 from fsstore.errors import JsonError
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import Fields, Json, Parser, boolean, expected, integer, number, one_of, string
@@ -134,12 +135,6 @@ def _locking_value(config: Mapping[str, Any]) -> Locking:
     return Locking(config.get("mode", "os"), duration(config.get("acquire_timeout", "60s")))
 
 
-def _memory_storage(_: Json) -> Any:
-    from fsstore.kvstore.memory import MemoryStorage
-
-    return MemoryStorage()
-
-
 REQUEST_RETRIES: Mapping[str, Any] = {"initial_delay": "1s", "max_delay": "32s", "max_retries": 32}
 """The defaults of resources that say how often a failed request to a server is tried again."""
 
@@ -182,7 +177,7 @@ KINDS: Mapping[str, ResourceKind] = {
             {},
         ),
         _retries("file_io_retries", {**REQUEST_RETRIES, "max_retries": 0}),
-        ResourceKind("memory_key_value_store", _members({}), _memory_storage, {}),
+        ResourceKind("memory_key_value_store", _members({}), lambda _: MemoryStorage(), {}),
         ResourceKind(
             "range_coalescing",
             _members({"max_gap": (integer(0), None), "max_size": (integer(1), None)}),

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.format.dimension_names import ARRAY_DIMENSIONS
-from fsstore.format.node_words import NodeWords
+from fsstore.errors import StoreError
+from fsstore.format.node_words import ARRAY_DIMENSIONS, NodeWords
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import show
 
@@ -50,6 +50,11 @@ class NewArray:
         if words.zarr_format == 2:
             chunks = {} if self.chunks is None else {"chunks": list(self.chunks)}
             return {"shape": list(self.shape), **chunks, "compressor": self._plain("id")}
+        for name in ("units", "resolution"):
+            if not isinstance(self.attributes.get(name, []), list):
+                raise StoreError(
+                    f"The attribute {show(name)} is a list in N5, with one entry a dimension; give it another name"
+                )
         chunks = {} if self.chunks is None else {"blockSize": list(self.chunks)}
         named = (
             {} if self.dimension_names is None else {"axes": [name or "" for name in self.dimension_names]}

@@ -19,7 +19,7 @@ from fsstore.format.node_words import N5_WORDS, WORDS, ZARR2_WORDS, ZARR3_WORDS,
 from fsstore.kvstore.contract.driver import KvPrefix, Read, begin_creating
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 
-__all__ = ["Found", "Place", "open_place"]
+__all__ = ["Found", "Place", "look", "open_place"]
 
 _KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", "attributes.json", ".zmetadata")
 

@@ -10,7 +10,7 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.values.json_value import quote
 
-__all__ = ["delete_tree", "move_tree"]
+__all__ = ["delete_tree", "is_document", "move_tree"]
 
 _DOCUMENTS = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "attributes.json"))
 _BATCH = 64  # values under way at once while a tree is moved

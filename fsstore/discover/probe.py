@@ -30,14 +30,14 @@ from fsstore.values.file_compression import DETECT as COMPRESSED
 from fsstore.values.foreign_format import FOREIGN, IMAGES
 from fsstore.values.json_value import loads
 
-__all__ = ["Found", "detections", "find", "looked_for"]
+__all__ = ["FoundFormat", "detections", "find", "looked_for"]
 
 _INDEX = ".zmetadata"
 _LATER = ("repo", "refs/branch.main/ref.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFormat:
     """The format of a place, or None for a directory that is of none, or a group.
 
     `answers` say by key what the directory has and has not: whole values of metadata, and what is missing.  A directory
@@ -105,7 +105,7 @@ def looked_for() -> str:
 
 def _is_single(kvstore: OpenKv) -> bool:
     """Return whether a store shows a file under the empty path: what is compressed."""
-    return not kvstore.path and getattr(kvstore.spec.kind, "single_file", False)
+    return not kvstore.path and kvstore.spec.kind.single_file
 
 
 def _is_path_of_file(kvstore: OpenKv) -> bool:
@@ -118,7 +118,7 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
     return isinstance(url, str) and names_file(url)
 
 
-async def find(kvstore: OpenKv, since: float = math.inf) -> Found:
+async def find(kvstore: OpenKv, since: float = math.inf) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
@@ -131,8 +131,8 @@ async def find(kvstore: OpenKv, since: float = math.inf) -> Found:
                 raise FailedPreconditionError(
                     f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
                 )
-            return Found(_single(matched, kvstore), is_file=True)
-    place = Found(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
+            return FoundFormat(_single(matched, kvstore), is_file=True)
+    place = FoundFormat(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
     return await _directory(kvstore.at(place), known, since)
 
 
@@ -152,7 +152,7 @@ async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
     """Return the formats that a file can be of; None if there is no file, an empty one, or the page of a directory."""
     place = kvstore.prefix
     try:
-        if getattr(kvstore.spec.kind, "sequential", False):
+        if kvstore.spec.kind.sequential:
             first, last = await _ends_in_order(place, known)
         else:
             first, last = await _ends(place, known)
@@ -194,21 +194,21 @@ async def _beginning(place: KvPrefix, size: int) -> bytes:
         return bytes((await place.read()).value)
 
 
-async def _directory(kvstore: OpenKv, known: _Known, since: float) -> Found:
+async def _directory(kvstore: OpenKv, known: _Known, since: float) -> FoundFormat:
     """Return what a directory is."""
     place = kvstore.prefix
     answers = await _ask(place, known.reads, since)
     matched = match_files(known.formats, _present(answers))
     if matched:
-        return Found(_single(matched, kvstore), is_file=False, answers=_whole(answers, known.reads))
+        return FoundFormat(_single(matched, kvstore), is_file=False, answers=_whole(answers, known.reads))
     if kvstore.spec.base is None and await _is_bare(place):
-        return Found(None, is_file=False, bare=True)
+        return FoundFormat(None, is_file=False, bare=True)
     reads = [*known.reads, Read(_INDEX), *(Read(name, 0, 0) for name in _LATER)]
     answers |= await _ask(place, reads[len(known.reads) :], since)
     is_set = _is_parquet_set(answers.get(_INDEX))
     matched = [REFERENCE] if is_set else match_files(known.formats, _present(answers))
     detection = _single(matched, kvstore) if matched else None
-    return Found(detection, is_file=False, answers=_whole(answers, reads))
+    return FoundFormat(detection, is_file=False, answers=_whole(answers, reads))
 
 
 def _present(answers: Mapping[str, ReadResult]) -> set[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from fsstore.context.context import Context, parse_resource
 from fsstore.context.resource_kinds import KINDS
 from fsstore.discover.hierarchy import arrays_below
-from fsstore.discover.probe import Found, find, looked_for
+from fsstore.discover.probe import FoundFormat, find, looked_for
 from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role, usual_resources
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
@@ -99,7 +99,7 @@ async def _open(opening: Opening) -> OpenArray:
         raise await _about_group(error, at, found) from error
 
 
-async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -> tuple[OpenKv, Found]:
+async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -> tuple[OpenKv, FoundFormat]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
     An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one
@@ -130,7 +130,7 @@ async def enter(kvstore: OpenKv, context: Context, *, transaction: Any = None) -
     )
 
 
-async def enter_group(kvstore: OpenKv, context: Context) -> tuple[OpenKv, Found]:
+async def enter_group(kvstore: OpenKv, context: Context) -> tuple[OpenKv, FoundFormat]:
     """Return the directory inside all adapters, and what is known of it; raises at a file, which holds no group."""
     opened, found = await enter(kvstore, context)
     if found.is_file and found.detection is not None:
@@ -149,7 +149,7 @@ def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind
     return kind
 
 
-async def _no_array(kvstore: OpenKv, found: Found) -> str:
+async def _no_array(kvstore: OpenKv, found: FoundFormat) -> str:
     """Return the message for a place without an array: the arrays below it, or what was looked for."""
     directory = kvstore.at(
         kvstore.path + "/" if kvstore.path and not kvstore.path.endswith("/") else kvstore.path
@@ -160,7 +160,7 @@ async def _no_array(kvstore: OpenKv, found: Found) -> str:
     return f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
 
 
-async def _about_group(error: StoreError, kvstore: OpenKv, found: Found) -> StoreError:
+async def _about_group(error: StoreError, kvstore: OpenKv, found: FoundFormat) -> StoreError:
     """Return the error of a driver; if it met a group of zarr v3 or N5, with the arrays in it."""
     if not isinstance(error, FailedPreconditionError | JsonError):
         return error
@@ -182,7 +182,7 @@ async def _about_group(error: StoreError, kvstore: OpenKv, found: Found) -> Stor
     )
 
 
-async def _listed(kvstore: OpenKv, found: Found) -> str:
+async def _listed(kvstore: OpenKv, found: FoundFormat) -> str:
     """Return which arrays are below a group, as a sentence, or nothing."""
     try:
         names = await arrays_below(kvstore.prefix, limit=50, known=found.answers)

@@ -154,7 +154,7 @@ class ChunkedKind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _ArrayOpening:
     """One opening of one array."""
 
     kind: ChunkedKind
@@ -192,7 +192,7 @@ async def _open(kind: ChunkedKind, opening: Opening) -> OpenArray:
     entry = MetadataEntry.shared(
         kind.format, opening.kvstore, kind._chosen(opening.members), options.metadata_pool
     )
-    job = _Job(kind, opening, entry)
+    job = _ArrayOpening(kind, opening, entry)
     array = await _find_or_create(job, mode, options)
     driver = ChunkedDriver(kind, opening.kvstore, entry, array, options, mode)
     return opening.view_of(driver, identity(_labeled(driver.domain(), opening.schema)))
@@ -207,7 +207,7 @@ def _labeled(domain: IndexDomain, schema: Schema) -> IndexDomain:
     return labeled
 
 
-async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) -> ChunkedArray:
+async def _find_or_create(job: _ArrayOpening, mode: OpenMode, options: ChunkedOptions) -> ChunkedArray:
     entry = job.entry
     if mode.create:
         begin_creating(entry.store.driver)
@@ -239,7 +239,7 @@ async def _find_or_create(job: _Job, mode: OpenMode, options: ChunkedOptions) ->
     return found
 
 
-async def _store(job: _Job, array: ChunkedArray) -> bool:
+async def _store(job: _ArrayOpening, array: ChunkedArray) -> bool:
     """Store the metadata of a new array; return False if there is one already."""
     entry = job.entry
     features = entry.store.driver.features

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.plan.allocation import broadcast, new_array
-from fsstore.chunk.plan.box_columns import BoxView, is_box
-from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import plan
 from fsstore.chunk.plan.request import located
-from fsstore.chunk.read.cache import ChunkCache
+from fsstore.chunk.read.box_columns import BoxView, is_box
 from fsstore.chunk.read.read_queue import ReadQueue
-from fsstore.chunk.read.reader import ReadRequest
 from fsstore.chunk.read.reader import read as read_chunks
+from fsstore.chunk.read.window import ReadRequest
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.order import after, before, in_turn, touched
 from fsstore.chunk.write.request import finish
@@ -22,7 +22,7 @@ from fsstore.chunk.write.request import write as write_chunks
 from fsstore.chunk.write.small_writes import settle
 from fsstore.context.context import ContextResource
 from fsstore.driver.chunked_options import ChunkedOptions
-from fsstore.driver.contract import Array, ArrayDriver, Statistics
+from fsstore.driver.contract import Array, ArrayDriver, DriverKind, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.resize import Resize
 from fsstore.driver.stored import stored_share
@@ -39,9 +39,6 @@ from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 
-if TYPE_CHECKING:
-    from fsstore.driver.chunked import ChunkedKind
-
 __all__ = ["ChunkedDriver"]
 
 T = TypeVar("T")
@@ -52,19 +49,19 @@ class ChunkedDriver(ArrayDriver):
 
     def __init__(
         self,
-        kind: ChunkedKind,
+        kind: DriverKind,
         kvstore: OpenKv,
         entry: MetadataEntry,
         array: ChunkedArray,
         options: ChunkedOptions,
         mode: OpenMode,
     ) -> None:
-        self.kind: ChunkedKind = kind
+        self.kind: DriverKind = kind
         self.kvstore: OpenKv = kvstore
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
         self._queue = ReadQueue()
-        self._kept: tuple[ChunkedArray, Chunks] | None = None
+        self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
 
     # --- what it is
@@ -109,14 +106,14 @@ class ChunkedDriver(ArrayDriver):
 
     # --- input and output
 
-    def _chunks(self, array: ChunkedArray) -> Chunks:
+    def _chunks(self, array: ChunkedArray) -> OpenChunks:
         """Return the chunks as reads and writes see them, made anew when the array has changed."""
         kept = self._kept
         if kept is None or kept[0] is not array:
             options, store = self.options, self.entry.store
             if array.place is not None:
                 store = array.place(store)
-            chunks = Chunks(
+            chunks = OpenChunks(
                 _bounds(array, explicit=True),
                 array.model,
                 store,
@@ -254,7 +251,9 @@ def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform
     return IndexTransform._of(transform.domain, maps)
 
 
-def _read_chunks(chunks: Chunks, transform: IndexTransform, order: str, queue: ReadQueue) -> Future[Array]:
+def _read_chunks(
+    chunks: OpenChunks, transform: IndexTransform, order: str, queue: ReadQueue
+) -> Future[Array]:
     if is_box(transform, chunks.reach):
         return queue.add(BoxView(chunks, transform, order))
     try:
@@ -262,10 +261,10 @@ def _read_chunks(chunks: Chunks, transform: IndexTransform, order: str, queue: R
         out = new_array(shape, chunks.model.dtype, order)
     except StoreError as error:
         return futures.failed(error)
-    return read_chunks(ReadRequest(chunks, maps, out), queue if chunks.cache is None else None)
+    return read_chunks(ReadRequest(chunks, maps, out), queue.add if chunks.cache is None else None)
 
 
-def _touched(transform: IndexTransform, chunks: Chunks) -> Sequence[tuple[int, ...]] | None:
+def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:
     shape, maps = located(transform, chunks.bounds)
     return touched(plan(maps, shape, chunks.model.axes), chunks.model)
 

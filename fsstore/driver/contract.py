@@ -28,19 +28,22 @@ from fsstore.values.json_value import Fields, Json
 __all__ = [
     "Array",
     "ArrayDriver",
-    "Bounds",
     "DriverKind",
+    "Layer",
     "OpenArray",
     "Opening",
+    "ResizeBounds",
     "ResizeOptions",
     "Role",
     "Statistics",
+    "Use",
     "opening_beneath",
     "usual_resources",
 ]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Role: TypeAlias = Literal["store", "adapter", "standalone", "layered", "view", "live"]
+Use: TypeAlias = Literal["read", "write"]
 
 
 class Statistics(NamedTuple):
@@ -50,7 +53,7 @@ class Statistics(NamedTuple):
     fully_stored: bool | None = None
 
 
-class Bounds(NamedTuple):
+class ResizeBounds(NamedTuple):
     """The bounds asked for, one entry a dimension of the view; None keeps a bound."""
 
     inclusive_min: list[int | None]
@@ -73,7 +76,7 @@ class Opening:
 
     `members` is what `DriverKind.members` returned; `kvstore` is opened; `base` is the opened array of an adapter;
     `documents` are answers to reads of keys in `kvstore` that were made for this opening, and need not be made again;
-    `layers` are the specs of the layers of a composite, to be opened when they are needed.
+    `layers` are those of a composite, opened when they are needed.
     """
 
     members: Mapping[str, Any]
@@ -83,7 +86,7 @@ class Opening:
     resources: Mapping[str, ContextResource] = field(default_factory=dict)
     kvstore: OpenKv | None = None
     base: OpenArray | None = None
-    layers: tuple[Any, ...] = ()
+    layers: tuple[Layer, ...] = ()
     transform: IndexTransform | None = None
     transaction: Any = None
     writable: bool = True
@@ -101,6 +104,36 @@ class OpenArray(NamedTuple):
 
     driver: ArrayDriver
     transform: IndexTransform
+
+
+class Layer(Protocol):
+    """An array below a composite: open already, or opened when a request touches it."""
+
+    @property
+    def schema(self) -> Schema:
+        """What is known of the array."""
+        ...
+
+    @property
+    def domain(self) -> IndexDomain | None:
+        """The domain, or None where a spec does not tell it."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether opening or reading it may have to wait."""
+        ...
+
+    async def opened(self, use: Use, *, transaction: Any, writable: bool) -> OpenArray:
+        """Return the array, opened for a use, or raise if it does not allow that.
+
+        What is not open is opened within the transaction, and only to be read unless the composite is `writable`.
+        """
+        ...
+
+    def with_transaction(self, transaction: Any) -> Layer:
+        """Return the layer bound to a transaction."""
+        ...
 
 
 class DriverKind(Protocol):
@@ -189,7 +222,9 @@ class ArrayDriver:
     readable: bool = True
     kvstore: OpenKv | None = None
     base: OpenArray | None = None
-    layers: tuple[Any, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    mode: OpenMode = OpenMode()
+    """How the array was opened, for kinds that have a mode."""
     transaction: Any = None
     """The transaction the driver is bound to, or None."""
 

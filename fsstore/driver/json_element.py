@@ -105,7 +105,7 @@ class JsonKind(PlainKind):
 KIND = JsonKind()
 
 
-class _Known(NamedTuple):
+class _StoredJson(NamedTuple):
     """A stored document, its generation, and a time at which it was that."""
 
     data: Buffer = b""
@@ -113,22 +113,22 @@ class _Known(NamedTuple):
     time: float = -math.inf
 
 
-class _Document:
+class _KnownJson:
     """What is known of a stored document."""
 
     __slots__ = ("__weakref__", "known")
 
     def __init__(self) -> None:
-        self.known = _Known()
+        self.known = _StoredJson()
 
-    def keep(self, known: _Known) -> None:
+    def keep(self, known: _StoredJson) -> None:
         """Remember what was stored at a time, unless something later is known."""
         if known.time >= self.known.time:
             self.known = known
 
     def forget(self) -> None:
         """Know nothing."""
-        self.known = _Known()
+        self.known = _StoredJson()
 
 
 class JsonDriver(ArrayDriver):
@@ -149,7 +149,7 @@ class JsonDriver(ArrayDriver):
         pool = resources.get("cache_pool")
         self._pool: CachePool = (pool and pool.value) or CachePool()
         self._place = "json", place_of(kvstore)
-        self._document = _Document() if kvstore.ledger else self._pool.share(self._place, _Document())
+        self._document = _KnownJson() if kvstore.ledger else self._pool.share(self._place, _KnownJson())
 
     def domain(self) -> IndexDomain:
         """Return the domain of rank 0."""
@@ -189,7 +189,7 @@ class JsonDriver(ArrayDriver):
             self._document.forget()
             raise NotFoundError(f"Error reading {self._store.describe()}")
         data = known.data if answer.state == "unspecified" else answer.value
-        self._document.keep(_Known(data, answer.generation, answer.time))
+        self._document.keep(_StoredJson(data, answer.generation, answer.time))
         return data
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
@@ -223,7 +223,7 @@ class JsonDriver(ArrayDriver):
         stamp = await self._store.write("", data, condition)
         if condition != UNKNOWN and stamp.generation == UNKNOWN:
             return False
-        self._document.keep(_Known(data, stamp.generation, stamp.time))
+        self._document.keep(_StoredJson(data, stamp.generation, stamp.time))
         return True
 
     async def _replace(self, part: Any) -> None:

@@ -46,7 +46,7 @@ def place_of(kvstore: OpenKv) -> str:
     return "\n".join([*parts, kvstore.path])
 
 
-class _Document:
+class _KnownArray:
     """What is known of a stored document: the array that one of the views made of it, its generation, and since when.
 
     `is_written` says that it was stored by this process.
@@ -83,7 +83,7 @@ class MetadataEntry:
         self.identity, self.place = identity, identity[-1]
         self.key: str = options.get("metadata_key") or array_format.document
         self._options = dict(options)
-        self._document = _Document()
+        self._document = _KnownArray()
         self._own: ChunkedArray | None = None
         self._seen: ChunkedArray | None = None
         self._owner: tuple[ChunkedArray | None, Hashable] = (None, None)
@@ -121,7 +121,7 @@ class MetadataEntry:
 
     def publish(self, pool: CachePool) -> None:
         """Tell the handles outside that the transaction of this entry was committed; they read it again when asked."""
-        outside: _Document | None = pool.shared((self._of_all_views, None))
+        outside: _KnownArray | None = pool.shared((self._of_all_views, None))
         if outside is not None and self.array is not None:
             outside.keep(self.array, UNKNOWN, float("-inf"))
 

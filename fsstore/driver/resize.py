@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fsstore.chunk.write.request import finish
-from fsstore.driver.contract import Bounds, ResizeOptions
+from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.resize_target import target_of
 from fsstore.driver.trim_chunks import delete_outside
@@ -33,7 +33,7 @@ class Resize:
     ) -> None:
         self._entry, self._current, self._options, self._fixed = entry, current, options, fixed
 
-    async def run(self, transform: IndexTransform, bounds: Bounds) -> ChunkedArray:
+    async def run(self, transform: IndexTransform, bounds: ResizeBounds) -> ChunkedArray:
         """Resize; return the new array."""
         tied = self._options.resize_tied_bounds
         target = target_of(transform, bounds, tied=tied, fixed=self._fixed)

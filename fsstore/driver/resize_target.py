@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore.driver.contract import Bounds
+from fsstore.driver.contract import ResizeBounds
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.interval import MAX_FINITE
 from fsstore.index.output_map import ARRAY, SINGLE
 
-__all__ = ["Target", "target_of"]
+__all__ = ["ResizeTarget", "target_of"]
 
 
 Interval = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ResizeTarget:
     """The new extent of each dimension of the array, None where it stays; `shown` bounds what the view shows."""
 
     extents: tuple[int | None, ...]
@@ -43,7 +43,9 @@ class Target:
                 )
 
 
-def target_of(transform: IndexTransform, bounds: Bounds, *, tied: bool, fixed: int = 0) -> Target | None:
+def target_of(
+    transform: IndexTransform, bounds: ResizeBounds, *, tied: bool, fixed: int = 0
+) -> ResizeTarget | None:
     """Return what new bounds of a view ask of the array; None if they ask for nothing.
 
     `tied` is the leave to change what the view hides; the last `fixed` dimensions of the array have their extent.
@@ -66,7 +68,7 @@ def target_of(transform: IndexTransform, bounds: Bounds, *, tied: bool, fixed: i
         if extents[-1] is not None and number >= transform.output_rank - fixed:
             raise _refused(output.input_dimension, "Cannot change explicit upper bound")
     shown = [(None, None) if tied else _shown(domain, output) for output in transform.maps]
-    return Target(tuple(extents), tuple(shown))
+    return ResizeTarget(tuple(extents), tuple(shown))
 
 
 def _refused(dimension: int, why: str) -> StoreError:

@@ -6,13 +6,13 @@ domain is the hull of the layers unless the schema gives another; reading where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from fsstore.chunk.plan.allocation import broadcast, new_array
 from fsstore.context.context import ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
+from fsstore.driver.contract import Array, ArrayDriver, Layer, OpenArray, Opening, Role, Use
 from fsstore.driver.layer_parts import LayerParts
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import StoreError
@@ -27,10 +27,9 @@ from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype
 from fsstore.values.units import Unit, Units
 
-if TYPE_CHECKING:
-    from fsstore.arrays.store import TensorStore
-
 __all__ = ["KIND"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class StackDriver(ArrayDriver):
 
     def __init__(
         self,
-        layers: tuple[Any, ...],
+        layers: tuple[Layer, ...],
         schema: Schema,
         resources: Mapping[str, ContextResource],
         transaction: Any = None,
@@ -153,7 +152,8 @@ class StackDriver(ArrayDriver):
         self.layers, self.transaction = layers, transaction
         self._schema, self._resources = schema, resources
         self._domain: IndexDomain = schema.domain
-        self._parts = LayerParts([layer.domain for layer in layers], self._domain.rank)
+        known = [domain for layer in layers if (domain := layer.domain) is not None]
+        self._parts = LayerParts(known, self._domain.rank)
 
     def domain(self) -> IndexDomain:
         """Return the domain, which never changes."""
@@ -182,27 +182,14 @@ class StackDriver(ArrayDriver):
             out.append((layer, box, located[sides] if sides else located))
         return out
 
-    async def _opened(self, layer: int) -> TensorStore:
-        from fsstore.arrays.opening import open as open_store
-        from fsstore.arrays.store import TensorStore
-
-        found = self.layers[layer]
-        if isinstance(found, TensorStore):
-            return found
+    async def _opened(self, layer: int, use: Use) -> OpenArray:
         try:
-            return await open_store(
-                found, transaction=self.transaction, read=True if not self.writable else None
-            )
+            return await self.layers[layer].opened(use, transaction=self.transaction, writable=self.writable)
         except StoreError as error:
             raise error.within(f"While opening layer {layer}") from error
 
     def _waits(self) -> bool:
-        from fsstore.arrays.opening import may_wait
-        from fsstore.arrays.store import TensorStore
-
-        return any(
-            layer._waits() if isinstance(layer, TensorStore) else may_wait(layer) for layer in self.layers
-        )
+        return any(layer.waits for layer in self.layers)
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read a view, each part from its layer."""
@@ -215,8 +202,9 @@ class StackDriver(ArrayDriver):
 
         async def run() -> Array:
             async def one(layer: int, box: tuple[slice, ...], view: IndexTransform) -> None:
-                store = await self._opened(layer)
-                out[box] = await store[view].read()
+                driver, base = await self._opened(layer, "read")
+                reading: Future[Array] = _tracked(driver, lambda: driver.read(base[view]))
+                out[box] = await reading
 
             await execution.gather(one(*piece) for piece in pieces)
             return out
@@ -234,8 +222,8 @@ class StackDriver(ArrayDriver):
 
         async def run() -> None:
             async def one(layer: int, box: tuple[slice, ...], view: IndexTransform) -> None:
-                store = await self._opened(layer)
-                await store[view].write(spread[box])
+                driver, base = await self._opened(layer, "write")
+                await _tracked(driver, lambda: driver.write(base[view], spread[box]))
 
             await execution.gather(one(*piece) for piece in pieces)
 
@@ -247,10 +235,13 @@ class StackDriver(ArrayDriver):
 
     def with_transaction(self, transaction: Any) -> StackDriver:
         """Return the stack with its layers bound to a transaction."""
-        from fsstore.arrays.store import TensorStore
-
-        layers = tuple(
-            layer.with_transaction(transaction) if isinstance(layer, TensorStore) else layer
-            for layer in self.layers
-        )
+        layers = tuple(layer.with_transaction(transaction) for layer in self.layers)
         return StackDriver(layers, self._schema, self._resources, transaction)
+
+
+def _tracked(driver: ArrayDriver, start: Callable[[], Future[T]]) -> Future[T]:
+    """Start an operation of a layer; the transaction it is bound to waits for it before it commits."""
+    if driver.transaction is None:
+        return start()
+    tracked: Future[T] = driver.transaction.ledger.track(start)
+    return tracked

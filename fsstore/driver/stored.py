@@ -8,7 +8,7 @@ from operator import contains
 from typing import Any
 
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Component, OutputMap, Plan, chunk_numbers, plan
+from fsstore.chunk.plan.planner import OutputMap, Plan, PlanComponent, chunk_numbers, plan
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import ByteRange, KvSource, Source
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -66,7 +66,7 @@ async def _listed(model: ChunkModel, store: KvPrefix, outline: Plan, *, limit: i
     return found
 
 
-def _chunks(component: Component) -> Container[Any]:
+def _chunks(component: PlanComponent) -> Container[Any]:
     """Return the numbers of the chunks along one dimension."""
     segments = component.segments
     first: Any = segments[0].chunk

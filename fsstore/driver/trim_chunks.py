@@ -18,6 +18,7 @@ from operator import ge
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.format.contract import ChunkedArray
+from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, Write
 
 __all__ = ["delete_outside"]
@@ -71,7 +72,8 @@ async def _stored(store: KvPrefix, keys: Iterable[str]) -> dict[str, bytes]:
     That is also so in a transaction, which would fail by them when a part of it is stored.
     """
     features = store.driver.features
-    if not (features.conditional_write and features.conditional_delete) or hasattr(store.driver, "modify"):
+    guarded = features.conditional_write and features.conditional_delete
+    if not guarded or able(store.driver, Modifies) is not None:
         return dict.fromkeys(keys, UNKNOWN)
     answers = await store.read_many([Read(key, 0, 0) for key in keys])
     return {

@@ -25,7 +25,7 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 
-__all__ = ["KvPlace", "Place"]
+__all__ = ["KvPlace", "SplitPath"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ _HOP_S = 0.0002  # what handing an operation to a thread takes
 _RECENT = 8  # one alone may have waited for the interpreter lock
 
 
-class Place(NamedTuple):
+class SplitPath(NamedTuple):
     """A path taken apart: the store, the key in it, and what stands before keys in names of this filesystem."""
 
     store: KvPrefix
@@ -123,9 +123,9 @@ class KvPlace(BlockingFileSystem):
                 raise
         return opened.at(opened.path + path)
 
-    async def _locate(self, path: str) -> Place:
+    async def _locate(self, path: str) -> SplitPath:
         opened = await self.open_place("")
-        return Place(opened.prefix, self._strip_protocol(path))
+        return SplitPath(opened.prefix, self._strip_protocol(path))
 
     @property
     def _is_packed(self) -> bool:

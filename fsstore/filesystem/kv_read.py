@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fsstore.errors import OutOfRangeError
-from fsstore.filesystem.kv_place import KvPlace, Place
+from fsstore.filesystem.kv_place import KvPlace, SplitPath
 from fsstore.filesystem.listing import Listing, children
 from fsstore.filesystem.together import Together
 from fsstore.kvstore.contract.driver import Read, ReadResult
@@ -181,7 +181,9 @@ class KvReading(KvPlace):
         return {entry["name"]: entry for entry in entries}
 
 
-async def _read_places(places: Sequence[Place], spans: Sequence[tuple[int, int | None]]) -> list[ReadResult]:
+async def _read_places(
+    places: Sequence[SplitPath], spans: Sequence[tuple[int, int | None]]
+) -> list[ReadResult]:
     """Return the values at places, one batch a store."""
     by_store: dict[int, list[int]] = {}
     for number, place in enumerate(places):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from fsstore.errors import StoreError
 from fsstore.filesystem.kv import KvFileSystem
-from fsstore.filesystem.kv_place import Place
+from fsstore.filesystem.kv_place import SplitPath
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import kv_spec
@@ -61,10 +61,10 @@ class PipelineFileSystem(KvFileSystem):
         opened = await self._store_of(place.lead)
         return opened.at(opened.path + place.key)
 
-    async def _locate(self, path: str) -> Place:
+    async def _locate(self, path: str) -> SplitPath:
         lead, key = _taken_apart(self._strip_protocol(path))
         opened = await self._store_of(lead)
-        return Place(KvPrefix(opened.driver, opened.path), key, lead)
+        return SplitPath(KvPrefix(opened.driver, opened.path), key, lead)
 
     async def _store_of(self, lead: str) -> OpenKv:
         """Return the store of a pipeline whose last component has no path, opened once."""

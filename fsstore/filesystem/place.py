@@ -10,9 +10,9 @@ from typing import Any
 
 from fsstore.context.context import Context
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
-from fsstore.kvstore.spec.parse import kv_kind, path_spec, place_spec
+from fsstore.kvstore.spec.parse import path_spec, place_spec
+from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 
@@ -72,7 +72,7 @@ def live_kv(prefix: KvPrefix) -> OpenKv:
     kind = kv_kind("memory")
     assert kind is not None
     return OpenKv(
-        prefix.driver, prefix.path, KvSpec.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
+        prefix.driver, prefix.path, KvSpecValue.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
     )
 
 

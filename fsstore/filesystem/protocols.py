@@ -10,7 +10,7 @@ from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedErr
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import open_target
 from fsstore.kvstore.spec.opening import OpenKv, open_adapter
-from fsstore.kvstore.spec.parse import kv_kind
+from fsstore.kvstore.spec.spec_value import kv_kind
 from fsstore.view.driver import open_view
 
 __all__ = ["AutoFileSystem", "OcdbtFileSystem", "Zarr2FileSystem", "Zarr3FileSystem", "ZarrFileSystem"]

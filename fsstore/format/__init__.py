@@ -1,13 +1,11 @@
 """Formats: stored documents to one description of a stored array, and back.  No format does any input or output.
 
 * `contract`: the contract of an array format: pure functions between stored documents, constraints and ChunkedArray
-* `dimension_names`: names of dimensions as stored: in dimension_names of zarr v3, in the attribute
-  _ARRAY_DIMENSIONS beside zarr v2
 * `field`: the part of a stored element that an array shows: all of it, one field of a structure, or its bytes
 * `fill_value`: fill values in metadata: JSON to scalars and back, bit for bit
 * `n5`: N5: attributes.json to a ChunkedArray, and back
 * `n5_match`: metadata constraints of N5 against schemas and stored datasets, and new datasets from them
-* `node_words`: groups and attributes in the words of each format: which document holds them, and how it is changed
+* `node_words`: groups, attributes and names of dimensions in the words of each format
 * `precomputed`: Neuroglancer precomputed volumes: info to a ChunkedArray of one scale, and back
 * `schema_check`: what all formats check of a schema: against a stored array, and while one is created
 * `zarr2`: zarr v2: .zarray to a ChunkedArray, and back

@@ -1,20 +1,36 @@
-"""Groups and attributes in the words of each format: which document holds them, and how it is changed.
+"""Groups, attributes and names of dimensions in the words of each format: where they stand, and how they are changed.
 
 A group of zarr v3 is a `zarr.json` that also holds its attributes; zarr v2 has `.zgroup` and `.zattrs`; N5 has
 `attributes.json` for both, in which the members of an array are not attributes.  Nothing here reads or writes.
+
+Names of dimensions stand in `dimension_names` of zarr v3, and in the attribute `_ARRAY_DIMENSIONS` beside zarr v2.
+Both become the labels of a domain.  Labels must be distinct; names that are not leave all dimensions unlabeled, and so
+does an attribute that does not name every dimension: it belongs to the user, and says nothing about the data.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from fsstore.errors import DataLossError, NotFoundError
 from fsstore.values.json_value import loads, show
 
-__all__ = ["N5_WORDS", "WORDS", "ZARR2_WORDS", "ZARR3_WORDS", "NodeKind", "NodeWords", "parsed", "words_of"]
+__all__ = [
+    "ARRAY_DIMENSIONS",
+    "N5_WORDS",
+    "WORDS",
+    "ZARR2_WORDS",
+    "ZARR3_WORDS",
+    "NodeKind",
+    "NodeWords",
+    "labels_of",
+    "labels_of_attributes",
+    "parsed",
+    "words_of",
+]
 
 NodeKind: TypeAlias = Literal["array", "group"]
 
@@ -106,3 +122,27 @@ WORDS = {words.zarr_format: words for words in (ZARR3_WORDS, ZARR2_WORDS, N5_WOR
 def words_of(driver: str) -> NodeWords | None:
     """Return the words of the format that an array driver reads, or None if it has no groups."""
     return next((words for words in WORDS.values() if words.driver == driver), None)
+
+
+ARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute in which xarray names the dimensions of arrays of zarr v2."""
+
+
+def labels_of(names: Sequence[str | None]) -> tuple[str, ...]:
+    """Return names as labels, one a dimension; names that occur twice leave all dimensions unlabeled."""
+    labels = tuple(name or "" for name in names)
+    named = [label for label in labels if label]
+    return labels if len(set(named)) == len(named) else ("",) * len(labels)
+
+
+def labels_of_attributes(attributes: bytes | None, rank: int) -> tuple[str, ...]:
+    """Return the labels that an attributes document gives to `rank` dimensions; none where it gives none."""
+    try:
+        value = None if attributes is None else loads(attributes, lenient=True)
+    except DataLossError:
+        return ()
+    names = value.get(ARRAY_DIMENSIONS) if isinstance(value, dict) else None
+    if not isinstance(names, list) or len(names) != rank or not all(isinstance(name, str) for name in names):
+        return ()
+    labels = labels_of(names)
+    return labels if any(labels) else ()

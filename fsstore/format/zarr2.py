@@ -15,8 +15,8 @@ from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline, parse_compressor, 
 from fsstore.codec.zarr3.transpose import permutation
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.dimension_names import labels_of_attributes
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
+from fsstore.format.node_words import labels_of_attributes
 from fsstore.format.zarr2_create import create_metadata
 from fsstore.format.zarr2_dtype import checked_dtype, parse_dtype, shown_field
 from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema

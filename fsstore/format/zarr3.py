@@ -17,13 +17,14 @@ from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.chain_spec import ChainSpec
 from fsstore.codec.chain.resolve import wished_order, wished_read_shape
+from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.zarr3.endian import stored_dtype
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.dimension_names import labels_of
 from fsstore.format.field import FIELD, OCTETS
 from fsstore.format.fill_value import fill_from_v3
+from fsstore.format.node_words import labels_of
 from fsstore.format.zarr3_create import create_metadata
 from fsstore.format.zarr3_document import load_document, parse_document, stored_units
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field
@@ -214,10 +215,11 @@ def _in_stored_order(native: np.dtype[Any], chain: ChainSpec) -> np.dtype[Any]:
 
 def _check_shards(axes: Sequence[Axis], chain: BoundChain) -> None:
     """Raise unless the parts of shards divide every chunk of a grid whose chunks vary."""
-    if chain.shard is None or chain.order is None:
+    shard = shard_of(chain)
+    if shard is None or chain.order is None:
         return
     for place, dimension in enumerate(chain.order):
-        axis, part = axes[dimension], chain.shard.sub_shape[place]
+        axis, part = axes[dimension], shard.sub_shape[place]
         odd = [size for size in axis.sizes if size % part] if isinstance(axis, VariableAxis) else []
         if odd:
             raise FailedPreconditionError(

@@ -10,9 +10,9 @@ from fsstore.codec.chain.chain_spec import ChainSpec
 from fsstore.codec.chain.resolve import wished_order, wished_read_shape
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.dimension_names import labels_of
 from fsstore.format.field import is_chosen
 from fsstore.format.fill_value import fill_from_v3
+from fsstore.format.node_words import labels_of
 from fsstore.format.schema_check import SchemaWords, check_schema, expect_attributes, expect_member
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field
 from fsstore.index import IndexDomain

@@ -3,9 +3,10 @@
 Pure functions over immutable values; no I/O, no knowledge of stores.  Views of stores are transforms, indexing is
 composition.
 
-* values: `interval`, `dim`, `domain`, `output_map`, `transform`; `wire` is their JSON;
-* `view[key]`: `indexing` decides, `term` parses, `basic` and `advanced` apply; `indexable` and `mixin` bring it to
-  stores, specs and schemas;
+* values: `interval`, `dim`, `output_map`, and under domains and transforms `value`; `wire` is their JSON;
+* for users: `domain` and `transform`;
+* `view[key]`: `indexing` decides, `term` parses, `basic` and `advanced` apply; `indexable` brings it to stores,
+  specs and schemas;
 * `dim_expression`: `operation` on a `selection` of dimensions;
 * `compose` puts one transform on another.
 """
@@ -16,10 +17,9 @@ from fsstore.index.compose import check_values, compose, propagate_bounds
 from fsstore.index.dim import Dim
 from fsstore.index.dim_expression import DimExpression, DimSelection, d
 from fsstore.index.domain import IndexDomain
-from fsstore.index.indexable import Indexable
+from fsstore.index.indexable import DomainView, Indexable
 from fsstore.index.indexing import index_transform
 from fsstore.index.interval import INF as inf  # noqa: N811  # TensorStore's name
-from fsstore.index.mixin import DomainView
 from fsstore.index.output_map import (
     ARRAY,
     CONSTANT,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from fsstore.errors import StoreError
 from fsstore.index.basic import slice_bounds
 from fsstore.index.compose import compose_within
-from fsstore.index.domain import IndexDomain, check_rank
 from fsstore.index.interval import Bounds
 from fsstore.index.output_map import (
     IndexArray,
@@ -32,12 +31,11 @@ from fsstore.index.output_map import (
 )
 from fsstore.index.selection import DimSpecs, resolve, resolve_new
 from fsstore.index.term import NumpyIndex, Term
-
-if TYPE_CHECKING:
-    from fsstore.index.transform import IndexTransform
+from fsstore.index.value import DomainValue, TransformValue, check_rank
 
 __all__ = ["index_advanced"]
 
+T = TypeVar("T", bound=TransformValue)
 _FRONT, _UNSELECTED = -1, -2
 _FULL = slice(None)
 _NEW_AXIS = Bounds(0, 1, True, True)
@@ -114,13 +112,13 @@ def _consumed(terms: Sequence[Term]) -> int:
 
 
 def index_advanced(
-    transform: IndexTransform,
+    transform: T,
     index: NumpyIndex,
     mode: str,
     specs: DimSpecs | None = None,
     *,
     chained: bool = False,
-) -> tuple[IndexTransform, list[int]]:
+) -> tuple[T, list[int]]:
     """Return `transform` indexed by `index`, and the dimensions still selected after it.
 
     `specs` selects dimensions for a dimension expression; None means all, with an implied `...` at the end.
@@ -154,7 +152,7 @@ def index_advanced(
 
 
 def _matched(
-    index: NumpyIndex, domain: IndexDomain, specs: DimSpecs
+    index: NumpyIndex, domain: DomainValue, specs: DimSpecs
 ) -> tuple[tuple[Term, ...], int, list[int]]:
     """Return terms, how many dimensions `...` stands for, and the selected dimensions of the intermediate space."""
     terms = index.terms
@@ -191,7 +189,7 @@ def _new_selection(specs: DimSpecs, rank: int) -> list[int]:
 class _NewSpace:
     """The space that an index makes, built from left to right."""
 
-    def __init__(self, domain: IndexDomain, groups: Sequence[_Group]) -> None:
+    def __init__(self, domain: DomainValue, groups: Sequence[_Group]) -> None:
         self._old, self._groups = domain, groups
         self._bounds: list[Bounds] = []
         self._labels: list[str] = []
@@ -246,11 +244,11 @@ class _NewSpace:
         bounds, offset, stride = self._slices.get(number) or (self._old.bounds(dim), 0, 1)
         self._maps.append(single_map(self._add(number, bounds, self._old.labels[dim]), offset, stride))
 
-    def finish(self) -> tuple[IndexDomain, tuple[OutputMap, ...]]:
+    def finish(self) -> tuple[DomainValue, tuple[OutputMap, ...]]:
         """Return the domain and the maps into the indexed space."""
         rank = len(self._bounds)
         check_rank(rank)
-        domain = IndexDomain._of_bounds(self._bounds, self._labels)
+        domain = self._old._of_bounds(self._bounds, self._labels)
         nothing = constant_map(0) if domain.explicitly_empty else None
         maps = [
             output if isinstance(output, OutputMap) else nothing or self._placed(output, rank)

@@ -7,28 +7,26 @@ of every read.  Index arrays that the transform already has are sliced by numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import effective, frozen, settled
-from fsstore.index.domain import IndexDomain, check_rank
 from fsstore.index.interval import INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import CONSTANT, SINGLE, OutputMap, array_map, constant_map, single_map
-
-if TYPE_CHECKING:
-    from fsstore.index.term import Term
-    from fsstore.index.transform import IndexTransform
+from fsstore.index.term import Term
+from fsstore.index.value import DomainValue, TransformValue, check_rank
 
 __all__ = ["index_basic", "narrow", "slice_bounds"]
 
+T = TypeVar("T", bound=TransformValue)
 Affine: TypeAlias = "tuple[int, int, int]"
 """Where an old dimension went: `(new dimension or -1, offset, stride)`."""
 Row: TypeAlias = "Bounds | tuple[int, int, bool, bool]"
 _FULL = slice(None)
 
 
-def slice_bounds(domain: IndexDomain, dim: int, term: slice) -> tuple[Bounds, int, int]:
+def slice_bounds(domain: DomainValue, dim: int, term: slice) -> tuple[Bounds, int, int]:
     """Return bounds, offset and stride of a slice of dimension `dim`; errors name the dimension."""
     if not all(part is None or -INT64 <= part < INT64 for part in (term.start, term.stop, term.step)):
         raise TypeError("slice indices must be 64-bit integers or None")
@@ -49,7 +47,7 @@ def _missing(terms: tuple[Term, ...], rank: int) -> int:
     return missing
 
 
-def _sliced(domain: IndexDomain, dim: int, term: slice) -> tuple[Row, int, int]:
+def _sliced(domain: DomainValue, dim: int, term: slice) -> tuple[Row, int, int]:
     """Return what `slice_bounds` does; for slices forwards within finite bounds without its detours."""
     low, high = domain._low[dim], domain._high[dim]
     implicit_low, implicit_high = domain._implicit_low[dim], domain._implicit_high[dim]
@@ -69,7 +67,7 @@ def _sliced(domain: IndexDomain, dim: int, term: slice) -> tuple[Row, int, int]:
     return row, first - begin * step, step
 
 
-def _visited(terms: tuple[Term, ...], domain: IndexDomain) -> tuple[IndexDomain, list[Affine]]:
+def _visited(terms: tuple[Term, ...], domain: DomainValue) -> tuple[DomainValue, list[Affine]]:
     """Return the domain of the result and where the old dimensions went."""
     low, high, labels = list(domain._low), list(domain._high), list(domain._labels)
     implicit_low, implicit_high = list(domain._implicit_low), list(domain._implicit_high)
@@ -93,13 +91,11 @@ def _visited(terms: tuple[Term, ...], domain: IndexDomain) -> tuple[IndexDomain,
             went += [(dim, 0, 1) for dim in range(to, to + missing)]
             to += missing
     check_rank(to)
-    result = IndexDomain._of(
-        tuple(low), tuple(high), tuple(implicit_low), tuple(implicit_high), tuple(labels)
-    )
+    result = domain._of(tuple(low), tuple(high), tuple(implicit_low), tuple(implicit_high), tuple(labels))
     return result, went
 
 
-def index_basic(transform: IndexTransform, terms: tuple[Term, ...]) -> IndexTransform:
+def index_basic(transform: T, terms: tuple[Term, ...]) -> T:
     """Return `transform` indexed by ints, slices of ints, None and at most one `...`."""
     domain = transform._domain
     result, went = _visited(terms, domain)
@@ -119,7 +115,7 @@ def index_basic(transform: IndexTransform, terms: tuple[Term, ...]) -> IndexTran
     return transform._of(result, tuple(maps))
 
 
-def narrow(transform: IndexTransform, domain: IndexDomain) -> IndexTransform:
+def narrow(transform: T, domain: DomainValue) -> T:
     """Return `transform` over `domain`, which lies within its domain, index arrays cut to match."""
     empty = domain.explicitly_empty
     went = [(dim, 0, 1) for dim in range(domain.rank)]
@@ -134,7 +130,7 @@ def narrow(transform: IndexTransform, domain: IndexDomain) -> IndexTransform:
     return transform._of(domain, tuple(maps))
 
 
-def _check_indices(domain: IndexDomain, went: Sequence[Affine]) -> None:
+def _check_indices(domain: DomainValue, went: Sequence[Affine]) -> None:
     for dim, (to, index, _) in enumerate(went):
         if to < 0 and not iv.contains(domain._low[dim], domain._high[dim], index):
             limits = effective(domain, dim)
@@ -158,7 +154,7 @@ def _affine(output: OutputMap, to: Affine, dim: int) -> OutputMap:
 
 
 def _sliced_array(
-    output: OutputMap, domain: IndexDomain, went: Sequence[Affine], result: IndexDomain
+    output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue
 ) -> OutputMap:
     """Return `output`, which reads an index array, over the indexed domain."""
     array = output.index_array

@@ -9,7 +9,7 @@ never element by element; one that has shrunk to a single value becomes a consta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,10 +26,7 @@ from fsstore.index.output_map import (
     constant_map,
     single_map,
 )
-
-if TYPE_CHECKING:
-    from fsstore.index.domain import IndexDomain
-    from fsstore.index.transform import IndexTransform
+from fsstore.index.value import DomainValue, TransformValue
 
 __all__ = [
     "check_index",
@@ -44,8 +41,11 @@ __all__ = [
     "settled",
 ]
 
+D = TypeVar("D", bound=DomainValue)
+T = TypeVar("T", bound=TransformValue)
 
-def effective(domain: IndexDomain, dim: int) -> tuple[int, int]:
+
+def effective(domain: DomainValue, dim: int) -> tuple[int, int]:
     """Return the interval that indices must respect: an implicit bound counts as none."""
     low = -INF if domain.implicit_lower_bounds[dim] else domain.inclusive_min[dim]
     high = INF + 1 if domain.implicit_upper_bounds[dim] else domain.exclusive_max[dim]
@@ -58,7 +58,7 @@ def check_index(index: int, limits: tuple[int, int]) -> None:
         raise OutOfRangeError(f"Index {index} is outside valid range {iv.interval_text(*limits)}")
 
 
-def propagate_bounds(base: IndexDomain, maps: Sequence[OutputMap], domain: IndexDomain) -> IndexDomain:
+def propagate_bounds(base: DomainValue, maps: Sequence[OutputMap], domain: D) -> D:
     """Return `domain` with the bounds that `base` implies through `maps`, which map it into `base`.
 
     Implicit bounds are replaced; explicit bounds outside the explicit bounds of `base` raise `OutOfRangeError`.
@@ -101,7 +101,7 @@ def _resolved(dim: int, inner: Bounds, outer: Bounds, *, unused: bool) -> Bounds
     return Bounds(low, high, implicit_low, implicit_high)
 
 
-def compose(a_to_b: IndexTransform, b_to_c: IndexTransform) -> IndexTransform:
+def compose(a_to_b: TransformValue, b_to_c: T) -> T:
     """Return the transform that applies `a_to_b`, then `b_to_c`.
 
     `OutOfRangeError` when `a_to_b` surely leaves the domain of `b_to_c`; `StoreError` when ranks differ or offsets
@@ -116,7 +116,7 @@ def compose(a_to_b: IndexTransform, b_to_c: IndexTransform) -> IndexTransform:
     return _composed(a_to_b, b_to_c, propagate_bounds(middle, inner, a_to_b.domain))
 
 
-def compose_within(a_to_b: IndexTransform, b_to_c: IndexTransform) -> IndexTransform:
+def compose_within(a_to_b: TransformValue, b_to_c: T) -> T:
     """Return `compose(a_to_b, b_to_c)` for an `a_to_b` whose bounds were made from those of `b_to_c`.
 
     They are taken as they are: where an empty interval maps from is arbitrary, so carrying its bounds back could
@@ -125,13 +125,13 @@ def compose_within(a_to_b: IndexTransform, b_to_c: IndexTransform) -> IndexTrans
     return _composed(a_to_b, b_to_c, a_to_b.domain)
 
 
-def _composed(a_to_b: IndexTransform, b_to_c: IndexTransform, domain: IndexDomain) -> IndexTransform:
+def _composed(a_to_b: TransformValue, b_to_c: T, domain: DomainValue) -> T:
     if not a_to_b.domain.explicitly_empty:
         _check_constants(b_to_c.domain, a_to_b.maps)
-    return a_to_b._of(domain, tuple(map(settled, combined_maps(a_to_b, b_to_c, domain))))
+    return b_to_c._of(domain, tuple(map(settled, combined_maps(a_to_b, b_to_c, domain))))
 
 
-def combined_maps(a_to_b: IndexTransform, b_to_c: IndexTransform, domain: IndexDomain) -> list[OutputMap]:
+def combined_maps(a_to_b: TransformValue, b_to_c: TransformValue, domain: DomainValue) -> list[OutputMap]:
     """Return the maps of `b_to_c` after `a_to_b`, over `domain`, whose bounds have been checked."""
     empty = domain.explicitly_empty
     maps = []
@@ -146,7 +146,7 @@ def combined_maps(a_to_b: IndexTransform, b_to_c: IndexTransform, domain: IndexD
     return maps
 
 
-def _check_constants(middle: IndexDomain, inner: Sequence[OutputMap]) -> None:
+def _check_constants(middle: DomainValue, inner: Sequence[OutputMap]) -> None:
     for dim, output in enumerate(inner):
         if output.method == CONSTANT:
             limits = effective(middle, dim)
@@ -157,7 +157,7 @@ def _check_constants(middle: IndexDomain, inner: Sequence[OutputMap]) -> None:
                 )
 
 
-def _through_affine(output: OutputMap, inner: OutputMap, middle: IndexDomain, dim: int) -> OutputMap:
+def _through_affine(output: OutputMap, inner: OutputMap, middle: DomainValue, dim: int) -> OutputMap:
     """Return `output`, affine in a dimension of the middle space, as a map of the first space."""
     offset, stride = output.offset, output.stride
     if offset or stride != 1:
@@ -182,7 +182,7 @@ def _allowed(inner: OutputMap, limits: tuple[int, int]) -> tuple[int, int]:
 
 
 def _through_array(
-    output: OutputMap, a_to_b: IndexTransform, domain: IndexDomain, middle: IndexDomain
+    output: OutputMap, a_to_b: TransformValue, domain: DomainValue, middle: DomainValue
 ) -> OutputMap:
     """Return `output`, which reads an index array over the middle space, as a map of the first space."""
     array, rank = output.index_array, domain.rank
@@ -213,7 +213,7 @@ def _through_array(
     return array_map(frozen(picked), output.offset, output.stride, output.index_range)
 
 
-def _steps(inner: OutputMap, domain: IndexDomain, origin: int) -> slice:
+def _steps(inner: OutputMap, domain: DomainValue, origin: int) -> slice:
     """Return the positions along one dimension of an index array that an affine map visits."""
     low, high = domain.inclusive_min[inner.input_dimension], domain.exclusive_max[inner.input_dimension]
     first = inner.offset + inner.stride * low - origin

@@ -10,19 +10,19 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from fsstore.errors import InvalidIndexError, StoreError
 from fsstore.index import operation
 from fsstore.index.advanced import index_advanced
 from fsstore.index.selection import DimSpecs, resolve
 from fsstore.index.term import NumpyIndex, parse_index
+from fsstore.index.value import TransformValue
 from fsstore.values.printing import literal
 
-if TYPE_CHECKING:
-    from fsstore.index.transform import IndexTransform
-
 __all__ = ["DimExpression", "DimSelection", "d", "parse_selection"]
+
+T = TypeVar("T", bound=TransformValue)
 
 
 def parse_selection(selection: Any) -> DimSpecs:
@@ -74,21 +74,21 @@ class _Step(Protocol):
 
     def __str__(self) -> str: ...
 
-    def start(self, transform: IndexTransform, specs: DimSpecs) -> tuple[IndexTransform, list[int]]:
+    def start(self, transform: T, specs: DimSpecs) -> tuple[T, list[int]]:
         """Apply it as the first operation, on a selection that is not resolved yet."""
 
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Apply it to dimensions and return those selected after it."""
 
 
 class _Simple:
     """An operation that selects existing dimensions before it starts."""
 
-    def start(self, transform: IndexTransform, specs: DimSpecs) -> tuple[IndexTransform, list[int]]:
+    def start(self, transform: T, specs: DimSpecs) -> tuple[T, list[int]]:
         """Resolve the selection and apply the operation."""
         return self.apply(transform, resolve(specs, transform.domain.labels))
 
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Apply the operation; each subclass does."""
         raise NotImplementedError  # abstract: an operation is one of the subclasses
 
@@ -97,7 +97,7 @@ class _Simple:
 class _LabelStep(_Simple):
     names: tuple[str, ...]
 
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Set the labels."""
         return operation.label(transform, dims, self.names), dims
 
@@ -110,7 +110,7 @@ class _VectorStep(_Simple):
     name: str
     vector: operation.Vector
 
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Move or stride the dimensions."""
         return getattr(operation, self.name)(transform, dims, self.vector), dims
 
@@ -124,7 +124,7 @@ class _VectorStep(_Simple):
 class _TransposeStep(_Simple):
     target: tuple[Any, ...]
 
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Give the dimensions their new positions."""
         rank = transform.input_rank
         targets = _targets(self.target, len(dims), rank)
@@ -165,7 +165,7 @@ def _targets(specs: DimSpecs, count: int, rank: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _DiagonalStep(_Simple):
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Merge the dimensions."""
         return operation.diagonal(transform, dims), [0]
 
@@ -178,7 +178,7 @@ class _ImplicitStep(_Simple):
     lower: bool | None
     upper: bool | None
 
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Mark the bounds."""
         return operation.mark_bounds_implicit(transform, dims, self.lower, self.upper), dims
 
@@ -194,17 +194,15 @@ class _IndexStep:
     index: NumpyIndex
     mode: str
 
-    def start(self, transform: IndexTransform, specs: DimSpecs) -> tuple[IndexTransform, list[int]]:
+    def start(self, transform: T, specs: DimSpecs) -> tuple[T, list[int]]:
         """Index the dimensions; new axes may be selected."""
         return self._composed(transform, specs, chained=False)
 
-    def apply(self, transform: IndexTransform, dims: list[int]) -> tuple[IndexTransform, list[int]]:
+    def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Index dimensions that exist."""
         return self._composed(transform, tuple(dims), chained=True)
 
-    def _composed(
-        self, transform: IndexTransform, specs: DimSpecs, *, chained: bool
-    ) -> tuple[IndexTransform, list[int]]:
+    def _composed(self, transform: T, specs: DimSpecs, *, chained: bool) -> tuple[T, list[int]]:
         return index_advanced(transform, self.index, self.mode, specs, chained=chained)
 
     def __eq__(self, other: object) -> bool:
@@ -261,7 +259,7 @@ class DimExpression:
     def _then(self, step: _Step) -> DimExpression:
         return DimExpression._of(self._specs, (*self._steps, step))
 
-    def apply(self, transform: IndexTransform) -> IndexTransform:
+    def apply(self, transform: T) -> T:
         """Return `transform` after all operations; `StoreError` when there is none."""
         if not self._steps:
             raise StoreError("Must specify at least one operation in dimension expression")

@@ -10,147 +10,25 @@ transform without outputs.
 from __future__ import annotations
 
 import itertools
-import math
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from fsstore.errors import StoreError
 from fsstore.index import interval as iv
-from fsstore.index.dim import Dim, dim_text
+from fsstore.index.dim import Dim
+from fsstore.index.dim_expression import DimExpression, DimSelection, parse_selection
+from fsstore.index.indexable import DomainView, TransformChange
+from fsstore.index.indexing import index_transform
 from fsstore.index.interval import INF, INT64, Bounds
-from fsstore.index.mixin import DomainView
 from fsstore.index.selection import in_expression, resolve
-from fsstore.values.json_value import quote
+from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank
+from fsstore.index.wire import domain_from_json, domain_to_json
 
-if TYPE_CHECKING:
-    from fsstore.index.transform import IndexTransform
-
-__all__ = ["MAX_RANK", "IndexDomain", "check_labels", "check_rank", "checked_vector", "from_components"]
-
-MAX_RANK = 32
-_MAX_SIZE = 2**63 - 1
-Ints: TypeAlias = "tuple[int, ...]"
-Flags: TypeAlias = "tuple[bool, ...]"
+__all__ = ["IndexDomain", "checked_vector", "from_components"]
 
 
-def check_rank(rank: int) -> None:
-    """Raise `StoreError` when `rank` is not in `[0, 32]`."""
-    if not 0 <= rank <= MAX_RANK:
-        raise StoreError(f"Rank {rank} is outside valid range [0, {MAX_RANK}]")
-
-
-def check_labels(labels: Sequence[str]) -> None:
-    """Raise `StoreError` when two labels that are not empty are equal."""
-    named = [label for label in labels if label]
-    if len(set(named)) != len(named):
-        twice = sorted(label for label, count in Counter(named).items() if count > 1)
-        raise StoreError(f"Dimension label(s) {', '.join(map(quote, twice))} not unique")
-
-
-class _Box:
-    """What can be read from a domain."""
-
-    __slots__ = ("_high", "_implicit_high", "_implicit_low", "_labels", "_low")
-    _low: Ints
-    _high: Ints
-    _implicit_low: Flags
-    _implicit_high: Flags
-    _labels: tuple[str, ...]
-
-    @property
-    def rank(self) -> int:
-        """The number of dimensions."""
-        return len(self._low)
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self._low)
-
-    @property
-    def inclusive_min(self) -> Ints:
-        """The first index of each dimension."""
-        return self._low
-
-    @property
-    def origin(self) -> Ints:
-        """The first index of each dimension."""
-        return self._low
-
-    @property
-    def exclusive_max(self) -> Ints:
-        """The index after the last of each dimension."""
-        return self._high
-
-    @property
-    def inclusive_max(self) -> Ints:
-        """The last index of each dimension."""
-        return tuple([high - 1 for high in self._high])
-
-    @property
-    def shape(self) -> Ints:
-        """The size of each dimension."""
-        return tuple(map(operator.sub, self._high, self._low))
-
-    @property
-    def size(self) -> int:
-        """The number of points, `2**63 - 1` when there are more."""
-        return min(math.prod(self.shape), _MAX_SIZE)
-
-    @property
-    def implicit_lower_bounds(self) -> Flags:
-        """Whether each lower bound is implicit."""
-        return self._implicit_low
-
-    @property
-    def implicit_upper_bounds(self) -> Flags:
-        """Whether each upper bound is implicit."""
-        return self._implicit_high
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The label of each dimension; empty where there is none."""
-        return self._labels
-
-    @property
-    def index_exp(self) -> tuple[slice, ...]:
-        """The slices that select the domain from a numpy array with origin 0.
-
-        `StoreError` when a bound is negative, because numpy would count it from the end.
-        """
-        slices = []
-        for low, high in zip(self._low, self._high, strict=True):
-            start, stop = None if low == -INF else low, None if high == INF + 1 else high
-            if (start is not None and start < 0) or (stop is not None and stop < 0):
-                raise StoreError(f"Cannot convert domain {self} with negative bounds to index expression")
-            slices.append(slice(start, stop))
-        return tuple(slices)
-
-    def bounds(self, dim: int) -> Bounds:
-        """Return the interval and flags of dimension `dim`."""
-        return Bounds(self._low[dim], self._high[dim], self._implicit_low[dim], self._implicit_high[dim])
-
-    @property
-    def explicitly_empty(self) -> bool:
-        """Whether some dimension is empty and neither of its bounds is implicit."""
-        if all(map(operator.lt, self._low, self._high)):
-            return False
-        sides = zip(self._low, self._high, self._implicit_low, self._implicit_high, strict=True)
-        return any(low == high and not (first or last) for low, high, first, last in sides)
-
-    def __len__(self) -> int:
-        """Return the rank."""
-        return len(self._low)
-
-    def __repr__(self) -> str:
-        """Return `{ "x": [0, 3), [0, 4*) }`."""
-        dims = ", ".join(dim_text(self.bounds(i), label) for i, label in enumerate(self._labels))
-        return f"{{ {dims} }}"
-
-
-class IndexDomain(_Box, DomainView):
+class IndexDomain(DomainValue, DomainView):
     """A box in an index space, immutable.
 
     `IndexDomain(rank=2)`, `IndexDomain(shape=[3, 4], inclusive_min=[1, 2], labels=["x", "y"])`,
@@ -163,16 +41,13 @@ class IndexDomain(_Box, DomainView):
     """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]  # as in TensorStore
 
     def __init__(self, rank: int | Iterable[Dim] | None = None, **components: Any) -> None:
         if "json" in components:
-            from fsstore.index.wire import domain_from_json
-
             value = components.pop("json")
             if rank is not None or components:
                 raise TypeError("IndexDomain(json=...) takes no other argument")
-            other = domain_from_json(value)
+            other = domain_from_json(IndexDomain, value)
         elif "dimensions" in components or not (rank is None or hasattr(rank, "__index__")):
             dims = components.pop("dimensions", rank)
             if components:
@@ -184,26 +59,6 @@ class IndexDomain(_Box, DomainView):
         self._implicit_low, self._implicit_high = other._implicit_low, other._implicit_high
 
     @classmethod
-    def _of(
-        cls, low: Ints, high: Ints, implicit_low: Flags, implicit_high: Flags, labels: tuple[str, ...]
-    ) -> IndexDomain:
-        """Return the domain of vectors that are known to be valid."""
-        domain = object.__new__(cls)
-        domain._low, domain._high, domain._labels = low, high, labels
-        domain._implicit_low, domain._implicit_high = implicit_low, implicit_high
-        return domain
-
-    @classmethod
-    def _of_bounds(cls, bounds: Sequence[Bounds], labels: Sequence[str]) -> IndexDomain:
-        """Return the domain of `bounds`; the rank and the labels are checked."""
-        check_rank(len(bounds))
-        check_labels(labels)
-        if not bounds:
-            return cls._of((), (), (), (), ())
-        low, high, implicit_low, implicit_high = zip(*bounds, strict=True)
-        return cls._of(low, high, implicit_low, implicit_high, tuple(labels))
-
-    @classmethod
     def _of_dims(cls, dims: Any) -> IndexDomain:
         if isinstance(dims, str) or not isinstance(dims, Iterable):
             raise TypeError(f"expected a sequence of Dim, not {type(dims).__name__}")
@@ -212,15 +67,12 @@ class IndexDomain(_Box, DomainView):
             raise TypeError("expected a sequence of Dim")
         return cls._of_bounds([dim._bounds for dim in dims], [dim.label for dim in dims])
 
-    def dims(self, selected: Iterable[int]) -> IndexDomain:
-        """Return the domain of the dimensions `selected`, in that order."""
-        picked = list(selected)
-        return IndexDomain._of_bounds([self.bounds(i) for i in picked], [self._labels[i] for i in picked])
+    def _apply(self, change: TransformChange) -> IndexDomain:
+        return self._of_value(change(TransformValue._of(self, ())).domain)
 
-    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> IndexDomain:
-        from fsstore.index.transform import IndexTransform
-
-        return change(IndexTransform._of(self, ())).domain
+    @classmethod
+    def _of_value(cls, value: DomainValue) -> IndexDomain:
+        return cls._of(value._low, value._high, value._implicit_low, value._implicit_high, value._labels)
 
     def __getitem__(self, key: Any) -> Any:
         """Return a `Dim` for an index or label, else a domain.
@@ -228,17 +80,14 @@ class IndexDomain(_Box, DomainView):
         A selection of dimensions (`domain[:2]`, `domain["y", "x"]`) gives the domain of those; another domain
         restricts this one; a dimension expression or a transform is applied.
         """
-        from fsstore.index.dim_expression import DimExpression, DimSelection, parse_selection
-        from fsstore.index.transform import IndexTransform
-
         if isinstance(key, str) or (hasattr(key, "__index__") and getattr(key, "ndim", 0) == 0):
             with in_expression():
                 dim = resolve((key if isinstance(key, str) else operator.index(key),), self._labels)[0]
             return Dim._of(self.bounds(dim), self._labels[dim])
-        if isinstance(key, IndexDomain | IndexTransform) or (
+        if isinstance(key, DomainValue | TransformValue) or (
             isinstance(key, DimExpression) and not isinstance(key, DimSelection)
         ):
-            return IndexTransform._of(self, ())[key].domain
+            return self._of_value(index_transform(TransformValue._of(self, ()), key).domain)
         return self.dims(resolve(parse_selection(key), self._labels))
 
     def __iter__(self) -> Iterator[Dim]:
@@ -269,21 +118,7 @@ class IndexDomain(_Box, DomainView):
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; vectors that say nothing are left out."""
-        from fsstore.index.wire import domain_to_json
-
         return domain_to_json(self)
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether bounds, flags and labels are equal."""
-        if not isinstance(other, IndexDomain):
-            return NotImplemented
-        return (
-            self._low == other._low
-            and self._high == other._high
-            and self._implicit_low == other._implicit_low
-            and self._implicit_high == other._implicit_high
-            and self._labels == other._labels
-        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by value."""

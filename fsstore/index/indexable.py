@@ -1,23 +1,137 @@
-"""`[...]`, `oindex` and `vindex`, shared by transforms, specs, schemas and stores.
+"""What domains, transforms, specs, schemas and stores have in common: operations on all dimensions, and indexing.
 
-A class joins by the hook of `DomainView`, `_apply`; stores also implement `_assign` for `view[key] = value`.
-Malformed and out-of-range expressions raise `IndexError`s.
+A class joins by one hook, `_apply(change)`: return the same object with its transform replaced by
+`change(transform)`.  `DomainView` has the operations on all dimensions, which raise plain `StoreError`s, as TensorStore
+does; `Indexable` adds `[...]`, `oindex` and `vindex`, which raise `IndexError`s.  Stores also implement `_assign` for
+`view[key] = value`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from collections.abc import Iterable
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
+from fsstore.index import operation
+from fsstore.index.dim_expression import parse_selection
 from fsstore.index.indexing import index_transform
-from fsstore.index.mixin import DomainView, Subscript
+from fsstore.index.value import TransformValue
 
-if TYPE_CHECKING:
-    from fsstore.index.transform import IndexTransform
+__all__ = ["DomainView", "Indexable", "Subscript", "TransformChange"]
 
-__all__ = ["Indexable"]
-
+T = TypeVar("T", bound=TransformValue)
+V = TypeVar("V", bound="DomainView")
 W = TypeVar("W", bound="Indexable")
+
+
+class TransformChange(Protocol):
+    """A function that makes one transform of another, of the same class."""
+
+    def __call__(self, transform: T, /) -> T:
+        """Return the changed transform."""
+        ...
+
+
+class Subscript(Generic[V]):
+    """`view.name`, waiting for its `[argument]`."""
+
+    __slots__ = ("_view",)
+    _name = ""
+
+    def __init__(self, view: V) -> None:
+        self._view = view
+
+    def __repr__(self) -> str:
+        """Return the text of the view and the name."""
+        return f"{self._view!r}.{self._name}"
+
+    def __iter__(self) -> NoReturn:
+        """Refuse: subscripting with 0, 1, ... is not iteration."""
+        raise TypeError(f"{self._name} is not iterable")
+
+
+class _Label(Subscript[V]):
+    _name = "label"
+
+    def __getitem__(self, labels: str | Iterable[str]) -> V:
+        """Return the view with its dimensions labelled."""
+        names = operation.labels_argument(labels)
+        return self._view._apply(lambda t: operation.label(t, range(t.input_rank), names))
+
+
+class _Translate(Subscript[V]):
+    def __getitem__(self, offsets: int | Iterable[int | None] | None) -> V:
+        """Return the view moved; one number applies to every dimension, None leaves a dimension alone."""
+        vector = operation.vector_argument(offsets)
+        move = getattr(operation, self._name)
+        return self._view._apply(lambda t: move(t, range(t.input_rank), vector))
+
+
+class _TranslateTo(_Translate[V]):
+    _name = "translate_to"
+
+
+class _TranslateBy(_Translate[V]):
+    _name = "translate_by"
+
+
+class _TranslateBackwardBy(_Translate[V]):
+    _name = "translate_backward_by"
+
+
+class _MarkBoundsImplicit(Subscript[V]):
+    _name = "mark_bounds_implicit"
+
+    def __getitem__(self, implicit: bool | slice | None) -> V:
+        """Return the view with its bounds marked; `lower:upper` marks the sides apart, None leaves a side alone."""
+        lower, upper = operation.implicit_argument(implicit)
+        return self._view._apply(
+            lambda t: operation.mark_bounds_implicit(t, range(t.input_rank), lower, upper)
+        )
+
+
+class DomainView:
+    """Something with a domain that can be labelled, moved and transposed as a whole."""
+
+    __slots__ = ()
+
+    def _apply(self, change: TransformChange) -> Self:
+        """Return the same object with `change` applied to its transform."""
+        raise NotImplementedError  # the hook each class with this mixin provides
+
+    @property
+    def label(self) -> _Label[Self]:
+        """`label["x", "y"]`: the view with new labels for all dimensions."""
+        return _Label(self)
+
+    @property
+    def translate_to(self) -> _TranslateTo[Self]:
+        """`translate_to[10, None]`: the view with a new origin."""
+        return _TranslateTo(self)
+
+    @property
+    def translate_by(self) -> _TranslateBy[Self]:
+        """`translate_by[10, None]`: the view moved by offsets."""
+        return _TranslateBy(self)
+
+    @property
+    def translate_backward_by(self) -> _TranslateBackwardBy[Self]:
+        """`translate_backward_by[10, None]`: the view moved by negated offsets."""
+        return _TranslateBackwardBy(self)
+
+    @property
+    def mark_bounds_implicit(self) -> _MarkBoundsImplicit[Self]:
+        """`mark_bounds_implicit[True]`, `[False]` or `[lower:upper]`: the view with its bounds marked."""
+        return _MarkBoundsImplicit(self)
+
+    def transpose(self, axes: Any = None) -> Self:
+        """Return the view with its dimensions in the order `axes`, by number or label; None reverses them."""
+        specs = None if axes is None else parse_selection(axes)
+        return self._apply(lambda t: operation.permute(t, specs))
+
+    @property
+    def T(self) -> Self:  # noqa: N802  # numpy's name
+        """The view with its dimensions reversed."""
+        return self.transpose()
 
 
 class _ArrayIndex(Subscript[W]):
@@ -43,7 +157,7 @@ class Indexable(DomainView):
 
     __slots__ = ()
 
-    def _assign(self, change: Callable[[IndexTransform], IndexTransform], value: Any) -> None:
+    def _assign(self, change: TransformChange, value: Any) -> None:
         """Write `value` to the view that `change` selects; only stores can."""
         del change, value
         raise TypeError(f"{type(self).__name__!r} object does not support item assignment")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
@@ -12,17 +12,15 @@ from fsstore.index.basic import index_basic, narrow
 from fsstore.index.compose import compose, effective
 from fsstore.index.dim import dim_text
 from fsstore.index.dim_expression import DimExpression
-from fsstore.index.domain import IndexDomain
 from fsstore.index.interval import INT64
 from fsstore.index.selection import indexing_error
 from fsstore.index.term import parse_index
+from fsstore.index.value import DomainValue, TransformValue
 from fsstore.values.json_value import quote
-
-if TYPE_CHECKING:
-    from fsstore.index.transform import IndexTransform
 
 __all__ = ["index_transform", "restrict"]
 
+T = TypeVar("T", bound=TransformValue)
 _PLAIN = {int, type(None), EllipsisType}
 _SLICED = {int, type(None)}
 
@@ -42,7 +40,7 @@ def _basic(terms: tuple[Any, ...]) -> bool:
     return terms.count(Ellipsis) < 2
 
 
-def index_transform(transform: IndexTransform, key: Any, mode: str = "default") -> IndexTransform:
+def index_transform(transform: T, key: Any, mode: str = "default") -> T:
     """Return `transform` indexed by `key`, a numpy-style index, domain, transform or dimension expression.
 
     `mode` is `default`, `oindex` or `vindex` and concerns index arrays.  Raises `IndexError`s.
@@ -54,9 +52,9 @@ def index_transform(transform: IndexTransform, key: Any, mode: str = "default") 
         if mode == "default":
             if isinstance(key, DimExpression):
                 return key.apply(transform)
-            if isinstance(key, IndexDomain):
+            if isinstance(key, DomainValue):
                 return restrict(transform, key)
-            if isinstance(key, type(transform)):
+            if isinstance(key, TransformValue):
                 return compose(key, transform)
         index = parse_index(key)
         if _basic(index.terms):
@@ -66,7 +64,7 @@ def index_transform(transform: IndexTransform, key: Any, mode: str = "default") 
         raise indexing_error(error) from error.__cause__
 
 
-def restrict(transform: IndexTransform, box: IndexDomain) -> IndexTransform:
+def restrict(transform: T, box: DomainValue) -> T:
     """Return `transform` with its domain cut down to `box`, whose bounds become explicit.
 
     Dimensions are matched by label where both sides have labels, else by position.
@@ -85,10 +83,10 @@ def restrict(transform: IndexTransform, box: IndexDomain) -> IndexTransform:
             )
         bounds[dim] = iv.Bounds(low, high, implicit_low=False, implicit_high=False)
         labels[dim] = labels[dim] or box.labels[i]
-    return narrow(transform, IndexDomain._of_bounds(bounds, labels))
+    return narrow(transform, domain._of_bounds(bounds, labels))
 
 
-def _matching(domain: IndexDomain, box: IndexDomain) -> list[int]:
+def _matching(domain: DomainValue, box: DomainValue) -> list[int]:
     """Return the dimension of `domain` that each dimension of `box` restricts."""
     if not any(box.labels) or not any(domain.labels):
         if box.rank != domain.rank:

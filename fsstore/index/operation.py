@@ -7,7 +7,7 @@ parsed by the `*_argument` functions, which raise `TypeError`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,11 +16,8 @@ from fsstore.index import interval as iv
 from fsstore.index.compose import combined_maps, compose, intersection
 from fsstore.index.interval import INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
-from fsstore.index.selection import resolve
-
-if TYPE_CHECKING:
-    from fsstore.index.domain import IndexDomain
-    from fsstore.index.transform import IndexTransform
+from fsstore.index.selection import DimSpecs, resolve
+from fsstore.index.value import DomainValue, TransformValue
 
 __all__ = [
     "Vector",
@@ -38,6 +35,7 @@ __all__ = [
     "vector_argument",
 ]
 
+T = TypeVar("T", bound=TransformValue)
 Vector: TypeAlias = "int | tuple[int | None, ...] | None"
 
 
@@ -86,13 +84,11 @@ def _spread(vector: Vector, count: int) -> tuple[int | None, ...]:
     return vector
 
 
-def _with_domain(
-    transform: IndexTransform, domain: IndexDomain, maps: Sequence[OutputMap] | None = None
-) -> IndexTransform:
+def _with_domain(transform: T, domain: DomainValue, maps: Sequence[OutputMap] | None = None) -> T:
     return transform._of(domain, transform.maps if maps is None else tuple(maps))
 
 
-def label(transform: IndexTransform, dims: Sequence[int], names: Sequence[str]) -> IndexTransform:
+def label(transform: T, dims: Sequence[int], names: Sequence[str]) -> T:
     """Return `transform` with `names` on `dims`; labels stay unique."""
     if len(dims) != len(names):
         raise StoreError(
@@ -106,19 +102,19 @@ def label(transform: IndexTransform, dims: Sequence[int], names: Sequence[str]) 
     return _with_domain(transform, domain._of_bounds(bounds, labels))
 
 
-def translate_by(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+def translate_by(transform: T, dims: Sequence[int], vector: Vector) -> T:
     """Return `transform` with the coordinates of `dims` increased; every point keeps its output."""
     offsets = [offset or 0 for offset in _spread(vector, len(dims))]
     return _translated(transform, dims, offsets)
 
 
-def translate_backward_by(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+def translate_backward_by(transform: T, dims: Sequence[int], vector: Vector) -> T:
     """Return `transform` with the coordinates of `dims` decreased; every point keeps its output."""
     offsets = [-(offset or 0) for offset in _spread(vector, len(dims))]
     return _translated(transform, dims, offsets)
 
 
-def translate_to(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+def translate_to(transform: T, dims: Sequence[int], vector: Vector) -> T:
     """Return `transform` with new origins of `dims`, which must have lower bounds."""
     origins = _spread(vector, len(dims))
     offsets = [
@@ -128,7 +124,7 @@ def translate_to(transform: IndexTransform, dims: Sequence[int], vector: Vector)
     return _translated(transform, dims, offsets)
 
 
-def _to_origin(domain: IndexDomain, dim: int, origin: int) -> int:
+def _to_origin(domain: DomainValue, dim: int, origin: int) -> int:
     """Return what must be added for `dim` to begin at `origin`."""
     low = domain._low[dim]
     if low == -INF:
@@ -139,7 +135,7 @@ def _to_origin(domain: IndexDomain, dim: int, origin: int) -> int:
     return origin - low
 
 
-def _translated(transform: IndexTransform, dims: Sequence[int], offsets: Sequence[int]) -> IndexTransform:
+def _translated(transform: T, dims: Sequence[int], offsets: Sequence[int]) -> T:
     """Return `transform` with the coordinates of `dims` increased by `offsets`."""
     domain = transform._domain
     low, high, shifts = list(domain._low), list(domain._high), [0] * len(domain._low)
@@ -166,7 +162,7 @@ def _shifted(output: OutputMap, offset: int, dim: int) -> OutputMap:
     return single_map(source, first - change, step)
 
 
-def stride(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> IndexTransform:
+def stride(transform: T, dims: Sequence[int], vector: Vector) -> T:
     """Return the view of the points whose coordinates in `dims` are multiples, divided by the strides."""
     domain = transform.domain
     bounds = [domain.bounds(dim) for dim in range(domain.rank)]
@@ -184,7 +180,7 @@ def stride(transform: IndexTransform, dims: Sequence[int], vector: Vector) -> In
     return compose(inner, transform)
 
 
-def reorder(transform: IndexTransform, order: Sequence[int]) -> IndexTransform:
+def reorder(transform: T, order: Sequence[int]) -> T:
     """Return `transform` with input dimension `order[i]` as its dimension `i`."""
     to = {old: new for new, old in enumerate(order)}
     maps = []
@@ -198,14 +194,11 @@ def reorder(transform: IndexTransform, order: Sequence[int]) -> IndexTransform:
     return _with_domain(transform, transform.domain.dims(order), maps)
 
 
-def permute(transform: IndexTransform, axes: Any) -> IndexTransform:
-    """Return `transform` with its dimensions in the order `axes`, by number or label; None reverses them."""
-    from fsstore.index.dim_expression import parse_selection
-
+def permute(transform: T, specs: DimSpecs | None) -> T:
+    """Return `transform` with its dimensions in the order `specs`, by number or label; None reverses them."""
     rank = transform.input_rank
-    if axes is None:
+    if specs is None:
         return reorder(transform, range(rank)[::-1])
-    specs = parse_selection(axes)
     order: list[int] = []
     for part in specs:
         order += resolve((part,), transform.domain.labels)
@@ -217,7 +210,7 @@ def permute(transform: IndexTransform, axes: Any) -> IndexTransform:
     return reorder(transform, order)
 
 
-def diagonal(transform: IndexTransform, dims: Sequence[int]) -> IndexTransform:
+def diagonal(transform: T, dims: Sequence[int]) -> T:
     """Return the view in which `dims` are one dimension, the first, over the intersection of their intervals."""
     domain = transform.domain
     chosen = set(dims)
@@ -232,9 +225,7 @@ def diagonal(transform: IndexTransform, dims: Sequence[int]) -> IndexTransform:
     return _with_domain(transform, inner.domain, combined_maps(inner, transform, inner.domain))
 
 
-def mark_bounds_implicit(
-    transform: IndexTransform, dims: Sequence[int], lower: bool | None, upper: bool | None
-) -> IndexTransform:
+def mark_bounds_implicit(transform: T, dims: Sequence[int], lower: bool | None, upper: bool | None) -> T:
     """Return `transform` with the bounds of `dims` marked; None leaves a side as it is."""
     domain = transform.domain
     first, last = list(domain.implicit_lower_bounds), list(domain.implicit_upper_bounds)
@@ -247,7 +238,7 @@ def mark_bounds_implicit(
     return _with_domain(transform, marked)
 
 
-def _check_unindexed(transform: IndexTransform, dim: int) -> None:
+def _check_unindexed(transform: TransformValue, dim: int) -> None:
     for number, output in enumerate(transform.maps):
         if output.index_array is not None and output.index_array.shape[dim] != 1:
             raise StoreError(

@@ -9,131 +9,30 @@ Values are immutable and may be shared between threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import check_index, effective
-from fsstore.index.domain import MAX_RANK, IndexDomain, checked_vector, from_components
-from fsstore.index.indexable import Indexable
+from fsstore.index.domain import IndexDomain, checked_vector, from_components
+from fsstore.index.indexable import Indexable, TransformChange
 from fsstore.index.output_map import (
     ARRAY,
     CONSTANT,
     SINGLE,
     OutputIndexMap,
-    OutputIndexMaps,
     OutputMap,
     array_text,
-    constant_map,
-    same_map,
-    single_map,
 )
+from fsstore.index.value import TransformValue, checked_maps, identity_maps
+from fsstore.index.wire import transform_from_json, transform_to_json
+from fsstore.values.json_value import quote
 
 __all__ = ["IndexTransform", "checked", "identity"]
 
 
-class _Mapping:
-    """What can be read from a transform."""
-
-    __slots__ = ("_domain", "_maps")
-    _domain: IndexDomain
-    _maps: tuple[OutputMap, ...]
-
-    @property
-    def domain(self) -> IndexDomain:
-        """The input domain."""
-        return self._domain
-
-    @property
-    def maps(self) -> tuple[OutputMap, ...]:
-        """The output maps as light tuples, for planners."""
-        return self._maps
-
-    @property
-    def output(self) -> OutputIndexMaps:
-        """The output index maps."""
-        return OutputIndexMaps(self._maps)
-
-    @property
-    def input_rank(self) -> int:
-        """The number of input dimensions."""
-        return self._domain.rank
-
-    @property
-    def output_rank(self) -> int:
-        """The number of output dimensions."""
-        return len(self._maps)
-
-    @property
-    def input_origin(self) -> tuple[int, ...]:
-        """The first index of each input dimension."""
-        return self._domain.inclusive_min
-
-    @property
-    def input_inclusive_min(self) -> tuple[int, ...]:
-        """The first index of each input dimension."""
-        return self._domain.inclusive_min
-
-    @property
-    def input_inclusive_max(self) -> tuple[int, ...]:
-        """The last index of each input dimension."""
-        return self._domain.inclusive_max
-
-    @property
-    def input_exclusive_max(self) -> tuple[int, ...]:
-        """The index after the last of each input dimension."""
-        return self._domain.exclusive_max
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The size of each input dimension."""
-        return self._domain.shape
-
-    @property
-    def input_labels(self) -> tuple[str, ...]:
-        """The label of each input dimension."""
-        return self._domain.labels
-
-    @property
-    def implicit_lower_bounds(self) -> tuple[bool, ...]:
-        """Whether each lower bound is implicit."""
-        return self._domain.implicit_lower_bounds
-
-    @property
-    def implicit_upper_bounds(self) -> tuple[bool, ...]:
-        """Whether each upper bound is implicit."""
-        return self._domain.implicit_upper_bounds
-
-    @property
-    def ndim(self) -> int:
-        """The number of input dimensions."""
-        return self._domain.rank
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """The first index of each input dimension."""
-        return self._domain.inclusive_min
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of each input dimension."""
-        return self._domain.shape
-
-    @property
-    def size(self) -> int:
-        """The number of points of the domain."""
-        return self._domain.size
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether every point maps to itself."""
-        return len(self._maps) == self._domain.rank and all(
-            output[:4] == (SINGLE, 0, 1, dim) for dim, output in enumerate(self._maps)
-        )
-
-
-class IndexTransform(_Mapping, Indexable):
+class IndexTransform(TransformValue, Indexable):
     """A function from an input domain to an output index space, immutable.
 
     `IndexTransform(3)` is the identity of rank 3; `IndexTransform(domain, output)`, `IndexTransform(json={...})` and
@@ -151,7 +50,7 @@ class IndexTransform(_Mapping, Indexable):
     """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]  # as in TensorStore
+    _domain: IndexDomain
 
     def __init__(
         self,
@@ -161,26 +60,23 @@ class IndexTransform(_Mapping, Indexable):
         **components: Any,
     ) -> None:
         if "json" in components:
-            from fsstore.index.wire import transform_from_json
-
             value = components.pop("json")
             if input_rank is not None or positional or components or output is not None:
                 raise TypeError("IndexTransform(json=...) takes no other argument")
-            made = transform_from_json(value)
-            self._domain, self._maps = made._domain, made._maps
+            self._domain, self._maps = transform_from_json(IndexDomain, value)
             return
         domain, output = _parsed(input_rank, positional, output, components)
-        made = identity(domain) if output is None else checked(domain, _output_maps(output))
-        self._domain, self._maps = made._domain, made._maps
+        self._domain = domain
+        self._maps = (
+            identity_maps(domain.rank) if output is None else checked_maps(domain, _output_maps(output))
+        )
 
-    @classmethod
-    def _of(cls, domain: IndexDomain, maps: tuple[OutputMap, ...]) -> IndexTransform:
-        """Return the transform of parts that are known to fit together."""
-        made = object.__new__(cls)
-        made._domain, made._maps = domain, maps
-        return made
+    @property
+    def domain(self) -> IndexDomain:
+        """The input domain."""
+        return self._domain
 
-    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> IndexTransform:
+    def _apply(self, change: TransformChange) -> IndexTransform:
         return change(self)
 
     def __call__(self, indices: Iterable[int]) -> tuple[int, ...]:
@@ -227,24 +123,11 @@ class IndexTransform(_Mapping, Indexable):
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; an identity has no `output`."""
-        from fsstore.index.wire import transform_to_json
-
         return transform_to_json(self)
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether domains and output maps are equal, index arrays by the values they spread."""
-        if not isinstance(other, IndexTransform):
-            return NotImplemented
-        if self._domain != other._domain or len(self._maps) != len(other._maps):
-            return False
-        pairs = zip(self._maps, other._maps, strict=True)
-        return all(mine is theirs or _same_values(mine, theirs) for mine, theirs in pairs)
 
     def __repr__(self) -> str:
         """Return several lines: the domain, then each output map."""
         lines = [f"Rank {self.input_rank} -> {self.output_rank} index space transform:", "  Input domain:"]
-        from fsstore.values.json_value import quote
-
         for dim, label in enumerate(self._domain.labels):
             low, high, first, last = self._domain.bounds(dim)
             text = iv.bounds_text(low, high, implicit_low=first, implicit_high=last)
@@ -266,9 +149,6 @@ class IndexTransform(_Mapping, Indexable):
         return self
 
 
-_IDENTITIES = tuple(single_map(dim) for dim in range(MAX_RANK))
-
-
 def _restore(domain: IndexDomain, maps: tuple[OutputMap, ...]) -> IndexTransform:
     for output in maps:
         if output.index_array is not None:
@@ -278,7 +158,7 @@ def _restore(domain: IndexDomain, maps: tuple[OutputMap, ...]) -> IndexTransform
 
 def identity(domain: IndexDomain) -> IndexTransform:
     """Return the transform that maps each point of `domain` to itself."""
-    return IndexTransform._of(domain, _IDENTITIES[: domain.rank])
+    return IndexTransform._of(domain, identity_maps(domain.rank))
 
 
 def _parsed(
@@ -315,52 +195,7 @@ def _output_maps(output: Any) -> list[OutputMap]:
 
 def checked(domain: IndexDomain, maps: Sequence[OutputMap]) -> IndexTransform:
     """Return the transform of `domain` and `maps`; `StoreError` when they do not fit together."""
-    if len(maps) > MAX_RANK:
-        raise StoreError(f"Number of output dimensions ({len(maps)}) exceeds maximum rank of {MAX_RANK}")
-    empty = domain.explicitly_empty
-    out = []
-    for dim, output in enumerate(maps):
-        if output.method == SINGLE and not 0 <= output.input_dimension < domain.rank:
-            raise StoreError(
-                f"Input dimension {output.input_dimension} specified for output dimension {dim} is outside valid "
-                f"range [0, {domain.rank})"
-            )
-        if output.index_array is not None:
-            _check_array(domain, output, dim)
-        if output.index_array is not None and empty:
-            out.append(constant_map(0))
-        elif output.method != CONSTANT and output.stride == 0:
-            out.append(constant_map(output.offset))
-        else:
-            out.append(output)
-    return IndexTransform._of(domain, tuple(out))
-
-
-def _check_array(domain: IndexDomain, output: OutputMap, dim: int) -> None:
-    shape = output.index_array.shape if output.index_array is not None else ()
-    if len(shape) != domain.rank:
-        raise StoreError(
-            f"Index array for output dimension {dim} has rank {len(shape)} but must have rank {domain.rank}"
-        )
-    if not all(size in (1, full) for size, full in zip(shape, domain.shape, strict=True)):
-        shown, wanted = (", ".join(map(str, sizes)) for sizes in (shape, domain.shape))
-        raise StoreError(
-            f"Index array for output dimension {dim} has shape {{{shown}}} which does not match "
-            f"input_shape {{{wanted}}}"
-        )
-    for i, size in enumerate(shape):
-        if size != 1 and (domain.implicit_lower_bounds[i] or domain.implicit_upper_bounds[i]):
-            raise StoreError(
-                f"Index array for output dimension {dim} depends on input dimension {i} with implicit bounds"
-            )
-
-
-def _same_values(a: OutputMap, b: OutputMap) -> bool:
-    if a.index_array is None or b.index_array is None:
-        return same_map(a, b)
-    if a[:4] != b[:4] or a.index_range != b.index_range:
-        return False
-    return bool((a.index_array == b.index_array).all())
+    return IndexTransform._of(domain, checked_maps(domain, maps))
 
 
 def _formula(output: OutputMap) -> str:

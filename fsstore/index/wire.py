@@ -8,14 +8,13 @@ elsewhere, numbers of bounds may be given as strings.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import check_values
-from fsstore.index.domain import MAX_RANK, IndexDomain, check_labels
 from fsstore.index.interval import INF, Bounds
 from fsstore.index.output_map import (
     CONSTANT,
@@ -26,14 +25,20 @@ from fsstore.index.output_map import (
     index_array,
     single_map,
 )
+from fsstore.index.value import (
+    MAX_RANK,
+    DomainValue,
+    TransformValue,
+    check_labels,
+    checked_maps,
+    identity_maps,
+)
 from fsstore.values import json_value as _json
 from fsstore.values.json_value import Fields, Json, array_of, expected
 
-if TYPE_CHECKING:
-    from fsstore.index.transform import IndexTransform
-
 __all__ = ["domain_from_json", "domain_to_json", "transform_from_json", "transform_to_json"]
 
+D = TypeVar("D", bound=DomainValue)
 _ENDS: dict[str, tuple[int, Callable[[int, int], tuple[int, int]]]] = {
     "shape": (INF + 1, iv.sized),
     "inclusive_max": (INF, iv.closed),
@@ -41,7 +46,7 @@ _ENDS: dict[str, tuple[int, Callable[[int, int], tuple[int, int]]]] = {
 }
 
 
-def domain_to_json(domain: IndexDomain, prefix: str = "") -> dict[str, Any]:
+def domain_to_json(domain: DomainValue, prefix: str = "") -> dict[str, Any]:
     """Return the members that describe `domain`, each name after `prefix`."""
     out: dict[str, Any] = {}
     low, high = domain.inclusive_min, domain.exclusive_max
@@ -62,11 +67,11 @@ def _bound(value: int, infinity: int, text: str, implicit: bool) -> Json:
     return [shown] if implicit else shown
 
 
-def domain_from_json(value: Any) -> IndexDomain:
-    """Return the domain that `value` describes; `JsonError` names every problem."""
+def domain_from_json(made: type[D], value: Any) -> D:
+    """Return the domain, of a class, that `value` describes; `JsonError` names every problem."""
     try:
         fields = Fields(value)
-        domain = _domain(fields, "")
+        domain = _domain(made, fields, "")
         fields.finish()
     except StoreError as error:
         raise JsonError(error.message).within("Error parsing index domain from JSON") from None
@@ -107,7 +112,7 @@ def _labels(value: Any) -> list[str]:
     return labels
 
 
-def _domain(fields: Fields, prefix: str) -> IndexDomain:
+def _domain(made: type[D], fields: Fields, prefix: str) -> D:
     """Read the members of a domain, each name after `prefix`."""
     names = ("rank", "inclusive_min", *_ENDS, "labels")
     quoted = {name: _json.quote(prefix + name) for name in names}
@@ -136,7 +141,7 @@ def _domain(fields: Fields, prefix: str) -> IndexDomain:
     bounds = [
         Bounds(*make(low, high), first, last) for (low, first), (high, last) in zip(lows, highs, strict=True)
     ]
-    return IndexDomain._of_bounds(bounds, labels or [""] * count)
+    return made._of_bounds(bounds, labels or [""] * count)
 
 
 class _SameLength:
@@ -158,7 +163,7 @@ class _SameLength:
         return parse
 
 
-def transform_to_json(transform: IndexTransform) -> dict[str, Any]:
+def transform_to_json(transform: TransformValue) -> dict[str, Any]:
     """Return the JSON form of `transform`."""
     out = domain_to_json(transform.domain, "input_")
     if not transform.is_identity:
@@ -194,16 +199,14 @@ def _all_within(array: IndexArray, low: int, high: int) -> bool:
     return True
 
 
-def transform_from_json(value: Any) -> IndexTransform:
-    """Return the transform that `value` describes; `JsonError` names every problem."""
-    from fsstore.index.transform import checked, identity
-
+def transform_from_json(made: type[D], value: Any) -> tuple[D, tuple[OutputMap, ...]]:
+    """Return domain and output maps of the transform that `value` describes; `JsonError` names every problem."""
     try:
         fields = Fields(value)
-        domain = _domain(fields, "input_")
+        domain = _domain(made, fields, "input_")
         output: list[OutputMap] | None = fields.take("output", array_of(_output))
         fields.finish()
-        return identity(domain) if output is None else checked(domain, output)
+        return domain, identity_maps(domain.rank) if output is None else checked_maps(domain, output)
     except StoreError as error:
         raise JsonError(error.message).within("Error parsing index transform from JSON") from None
 

@@ -19,9 +19,9 @@ from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
-from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
+from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.runtime import execution
 from fsstore.values.json_value import dumps, quote
 from fsstore.values.url import decode_path, split_pipeline
@@ -94,7 +94,7 @@ def _array_of(group: OpenGroup, node: Node) -> GroupArray:
 class OpenGroup:
     """The hierarchy below a place.  Pickled by its spec; the nodes travel along."""
 
-    spec: KvSpec
+    spec: KvSpecValue
     nodes: Mapping[str, Node]
     damaged: Mapping[str, StoreError]
     described: str
@@ -157,7 +157,7 @@ def open_group(source: Any, context: Any = None, *, consolidated: bool = True) -
     return execution.call(_open(_store_spec(source), context_of(context), consolidated=consolidated))
 
 
-def _store_spec(source: Any) -> KvSpec:
+def _store_spec(source: Any) -> KvSpecValue:
     """Return the key-value store of a group; an array scheme at the end of a URL only names the format."""
     if isinstance(source, str):
         last = split_pipeline(source)[-1]
@@ -171,7 +171,7 @@ def _store_spec(source: Any) -> KvSpec:
     return place_spec(source)
 
 
-async def _open(spec: KvSpec, context: Context, *, consolidated: bool) -> OpenGroup:
+async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> OpenGroup:
     place, _ = await enter_group(await open_kv(spec, context), context)
     found = await hierarchy(place.prefix, consolidated=consolidated)
     nodes = {

@@ -7,13 +7,12 @@ generation of another.
 
 from __future__ import annotations
 
-import itertools
-import threading
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import ClassVar
 
+from fsstore.context.memory_storage import MemoryStorage
 from fsstore.errors import AbortedError, StoreError
+from fsstore.kvstore.contract.ability import ReadsNow, WritesAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -28,78 +27,18 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
 
-__all__ = ["KIND", "MemoryDriver", "MemoryKind", "MemoryStorage"]
+__all__ = ["KIND", "MemoryDriver", "MemoryKind"]
 
 _BATCH = 1000
 _COPY_UP_TO = 4096  # a slice this small is copied: a view would keep the whole value alive
 
 
-class MemoryStorage:
-    """The contents of one in-memory store: the value of the context resource `memory_key_value_store`.
-
-    `lock` guards everything.  Values are never changed in place, so readers hold it only to look them up.
-    """
-
-    __slots__ = ("_counter", "_sorted", "lock", "values")
-
-    def __init__(self) -> None:
-        self.values: dict[str, tuple[bytes, bytes]] = {}
-        self.lock = threading.Lock()
-        self._counter = itertools.count()
-        self._sorted: list[bytes] | None = None
-
-    def apply(self, changes: Mapping[str, bytes | None]) -> None:
-        """Store values, and delete keys that have none; Ctrl-C comes before all of it or after all."""
-        new = {key: (value, self._next_generation()) for key, value in changes.items() if value is not None}
-        gone = [key for key, value in changes.items() if value is None and key in self.values]
-        if gone or not new.keys() <= self.values.keys():
-            self._sorted = None
-        try:
-            self._replace(new, gone)
-        except BaseException:
-            self._replace(new, gone)
-            raise
-
-    def _replace(self, new: Mapping[str, tuple[bytes, bytes]], gone: Sequence[str]) -> None:
-        self.values.update(new)
-        for key in gone:
-            self.values.pop(key, None)
-
-    def _next_generation(self) -> bytes:
-        return b"\0" + next(self._counter).to_bytes(8, "little")
-
-    def generation(self, key: str) -> bytes:
-        """Return the current generation of a key."""
-        found = self.values.get(key)
-        return NO_VALUE if found is None else found[1]
-
-    def put(self, key: str, value: bytes | None) -> bytes:
-        """Store a value, or delete the key; return the new generation."""
-        if (key in self.values) == (value is None):
-            self._sorted = None  # first: Ctrl-C may come between any two steps
-        if value is None:
-            self.values.pop(key, None)
-            return NO_VALUE
-        generation = self._next_generation()
-        self.values[key] = (value, generation)
-        return generation
-
-    def keys_in(self, keys: KeyRange) -> list[bytes]:
-        """Return the keys of a range, sorted as bytes."""
-        if self._sorted is None:
-            self._sorted = sorted(map(key_bytes, self.values))
-        ordered = self._sorted
-        low = bisect_left(ordered, keys.inclusive_min)
-        high = bisect_left(ordered, keys.exclusive_max) if keys.exclusive_max else len(ordered)
-        return ordered[low:high]
-
-
-class MemoryDriver:
+class MemoryDriver(ReadsNow, WritesAtOnce):
     """The keys of a `MemoryStorage`.
 
     With `atomic` false, transactions that must change several keys at once are refused, as on stores that cannot.
@@ -180,13 +119,16 @@ class MemoryDriver:
             self.storage.apply(self._deletions([keys]))
 
     def _deletions(self, ranges: Sequence[KeyRange]) -> dict[str, bytes | None]:
-        return {key_text(key): None for keys in ranges for key in self.storage.keys_in(keys)}
+        found = self.storage.keys_in
+        return {
+            key_text(key): None for keys in ranges for key in found(keys.inclusive_min, keys.exclusive_max)
+        }
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys that were in the range when the scan began, sorted, with the sizes of their values."""
         storage = self.storage
         with storage.lock:
-            names = [key_text(key) for key in storage.keys_in(keys)]
+            names = [key_text(key) for key in storage.keys_in(keys.inclusive_min, keys.exclusive_max)]
             entries = [Entry(name, len(storage.values[name][0])) for name in names]
         for start in range(0, len(entries), _BATCH):
             yield entries[start : start + _BATCH]

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import End, Spread
+from fsstore.runtime.fan_out import Spread, WorkEnd
 from fsstore.runtime.future import Future
 from fsstore.runtime.ordered_map import InOrder
 from fsstore.runtime.pool import Pool
@@ -139,27 +139,36 @@ def on_worker(kind: PoolKind) -> bool:
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits to its end, on this thread, without an event loop."""
-    running = asyncio._get_running_loop()
-    if running is not None:  # the caller's loop is not ours to wait on: nothing below must see it
-        asyncio._set_running_loop(None)
+    if asyncio._get_running_loop() is None:
+        return _driven(coroutine)
+    outside, _worker.drives = (
+        getattr(_worker, "drives", False),
+        True,
+    )  # the caller's loop is not ours to wait on
+    try:
+        return _driven(coroutine)
+    finally:
+        _worker.drives = outside
+
+
+def _driven(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as stop:
         value: T = stop.value
         return value
-    finally:
-        if running is not None:
-            asyncio._set_running_loop(running)
     coroutine.close()
     raise FailedPreconditionError("a store declared that it never waits, but its coroutine suspended")
 
 
-def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: End | None = None) -> Future[T]:
+def start(
+    coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: WorkEnd | None = None
+) -> Future[T]:
     """Begin a coroutine and return its future: on the loop if it waits, otherwise here and at once.
 
     `ended` is called on the loop when nothing of the coroutine runs any more, also some time after it was cancelled.
     """
-    ended = ended or End()
+    ended = ended or WorkEnd()
     if not waits:
         try:
             return futures.ready(drive(coroutine))
@@ -177,7 +186,10 @@ def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: End |
 
 
 def _start_on(
-    target: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: Future[Any], ended: End
+    target: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    future: Future[Any],
+    ended: WorkEnd,
 ) -> None:
     waiting = [coroutine]
 
@@ -218,7 +230,13 @@ class MayWait(Exception):
 
 def must_not_wait() -> bool:
     """Return whether the caller is driven without an event loop, where a coroutine that waits is a bug."""
-    return asyncio._get_running_loop() is None
+    return _running() is None
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop on which the caller may wait; none while a coroutine is driven without one."""
+    running = asyncio._get_running_loop()  # get_running_loop costs an exception where there is none
+    return None if running is None or getattr(_worker, "drives", False) else running
 
 
 def start_here(begin: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
@@ -251,7 +269,7 @@ async def offload(
     function: Callable[..., T], *args: Any, kind: PoolKind = "io", limit: int | None = None
 ) -> T:
     """Run blocking `function(*args)` on a pool thread and wait for it; inline when driven without an event loop."""
-    running = asyncio._get_running_loop()  # get_running_loop costs an exception where there is none
+    running = _running()
     if running is None:
         return function(*args)
     return await running.run_in_executor(pool(kind, limit), function, *args)
@@ -300,7 +318,7 @@ def spread(
     *,
     workers: int,
     kind: PoolKind = "compute",
-    ended: End | None = None,
+    ended: WorkEnd | None = None,
     stopped: threading.Event | None = None,
 ) -> Future[None]:
     """Call `function` with each of `items` on pool threads; the future is done when all are.
@@ -309,7 +327,7 @@ def spread(
     and so does cancelling it, which sets `stopped`; calls under way run to their end first.  Then `ended` is called,
     before the future is done: who is called back may wait for what waits for the end.
     """
-    ended = ended or End()
+    ended = ended or WorkEnd()
     job = Spread(function, items, workers, ended, stopped or threading.Event())
     try:
         ended.is_due = True
@@ -323,7 +341,7 @@ def spread(
 
 async def pause(seconds: float) -> None:
     """Wait a while: on the event loop, or blocking when driven without one."""
-    if asyncio._get_running_loop() is None:
+    if must_not_wait():
         time.sleep(seconds)  # noqa: ASYNC251  # there is no loop to block
     else:
         await asyncio.sleep(seconds)

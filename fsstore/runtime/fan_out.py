@@ -11,14 +11,14 @@ from typing import Any, Generic, TypeVar
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
-__all__ = ["End", "Spread"]
+__all__ = ["Spread", "WorkEnd"]
 
 S = TypeVar("S")
 
 _NOTHING: Any = object()
 
 
-class End:
+class WorkEnd:
     """What is called when nothing of a piece of work goes on any more; `is_due` from when that is sure to come."""
 
     __slots__ = ("_ended", "is_due")
@@ -43,7 +43,7 @@ class Spread(Generic[S]):
         function: Callable[[S], Any],
         items: Iterable[S],
         workers: int,
-        ended: End,
+        ended: WorkEnd,
         stopped: threading.Event,
     ) -> None:
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped

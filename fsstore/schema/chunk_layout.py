@@ -15,7 +15,7 @@ from fsstore.errors import StoreError
 from fsstore.index.domain import IndexDomain
 from fsstore.index.transform import IndexTransform
 from fsstore.schema.constraint import hard, soft
-from fsstore.schema.layout_grid import Grid as ChunkGrid
+from fsstore.schema.layout_grid import GridConstraints as ChunkGrid
 from fsstore.schema.layout_grid import GridValue, grid_of, integers, numbers
 from fsstore.schema.layout_transform import backward, forward
 from fsstore.schema.layout_value import GRIDS, GridName, LayoutValue, layout_from_json, merge_grids

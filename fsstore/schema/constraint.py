@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from fsstore.errors import StoreError
-from fsstore.index.domain import check_rank
+from fsstore.index.value import check_rank
 
 __all__ = [
     "Bound",

@@ -2,7 +2,7 @@
 
 Three facts, each required or preferred: the chunk's shape per dimension (-1 means the whole dimension and is
 always a preference), the aspect ratio per dimension, and the number of elements.  `GridValue` is the frozen
-value with its merge; `Grid` is the public object around it, which changes by `update`.
+value with its merge; `GridConstraints` is the public object around it, which changes by `update`.
 
 Knows nothing of domains and of how a shape is chosen in the end.
 """
@@ -21,7 +21,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.schema.constraint import Bound, Vector, checked_rank, hard, merge_bound, merge_vector, soft
 from fsstore.values.json_value import Json, array_of, integer, number, obj, optional
 
-__all__ = ["MAX_SIZE", "Grid", "GridValue", "grid_of", "integers", "located", "numbers"]
+__all__ = ["MAX_SIZE", "GridConstraints", "GridValue", "grid_of", "integers", "located", "numbers"]
 
 MAX_SIZE: Final = 2**62 - 2
 _INT64: Final = range(-(2**63), 2**63)
@@ -186,7 +186,7 @@ def _from_argument(value: GridValue, name: str, given: Any) -> GridValue:
     if kind == "aspect_ratio":
         return value.with_aspect_ratio(numbers(given, name), is_hard=is_hard)
     if kind == "grid":
-        if not isinstance(given, Grid):
+        if not isinstance(given, GridConstraints):
             raise TypeError(f"Invalid {name}")
         return value.merged(given._value if is_hard else given._value.softened())
     try:
@@ -198,10 +198,10 @@ def _from_argument(value: GridValue, name: str, given: Any) -> GridValue:
     return value.with_rank(count) if kind == "rank" else value.with_elements(count, is_hard=is_hard)
 
 
-class Grid:
+class GridConstraints:
     """Constraints on one grid of chunks: `Grid(shape=[100, None], elements=10000)` or `Grid(json)`.
 
-    Keyword arguments: `rank`, and each of `shape`, `aspect_ratio`, `elements`, `grid` (another `Grid`) as it is
+    Keyword arguments: `rank`, and each of `shape`, `aspect_ratio`, `elements`, `grid` (another one) as it is
     or with the suffix `_soft_constraint`.
     """
 
@@ -279,15 +279,15 @@ class Grid:
 
     def __eq__(self, other: object) -> bool:
         """Return whether the constraints are the same."""
-        return self._value == other._value if isinstance(other, Grid) else NotImplemented
+        return self._value == other._value if isinstance(other, GridConstraints) else NotImplemented
 
     def __reduce__(self) -> tuple[Any, tuple[GridValue]]:
         """Pickle by value."""
         return (grid_of, (self._value,))
 
 
-def grid_of(value: GridValue) -> Grid:
+def grid_of(value: GridValue) -> GridConstraints:
     """Return the public object around a value."""
-    grid = Grid()
+    grid = GridConstraints()
     grid._value = value
     return grid

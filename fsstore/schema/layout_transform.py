@@ -27,10 +27,10 @@ from fsstore.schema.layout_grid import MAX_SIZE, GridValue
 from fsstore.schema.layout_value import GRIDS, LayoutValue
 from fsstore.values.units import Unit, Units
 
-__all__ = ["Axis", "backward", "forward", "units_backward", "units_forward"]
+__all__ = ["LayoutAxis", "backward", "forward", "units_backward", "units_forward"]
 
 
-class Axis(NamedTuple):
+class LayoutAxis(NamedTuple):
     """One dimension of both spaces: `output = offset + stride * input`."""
 
     input: int
@@ -39,17 +39,17 @@ class Axis(NamedTuple):
     stride: int
 
 
-def _axes(transform: IndexTransform) -> list[Axis]:
+def _axes(transform: IndexTransform) -> list[LayoutAxis]:
     """Return the output dimensions that come from a single input dimension, in order."""
     axes = []
     for dimension in range(transform.output_rank):
         output = transform.output[dimension]
         if output.input_dimension is not None and output.stride:
-            axes.append(Axis(output.input_dimension, dimension, output.offset, output.stride))
+            axes.append(LayoutAxis(output.input_dimension, dimension, output.offset, output.stride))
     return axes
 
 
-def _shared(transform: IndexTransform, axes: list[Axis]) -> list[Axis]:
+def _shared(transform: IndexTransform, axes: list[LayoutAxis]) -> list[LayoutAxis]:
     """Return the axes that are the same dimension in both spaces."""
     uses = [0] * transform.input_rank
     for axis in axes:
@@ -70,7 +70,7 @@ def forward(layout: LayoutValue, transform: IndexTransform) -> LayoutValue:
     shared = _shared(transform, axes)
     rank = transform.input_rank
 
-    def moved(vector: Vector[Any], change: Callable[[Any, Axis], Any]) -> Vector[Any]:
+    def moved(vector: Vector[Any], change: Callable[[Any, LayoutAxis], Any]) -> Vector[Any]:
         out: list[Bound[Any]] = [None] * rank
         for axis in shared:
             bound = vector and vector[axis.output]
@@ -108,7 +108,7 @@ def backward(layout: LayoutValue, transform: IndexTransform) -> LayoutValue:
     axes = _axes(transform)
     rank = transform.output_rank
 
-    def moved(what: str, vector: Vector[Any], change: Callable[[Any, Axis], Any]) -> Vector[Any]:
+    def moved(what: str, vector: Vector[Any], change: Callable[[Any, LayoutAxis], Any]) -> Vector[Any]:
         if vector is None:
             return None
         _nothing_lost(what, vector, axes)
@@ -147,7 +147,7 @@ def _sorted(places: list[tuple[int, int]], rank: int) -> tuple[int, ...]:
     return tuple(sorted(range(rank), key=lambda dimension: (first[dimension], dimension)))
 
 
-def _nothing_lost(what: str, vector: Vector[Any], axes: list[Axis]) -> None:
+def _nothing_lost(what: str, vector: Vector[Any], axes: list[LayoutAxis]) -> None:
     kept = {axis.input for axis in axes}
     for dimension, bound in enumerate(vector or ()):
         if bound is not None and bound[1] and dimension not in kept:
@@ -156,7 +156,7 @@ def _nothing_lost(what: str, vector: Vector[Any], axes: list[Axis]) -> None:
             )
 
 
-def _within_range(value: Any, what: str, axis: Axis) -> Any:
+def _within_range(value: Any, what: str, axis: LayoutAxis) -> Any:
     if isinstance(value, int) and abs(value) > MAX_SIZE:
         raise OutOfRangeError(
             f"Error transforming {what}: Error transforming input dimension {axis.input} -> output dimension "
@@ -165,12 +165,12 @@ def _within_range(value: Any, what: str, axis: Axis) -> Any:
     return value
 
 
-def _origin_forward(origin: int, axis: Axis) -> int:
+def _origin_forward(origin: int, axis: LayoutAxis) -> int:
     # A reversed dimension begins its cells where they ended: the boundary lies before `origin`.
     return -((axis.offset + (axis.stride < 0) - origin) // axis.stride)
 
 
-def _origin_backward(origin: int, axis: Axis) -> int:
+def _origin_backward(origin: int, axis: LayoutAxis) -> int:
     return axis.offset + axis.stride * (origin - (axis.stride < 0))
 
 

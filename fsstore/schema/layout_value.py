@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.index.domain import MAX_RANK, check_rank
+from fsstore.index.value import MAX_RANK, check_rank
 from fsstore.schema.constraint import (
     Bound,
     Vector,

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.index.domain import MAX_RANK, IndexDomain, check_rank
+from fsstore.index.domain import IndexDomain
 from fsstore.index.transform import IndexTransform, identity
+from fsstore.index.value import MAX_RANK, check_rank
 from fsstore.index.wire import domain_from_json, domain_to_json
 from fsstore.schema.codec_spec import CodecSpec, merge_codecs
 from fsstore.schema.domain_merge import merge_domains
@@ -177,7 +178,7 @@ def _dtype_from_json(json: Any) -> dtypes.dtype:
 _MEMBERS: Final[dict[str, Callable[[SchemaValue, Any], SchemaValue]]] = {
     "rank": lambda value, json: value.with_rank(integer(0, MAX_RANK)(json)),
     "dtype": lambda value, json: value.with_dtype(_dtype_from_json(json)),
-    "domain": lambda value, json: value.with_domain(domain_from_json(json)),
+    "domain": lambda value, json: value.with_domain(domain_from_json(IndexDomain, json)),
     "chunk_layout": lambda value, json: value.with_layout(layout_from_json(json)),
     "codec": lambda value, json: value.with_codec(CodecSpec(json)),
     "fill_value": lambda value, json: value.with_fill(fill_from_json(json, value.dtype)),

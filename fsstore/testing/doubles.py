@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
 
+from fsstore.kvstore.contract.ability import MayBeMissing, PassesOn
 from fsstore.kvstore.contract.driver import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.values.json_value import Json
@@ -21,10 +22,12 @@ __all__ = ["Faulty", "Operation", "Recording", "Slow"]
 Operation: TypeAlias = Literal["read", "write", "delete_range", "scan"]
 
 
-class _Wrapper:
+class _Wrapped(PassesOn):
     """A driver that does what another does."""
 
     id: ClassVar[str] = "double"
+    passes_on: ClassVar[frozenset[type]] = frozenset({MayBeMissing})
+    inner: KvDriver
 
     def __init__(self, inner: KvDriver) -> None:
         self.inner = inner
@@ -60,7 +63,7 @@ class _Wrapper:
         return replace(self.inner.features, atomic_transactions=False)
 
 
-class Recording(_Wrapper):
+class Recording(_Wrapped):
     """A driver that remembers what it was asked.
 
     `calls` counts calls of each operation (a batch is one), `reads` and `writes` hold every single request,
@@ -119,7 +122,7 @@ class Recording(_Wrapper):
             yield batch
 
 
-class Faulty(_Wrapper):
+class Faulty(_Wrapped):
     """A driver that fails, or answers something else, on purpose.
 
     `fails(operation, key)` returns the error to raise, or None; a range is asked with its lower end.  It is asked for
@@ -171,7 +174,7 @@ async def _next_turn(_operation: Operation) -> None:
     await asyncio.sleep(0)
 
 
-class Slow(_Wrapper):
+class Slow(_Wrapped):
     """A driver whose coroutines suspend, as those of a network store do.
 
     `pause(operation)` is awaited before each call: by default one turn of the event loop, or wait for an event that

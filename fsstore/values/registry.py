@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Registry", "codecs", "codecs_v2", "detections", "drivers", "kvstores"]
+__all__ = [
+    "Registry",
+    "codec_families",
+    "codecs",
+    "codecs_v2",
+    "detections",
+    "drivers",
+    "kvstores",
+    "live_filesystems",
+]
 
 T = TypeVar("T")
 
@@ -137,6 +146,15 @@ codecs: Registry[Any] = Registry(
 )
 """Codecs of zarr v3 (classes with the `Codec` contract), by name."""
 
+codec_families: Registry[Any] = Registry(
+    "fsstore.codec_families",
+    {
+        "imagecodecs_": "fsstore.codec.numcodecs.numcodecs_v3:find",
+        "numcodecs.": "fsstore.codec.numcodecs.numcodecs_v3:find",
+    },
+)
+"""Functions that find a codec of zarr v3 by its whole name, by what the names of their family begin with."""
+
 codecs_v2: Registry[Any] = Registry(
     "fsstore.codecs_v2",
     {
@@ -171,6 +189,12 @@ codecs_v2: Registry[Any] = Registry(
     },
 )
 """Codecs that zarr v2 metadata may name beside those that numcodecs always has (`ForeignCodec` classes), by id."""
+
+live_filesystems: Registry[Any] = Registry(
+    "fsstore.live_filesystems",
+    {"ReferenceFileSystem": "fsstore.kvstore.reference.collection.live_set:live_driver"},
+)
+"""Functions that make a store of a live filesystem, by the name of its class; None if only its own code can read."""
 
 detections: Registry[Any] = Registry(
     "fsstore.detections",

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fsstore.context.context import Context
 from fsstore.discover.hierarchy import Node, hierarchy
-from fsstore.discover.probe import Found
+from fsstore.discover.probe import FoundFormat
 from fsstore.driver.auto import enter
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
 from fsstore.errors import StoreError, UnimplementedError
@@ -37,9 +37,8 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
-from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv
-from fsstore.kvstore.spec.parse import kv_kind
+from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, dumps, quote
 from fsstore.view.chunk import absent, read_through, recoded
@@ -71,7 +70,7 @@ class _Shown:
         return self.presented
 
 
-class _Job(NamedTuple):
+class _ChunkRequest(NamedTuple):
     """A chunk to read: what was asked for, the array, and where in its grid the chunk lies."""
 
     read: Read
@@ -111,7 +110,7 @@ async def open_view(
     await driver.load(nodes, found, context)
     kind = kv_kind("memory")
     assert kind is not None
-    return OpenKv(driver, "", KvSpec.of(kind, "").replace(live=driver))
+    return OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver))
 
 
 def _is_sharded(node: Node) -> bool:
@@ -136,7 +135,7 @@ class ViewDriver(ReadOnly):
         """What the store can do."""
         return Features(waits=self.waits, writable=False, sorted_scan=True)
 
-    async def load(self, nodes: Mapping[str, Node], found: Found, context: Context) -> None:
+    async def load(self, nodes: Mapping[str, Node], found: FoundFormat, context: Context) -> None:
         """Open every array and translate its metadata."""
         if not nodes and found.name is not None:
             self.arrays[""] = _shown(self.base, "", found.name, {}, context)
@@ -181,7 +180,7 @@ class ViewDriver(ReadOnly):
             if not slash:
                 return None
 
-    def _look_up(self, read: Read) -> ReadResult | _Job:
+    def _look_up(self, read: Read) -> ReadResult | _ChunkRequest:
         """Return the answer if it is known without a request."""
         value = self.documents.get(read.key)
         if value is not None:
@@ -191,12 +190,12 @@ class ViewDriver(ReadOnly):
             return ReadResult("missing", b"", NO_VALUE, now())
         if read.start == 0 and read.stop == 0:
             return ReadResult("value", b"", UNKNOWN, now(), found[0].presentation.chunk_size)
-        return _Job(read, *found)
+        return _ChunkRequest(read, *found)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; stored chunks are asked of the base in one batch."""
         answers = [self._look_up(read) for read in reads]
-        jobs = [answer for answer in answers if isinstance(answer, _Job)]
+        jobs = [answer for answer in answers if isinstance(answer, _ChunkRequest)]
         stored = [job for job in jobs if job.shown.presentation.model is not None]
         through = [job for job in jobs if job.shown.presentation.model is None]
         made = iter(await self._from_base(stored)) if stored else iter(())
@@ -208,7 +207,7 @@ class ViewDriver(ReadOnly):
             for answer in answers
         ]
 
-    async def _from_base(self, jobs: Sequence[_Job]) -> list[ReadResult]:
+    async def _from_base(self, jobs: Sequence[_ChunkRequest]) -> list[ReadResult]:
         """Return chunks that are stored as such; what has to be done to them is done on other threads."""
         answers = list(await self.base.prefix.read_many([job.request() for job in jobs]))
         rest = [
@@ -223,7 +222,7 @@ class ViewDriver(ReadOnly):
                 answers[number] = answer
         return answers
 
-    def _make(self, work: tuple[_Job, ReadResult]) -> ReadResult:
+    def _make(self, work: tuple[_ChunkRequest, ReadResult]) -> ReadResult:
         job, answer = work
         presented = job.shown.presentation
         if answer.state == "missing":
@@ -233,7 +232,7 @@ class ViewDriver(ReadOnly):
         except StoreError as error:
             raise error.within(f"Error reading {self.base.prefix.describe(job.request().key)}") from error
 
-    async def _read_through(self, job: _Job) -> ReadResult:
+    async def _read_through(self, job: _ChunkRequest) -> ReadResult:
         assert job.shown.driver is not None
         return _cut(job.read, await read_through(job.shown.presentation, job.shown.driver, job.position))
 

@@ -11,9 +11,10 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.collection.refset import TableSet
-from fsstore.kvstore.reference.collection.set_state import Overlay, State
-from fsstore.kvstore.reference.kind import open_reference, reference_driver
+from fsstore.kvstore.reference.driver import reference_driver
+from fsstore.kvstore.reference.kind import open_reference
+from fsstore.kvstore.reference.state.refset import TableSet
+from fsstore.kvstore.reference.state.set_state import Overlay, State
 from fsstore.kvstore.reference.table.table import Table
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_reading import READING

@@ -120,12 +120,12 @@ def test_endless_trees_are_walked_lazily():
     base, driver = database(config={"max_decoded_node_bytes": 0})
     from fsstore.kvstore.ocdbt.format.interior import Child, encode_interior
     from fsstore.kvstore.ocdbt.format.key_column import key_lengths, shared_prefixes
-    from fsstore.kvstore.ocdbt.format.version import Statistics
+    from fsstore.kvstore.ocdbt.format.version import TreeStatistics
 
     manifest = decode_manifest(base.driver.storage.values["manifest.ocdbt"][0])
     place, count, size = manifest.newest.root, 54, manifest.newest.root.length
     for height in range(1, 55):
-        sums = Statistics(count, size, 0)
+        sums = TreeStatistics(count, size, 0)
         children = [Child(key, 1, place, sums) for key in (b"a", b"b")]
         keys = [child.key for child in children]
         lengths = key_lengths(keys)
@@ -137,7 +137,7 @@ def test_endless_trees_are_walked_lazily():
         base.driver.storage.put(f"d/{height}", data)
         place = Location(file, 0, len(data))
         count, size = min(count * 2, 2**64 - 1), min(size * 2 + len(data), 2**64 - 1)
-    version = manifest.newest._replace(root=place, height=54, statistics=Statistics(count, size, 0))
+    version = manifest.newest._replace(root=place, height=54, statistics=TreeStatistics(count, size, 0))
     base.driver.storage.put(
         "manifest.ocdbt", encode_manifest(type(manifest)(manifest.config, (version,), ()))
     )

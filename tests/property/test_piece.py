@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.errors import OutOfRangeError, UnavailableError
-from fsstore.kvstore.client.range_answer import Piece, fit, range_header, range_of_header
+from fsstore.kvstore.client.range_answer import RangeAnswer, fit, range_header, range_of_header
 from fsstore.kvstore.contract.driver import Read
 
 VALUE = bytes(range(200))
@@ -21,7 +21,7 @@ def test_fit_is_exact(first, last, start, stop, known):
     begin = start + 200 if start < 0 else start
     end = 200 if stop is None else stop
     try:
-        result = fit(Piece(VALUE[low:high], low, 200 if known else None, b"g"), read)
+        result = fit(RangeAnswer(VALUE[low:high], low, 200 if known else None, b"g"), read)
     except OutOfRangeError:
         assert not known or not 0 <= begin <= end <= 200
     except UnavailableError:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.set_state import State
 from fsstore.kvstore.reference.document import json_batch, json_scan
 from fsstore.kvstore.reference.document.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.document.writer import encode
 from fsstore.kvstore.reference.load import decompress
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.keys import check_key, split
 from fsstore.kvstore.reference.table.value import Located, decode_text, decode_value, encode_text
 from fsstore.runtime import execution

@@ -1,7 +1,7 @@
 """Who may import whom, and what `import fsstore` costs.
 
-Layers stand in the order of `LAYERS`; a module imports from its own layer and from those before it.  Imports inside
-functions count like all others: a hidden arrow is an arrow.
+`PACKAGES` is the order of the packages: each imports from itself and from those before it, and no module imports
+another in a circle.  Imports inside functions and for type checkers count like all others: a hidden arrow is an arrow.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -23,46 +24,70 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fsstore"
 
-# Lowest first.  A name stands for the module, for the whole folder, and for modules that continue it (`layout` for
-# `layout_grid`); the longest name that fits decides.
-# Modules in one set may import each other, except across the folders named in STRANGERS.
-LAYERS: tuple[frozenset[str], ...] = tuple(
-    frozenset(names.split())
-    for names in (
-        "errors values",
-        "runtime",
-        "context",
-        "index",
-        "schema",
-        "kvstore codec",
-        "chunk",
-        "format",
-        "discover",
-        "driver",
-        "arrays",
-        "view",  # shows arrays as keys: a store to those above it, a user of drivers below
-        "filesystem references ocdbt",
-        "dataset",
-        "",  # the package itself: the door of users
-        "plugin testing interop",
-    )
+# Lowest first.  A module at the top of the package is a package of its own; the empty name is the door of users.
+PACKAGES: tuple[str, ...] = (
+    "errors",
+    "values",
+    "runtime",
+    "context",
+    "index",
+    "schema",
+    "codec",
+    "codec.zarr3",
+    "codec.chain",
+    "codec.numcodecs",
+    "kvstore.contract",
+    "kvstore",
+    "kvstore.local",
+    "kvstore.archive",
+    "kvstore.engine",
+    "kvstore.web",
+    "kvstore.client",
+    "kvstore.root",
+    "kvstore.transaction",
+    "kvstore.spec",
+    "kvstore.store",
+    "kvstore.ocdbt.format",
+    "kvstore.ocdbt",
+    "kvstore.ocdbt.tools",
+    "kvstore.reference.table",
+    "kvstore.reference.generate",
+    "kvstore.reference.state",
+    "kvstore.reference.target",
+    "kvstore.reference.document",
+    "kvstore.reference.parquet",
+    "kvstore.reference",
+    "kvstore.reference.tools",
+    "kvstore.reference.collection",
+    "chunk",
+    "chunk.plan",
+    "chunk.read",
+    "chunk.write",
+    "format",
+    "discover",
+    "driver",
+    "arrays",
+    "view",  # shows arrays as keys: a store to those above it, a user of drivers below
+    "filesystem",
+    "references",
+    "ocdbt",
+    "dataset",
+    "job",
+    "serve",
+    "",
+    "command",
+    "__main__",
+    "plugin",
+    "testing",
+    "interop",
 )
 
-# Folders of one layer that must not know each other.
+# Packages that must not know each other, nor what is in them.
 STRANGERS = {frozenset({"kvstore", "codec"})}
 
-# Arrows that point upwards all the same: (importer, imported) -> why.
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("driver.stack", "arrays.opening"): "layers may be specs, which are opened when they are first needed",
-    (
-        "driver.stack",
-        "arrays.store",
-    ): "layers may be open stores, whose transactions and views they are asked for",
-    (
-        "context.resource_kinds",
-        "kvstore.memory",
-    ): "the value of a resource is made by its store, imported on first use",
-}
+MODULES_IN_A_PACKAGE = 16
+# package -> (its own ceiling, why)
+LARGE_PACKAGES = {"driver": (26, "a module or two for each kind of array, side by side")}
 
 # Third-party modules and who may import them.  What is not listed is not imported.
 EVERYONE = ("",)
@@ -89,6 +114,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "xarray": ("interop",),
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
+    "distributed": ("command.places",),
     "kerchunk": ("kvstore.reference.tools.scan",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
@@ -166,30 +192,47 @@ def _covers(owner: str, name: str) -> bool:
     return name == owner or name.startswith((f"{owner}.", f"{owner}_"))
 
 
-def layer(name: str) -> int:
-    """Return the number of the layer a module stands in."""
-    if not name:
-        return next(number for number, names in enumerate(LAYERS) if not names)
-    fits = [
-        (len(owner), number) for number, names in enumerate(LAYERS) for owner in names if _covers(owner, name)
-    ]
-    assert fits, f"fsstore/{name.replace('.', '/')} stands in no layer: place it in LAYERS"
-    return max(fits)[1]
+def package_of(name: str) -> str:
+    """Return the package in which a module stands; a module at the top stands for itself."""
+    path = modules()[name]
+    return name if path.name == "__init__.py" else name.rpartition(".")[0] or name
 
 
-def test_every_module_stands_in_a_layer():
-    """A new module at the top of the package has to be placed."""
-    assert all(layer(name) >= 0 for name in modules())
+def test_every_package_has_its_place():
+    """The order names every package there is, and none that is gone."""
+    assert {package_of(name) for name in modules()} == set(PACKAGES)
+    assert len(set(PACKAGES)) == len(PACKAGES)
 
 
 def test_imports_point_downwards():
-    """No module imports from a layer above its own."""
+    """No module imports from a package above its own."""
+    place = {package: number for number, package in enumerate(PACKAGES)}
     problems = [
         f"{importer} imports {target}"
         for importer, target in arrows()
-        if layer(importer) < layer(target) and (importer, target) not in EXCEPTIONS
+        if place[package_of(importer)] < place[package_of(target)]
     ]
     assert not problems, "\n" + "\n".join(problems)
+
+
+def test_packages_are_small():
+    """A package has so few modules that its docstring names them all; an exception gives a reason and is needed."""
+    counts = Counter(package_of(name) for name, path in modules().items() if path.name != "__init__.py")
+    large = {package: count for package, count in counts.items() if count > MODULES_IN_A_PACKAGE}
+    assert large.keys() == LARGE_PACKAGES.keys()
+    for package, (ceiling, reason) in LARGE_PACKAGES.items():
+        assert large[package] <= ceiling
+        assert len(reason.split()) >= 4
+
+
+def test_no_class_name_stands_for_two_things():
+    """Every class of the package has a name of its own."""
+    where: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(name)
+    assert not {name: homes for name, homes in where.items() if len(homes) > 1}
 
 
 def test_modules_offer_what_others_import():
@@ -217,56 +260,26 @@ def test_strangers_stay_strangers():
     problems = [
         f"{importer} imports {target}"
         for importer, target in arrows()
-        if layer(importer) == layer(target)
-        and frozenset({importer.split(".")[0], target.split(".")[0]}) in STRANGERS
-        and (importer, target) not in EXCEPTIONS
+        if frozenset({importer.split(".")[0], target.split(".")[0]}) in STRANGERS
     ]
     assert not problems, "\n" + "\n".join(problems)
 
 
-def test_exceptions_are_needed():
-    """An exception names an arrow that exists, and says why."""
-    assert not [
-        arrow for arrow, reason in EXCEPTIONS.items() if arrow not in arrows() or len(reason.split()) < 4
-    ]
-
-
 def test_modules_do_not_import_in_circles():
-    """At import time, no chain of modules leads back to its start."""
-    graph: dict[str, set[str]] = {}
-    for name, path in modules().items():
-        top = [
-            node
-            for node in ast.parse(path.read_text(encoding="utf-8")).body
-            if isinstance(node, ast.ImportFrom | ast.Import)
-        ]
-        names = {inner for node in top for inner in _targets(node)}
-        graph[name] = {target for target in names if target in modules() and target != name}
-    order: list[str] = []
-    state: dict[str, int] = {}
+    """No chain of imports leads back to its start, whether at the top, in functions, or for type checkers."""
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for importer, target in arrows():
+        graph[importer].add(target)
+    done: set[str] = set()
 
-    def visit(name: str, chain: list[str]) -> None:
-        if state.get(name) == 2:
-            return
-        assert state.get(name) != 1, " -> ".join([*chain[chain.index(name) :], name])
-        state[name] = 1
-        for target in sorted(graph[name]):
-            visit(target, [*chain, name])
-        state[name] = 2
-        order.append(name)
+    def visit(name: str, chain: tuple[str, ...]) -> None:
+        assert name not in chain, " -> ".join([*chain[chain.index(name) :], name])
+        for target in sorted(graph[name] - done):
+            visit(target, (*chain, name))
+        done.add(name)
 
     for name in graph:
-        visit(name, [])
-
-
-def _targets(node: ast.Import | ast.ImportFrom) -> set[str]:
-    if isinstance(node, ast.Import):
-        names = {item.name for item in node.names}
-    else:
-        names = {f"{node.module}.{item.name}" for item in node.names} | {node.module or ""}
-        if any(name.removeprefix("fsstore.") in modules() for name in names - {node.module}):
-            names.discard(node.module or "")
-    return {name.removeprefix("fsstore.") for name in names if name.startswith("fsstore.")}
+        visit(name, ())
 
 
 def test_third_party_modules_stay_where_they_belong():

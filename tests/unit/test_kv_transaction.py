@@ -14,7 +14,7 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.transaction.pending_changes import Overlay
+from fsstore.kvstore.transaction.pending_changes import PendingChanges
 from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.runtime import execution
@@ -445,7 +445,7 @@ def test_a_deleted_key_is_never_seen_as_it_is_stored():
             seen.append(overlay.find(key))
             return value
 
-    overlay = Overlay(plain=Watched(), pending=Watched())
+    overlay = PendingChanges(plain=Watched(), pending=Watched())
     for key in "abc":
         overlay.put(key, b"new", UNKNOWN)
     overlay.delete(KeyRange("a", "c"))
@@ -464,7 +464,7 @@ def test_a_key_changed_again_is_never_seen_as_it_is_stored():
             seen.append(overlay.find(key).value)
             return value
 
-    overlay = Overlay(plain=Watched())
+    overlay = PendingChanges(plain=Watched())
     generations = [overlay.put("a", value, UNKNOWN) for value in (b"1", b"2", b"3")]
     assert seen == [b"1", b"2", b"3", b"3"]
     assert len(set(generations)) == 3

@@ -32,7 +32,7 @@ from fsstore.kvstore.ocdbt.format.manifest import (
 )
 from fsstore.kvstore.ocdbt.format.node import decode_node
 from fsstore.kvstore.ocdbt.format.varint import U16, Cursor, encode, encode_column
-from fsstore.kvstore.ocdbt.format.version import EMPTY, Statistics, Version
+from fsstore.kvstore.ocdbt.format.version import EMPTY, TreeStatistics, Version
 from fsstore.kvstore.ocdbt.format.version_tree import ranges_below
 from fsstore.kvstore.ocdbt.leaf_merge import leaf_of
 from fsstore.kvstore.ocdbt.options import format_time, parse_time, parse_version
@@ -61,7 +61,7 @@ def test_manifest_of_the_description():
     assert manifest.config == Config(uuid, max_inline_value_bytes=4, level=None)
     first, second = manifest.versions
     assert first == Version(1, 0, None, EMPTY, 1795175828066242043)
-    assert second == Version(2, 0, Location(FILE, 6, 89), Statistics(3, 89, 6), 1795175828070271443)
+    assert second == Version(2, 0, Location(FILE, 6, 89), TreeStatistics(3, 89, 6), 1795175828070271443)
     assert encode_manifest(manifest) == MANIFEST
 
 
@@ -79,7 +79,7 @@ def test_leaf_of_the_description():
     builder = Builder(decode_manifest(MANIFEST).config, place)
     root = builder.root(builder.leaves(leaf, may_be_root=True), 0)
     assert written == [LEAF]
-    assert root == (0, Location(FILE, 6, 89), Statistics(3, 89, 6))
+    assert root == (0, Location(FILE, 6, 89), TreeStatistics(3, 89, 6))
 
 
 def test_interior_node_of_the_description():
@@ -99,7 +99,7 @@ def test_interior_node_of_the_description():
     assert [len(data) for data in written] == [32, 32, 84]
     assert written[2] == INTERIOR
     node = decode_node(INTERIOR, b"", "node")
-    assert node.child(1, b"p/") == (b"p/img/1/a", 8, Location(file, 32, 32), Statistics(2, 32, 0))
+    assert node.child(1, b"p/") == (b"p/img/1/a", 8, Location(file, 32, 32), TreeStatistics(2, 32, 0))
 
 
 @pytest.mark.parametrize("count", [1, 5, 23, 24, 25, 3000])

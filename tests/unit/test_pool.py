@@ -20,7 +20,7 @@ def _pool(threads):
 def _idle(pool, count):
     """Wait until as many threads of the pool are idle."""
     for _ in range(2000):
-        if len(pool._work_queue._idle) == count:
+        if len(pool._jobs._idle) == count:
             return
         threading.Event().wait(0.005)
     raise AssertionError("the threads do not become idle")
@@ -111,20 +111,23 @@ class _Idle(list):
         self.event()
 
 
-def test_a_signal_while_a_job_is_brought_does_not_cost_a_thread():
+def test_a_signal_while_a_job_is_brought_does_not_cost_a_thread(monkeypatch):
     """Whoever is interrupted after a job was given to an idle thread, others get their threads."""
     with _pool(3) as pool:
         pool.submit(int).result(30)
         for _ in range(3):
             _idle(pool, 1)
-            need, pool._idle_semaphore = pool._idle_semaphore, None  # what is used next after a job is given
-            with pytest.raises(AttributeError):
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(_Jobs, "none_waits", _interrupted)  # what is asked when a job was given
                 pool.submit(int)
-            pool._idle_semaphore = need
         _idle(pool, 1)
         met = threading.Barrier(3)
         jobs = [pool.submit(met.wait, 30) for _ in range(3)]
         assert sorted(job.result(30) for job in jobs) == [0, 1, 2]
+
+
+def _interrupted(_):
+    raise KeyboardInterrupt
 
 
 def test_a_job_that_comes_before_a_thread_is_seen_to_be_idle_is_found():

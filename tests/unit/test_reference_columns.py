@@ -11,12 +11,12 @@ import pytest
 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.document.json_plain import Plain, meant
-from fsstore.kvstore.reference.document.text import LONGEST, Text
 from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.families import families, families_of, hashes_of
 from fsstore.kvstore.reference.table.inline import Inline, Piece, base64_sizes
 from fsstore.kvstore.reference.table.keys import split_one
 from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows
+from fsstore.kvstore.reference.table.text import LONGEST, Text
 from fsstore.kvstore.reference.table.value import decode_text
 
 

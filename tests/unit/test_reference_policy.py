@@ -12,7 +12,7 @@ from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.kind import policy_of
+from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.policy import Policy, has_prefix, is_internal, join_relative, normalize
 from fsstore.kvstore.reference.target.targets import Targets, check_prefixes
 from fsstore.kvstore.reference.target.web_root import guarded_root

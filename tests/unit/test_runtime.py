@@ -14,7 +14,7 @@ import pytest
 
 from fsstore import errors
 from fsstore.runtime import execution
-from fsstore.runtime.fan_out import End
+from fsstore.runtime.fan_out import WorkEnd
 
 
 async def _double(value):
@@ -135,7 +135,11 @@ def test_an_interrupted_spread_leaves_nobody_at_work(begun, monkeypatch):
     monkeypatch.setattr(execution, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         execution.spread(
-            function, itertools.count(), workers=5, kind="io", ended=End(lambda: ended.append(list(running)))
+            function,
+            itertools.count(),
+            workers=5,
+            kind="io",
+            ended=WorkEnd(lambda: ended.append(list(running))),
         )
     assert (running, ended) == ([], [[]])
     for late in asked[begun:]:

@@ -22,7 +22,7 @@ from fsstore.kvstore.client.object_store import ObstoreEngine
 from fsstore.kvstore.contract.driver import Features, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution
-from fsstore.runtime.fan_out import End
+from fsstore.runtime.fan_out import WorkEnd
 
 SHAPE, CHUNK = (
     (512, 512),
@@ -345,7 +345,7 @@ def test_threads_beside_one_that_failed_are_waited_for(monkeypatch):
     monkeypatch.setattr(ObstoreEngine, "_write", write)
     engine = ObstoreEngine(lambda *_: None, shown="near://", features=Features(waits=True))
     writes = [Write("good", b""), Write("bad", b"")]
-    future = execution.start(engine.write_many(writes), ended=End(ended.set))
+    future = execution.start(engine.write_many(writes), ended=WorkEnd(ended.set))
     assert not ended.wait(0.2)
     go_on.set()
     with pytest.raises(StoreError, match="refused"):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.codec.contract import Array
 from fsstore.codec.scratch import BLOCK_BYTES, block
 from fsstore.errors import ResourceExhaustedError, StoreError
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from fsstore.chunk.plan.grid import Axis
 from fsstore.chunk.plan.keys import ChunkKeys
-from fsstore.codec.chain.bound_chain import Array, BoundChain
-from fsstore.codec.chain.shard_layout import ShardLayout
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
+from fsstore.codec.contract import Array
 from fsstore.codec.fill import missing_element
 
 __all__ = ["ChunkModel"]
@@ -73,7 +74,7 @@ class ChunkModel:
     @property
     def shard(self) -> ShardLayout | None:
         """The layout of shards whose parts are read alone; in a grid of varying chunks shards are taken whole."""
-        return self.chain.shard if self.bind is None else None
+        return shard_of(self.chain) if self.bind is None else None
 
     @property
     def is_partial(self) -> bool:

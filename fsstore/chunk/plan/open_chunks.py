@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.read.cache import ChunkCache
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
 
-__all__ = ["JOINT_BYTES", "WINDOW_BYTES", "Chunks"]
+__all__ = ["JOINT_BYTES", "WINDOW_BYTES", "OpenChunks"]
 
 # what a request may have in memory beside its result: 64 MB, a third of which is freed and not given back
 WINDOW_BYTES = 40 * 1024 * 1024
@@ -20,7 +20,7 @@ JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, 
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class OpenChunks:
     """Where the chunks of an array are, what they hold, and how they are read and written.
 
     `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.

@@ -25,12 +25,12 @@ __all__ = [
     "AnyCell",
     "Box",
     "Cell",
-    "Component",
     "Constant",
     "Indexed",
     "Outline",
     "OutputMap",
     "Plan",
+    "PlanComponent",
     "Points",
     "box_in_chunk",
     "chunk_numbers",
@@ -73,7 +73,7 @@ class Points(NamedTuple):
     covers: bool = False
 
 
-class Component(NamedTuple):
+class PlanComponent(NamedTuple):
     """Output dimensions that are cut together, the input dimensions they depend on, and the segments.
 
     A component of one output dimension has `Segment`s, a larger one a tuple of `Points`.
@@ -129,7 +129,7 @@ class Plan(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    components: tuple[Component, ...]
+    components: tuple[PlanComponent, ...]
     axes: tuple[int, ...]
     unused: int
     separable: bool
@@ -264,10 +264,10 @@ def _component(
     maps: Sequence[OutputMap],
     shape: tuple[int, ...],
     axes: Sequence[Axis],
-) -> Component:
+) -> PlanComponent:
     outputs, inputs = group
     if len(outputs) > 1 or len(inputs) > 1:
-        return Component(outputs, inputs, tuple(_points(outputs, inputs, maps, shape, axes)))
+        return PlanComponent(outputs, inputs, tuple(_points(outputs, inputs, maps, shape, axes)))
     output_map, axis = maps[outputs[0]], axes[outputs[0]]
     if isinstance(output_map, Affine):
         segments: Sequence[Segment] = slice_segments(
@@ -279,7 +279,7 @@ def _component(
         segments = array_segments(axis, output_map.positions.reshape(-1))
     else:
         segments = [point_segment(axis, int(output_map.positions.reshape(-1)[0]))]
-    return Component(outputs, inputs, segments)
+    return PlanComponent(outputs, inputs, segments)
 
 
 def _positions(output_map: OutputMap, inputs: tuple[int, ...], shape: tuple[int, ...]) -> IntArray:

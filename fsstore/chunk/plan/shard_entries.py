@@ -23,8 +23,9 @@ from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell, Box, Cell, OutputMap, Points, plan
 from fsstore.chunk.plan.source import EntriesInParts, EntryRun, ShardSource, Source
-from fsstore.codec.chain.bound_chain import Array, BoundChain
-from fsstore.codec.chain.shard_layout import ShardLayout
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
+from fsstore.codec.contract import Array
 from fsstore.kvstore.contract.coalesce import Ints
 
 __all__ = ["ShardEntries"]
@@ -161,10 +162,10 @@ def _levels(chain: BoundChain) -> list[tuple[ShardLayout, tuple[int, ...]]]:
     """Return the layouts of shards within shards, outermost first, each with its order of the array's dimensions."""
     levels: list[tuple[ShardLayout, tuple[int, ...]]] = []
     order = tuple(range(len(chain.chunk.shape)))
-    while chain.shard is not None and chain.order is not None:
+    while (shard := shard_of(chain)) is not None and chain.order is not None:
         order = tuple(order[axis] for axis in chain.order)
-        levels.append((chain.shard, order))
-        chain = chain.shard.inner
+        levels.append((shard, order))
+        chain = shard.inner
     return levels
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from fsstore.codec.chain.shard_layout import MISSING, Entries, ShardLayout, shard_damage
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract.ability import ReadsWhole, able
 from fsstore.kvstore.contract.answer_columns import Excerpts
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import REMOTE, Ints, Spans, coalesce
@@ -128,9 +129,9 @@ class KvSource:
         """Return an answer for each key, in order."""
         driver, path = self._store
         keys = [path + key for key in identities]
-        if hasattr(driver, "read_whole"):
-            answers: Sequence[ReadResult] = await driver.read_whole(keys)
-            return answers
+        whole = able(driver, ReadsWhole)
+        if whole is not None:
+            return await whole.read_whole(keys)
         return await driver.read_many(list(map(Read, keys)))
 
     def describe(self, identity: Any) -> str:

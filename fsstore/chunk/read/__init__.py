@@ -1,6 +1,6 @@
 """Reading: windows of cells are fetched, decoded and put in their places.
 
-* `cache`: decoded chunks kept under the byte budget of a cache pool, and when they are good enough
+* `box_columns`: planning many small boxes of one array at once, by columns of integers
 * `read_queue`: small reads of one array made together: each chunk is fetched and decoded once, whoever wants a part
   of it
 * `reader`: reading a request: it is cut into windows of cells, and these are handed to whom they suit

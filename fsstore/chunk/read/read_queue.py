@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.box_columns import Boxes, BoxView, plan_boxes
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
-from fsstore.chunk.read.reader import INLINE_BYTES, ReadRequest, plan_alone, read_here, read_spread
-from fsstore.chunk.read.window import Planned, ReadPart, locate_error
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.chunk.read.box_columns import Boxes, BoxView, plan_boxes
+from fsstore.chunk.read.reader import INLINE_BYTES, plan_alone, read_here, read_spread
+from fsstore.chunk.read.window import Planned, ReadPart, ReadRequest, locate_error
+from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.runtime import execution
@@ -169,7 +169,7 @@ class _Batch:
         for kind, part in parts.items():
             wanted = [identity for identity in users if type(identity) is kind]
             size = _batch_size(part.chunks.model)
-            job = _Job(part.source, users, self._errors)
+            job = _SharedChunks(part.source, users, self._errors)
             batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
             if size == 1:  # large chunks: each worker reads and decodes its own
                 workers = part.chunks.workers(part.chunks.model.chain.working_size)
@@ -192,7 +192,7 @@ def _batch_size(model: ChunkModel) -> int:
     return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // size)
 
 
-class _Job(NamedTuple):
+class _SharedChunks(NamedTuple):
     """Chunks of one source: who wants which part of each, and the errors of the reads."""
 
     source: Source

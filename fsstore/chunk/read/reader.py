@@ -14,27 +14,25 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
-from fsstore.chunk.plan.open_chunks import JOINT_BYTES, WINDOW_BYTES, Chunks
+from fsstore.chunk.plan.open_chunks import JOINT_BYTES, WINDOW_BYTES, OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement, Placement
-from fsstore.chunk.plan.planner import OutputMap, Plan, box_in_chunk, plan
+from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.shard_window import shard_windows
-from fsstore.chunk.read.window import Answers, Planned, ReadPart, Window, decode, fetch
-from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.chunk.read.window import Answers, Planned, ReadPart, ReadRequest, Window, decode, fetch
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.bounded_tasks import flow
 from fsstore.runtime.future import Future
 
-if TYPE_CHECKING:
-    from fsstore.chunk.read.read_queue import ReadQueue
-
-__all__ = ["INLINE_BYTES", "ReadRequest", "plan_alone", "read", "read_here", "read_spread"]
+__all__ = ["INLINE_BYTES", "Later", "plan_alone", "read", "read_here", "read_spread"]
 
 _SHARD_BYTES = 32 * 1024 * 1024  # of a shard that is read at once
 # the same over a store that never waits, where parts cost little, and of the shards of all threads
@@ -56,15 +54,8 @@ _WINDOW_COST = 256 * 1024  # bytes that weigh as much as the tasks and requests 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
 
-class ReadRequest(NamedTuple):
-    """A read: which elements of which chunks are wanted, and where they go.
-
-    `maps` and the shape of `out` are those of `plan.plan`.
-    """
-
-    chunks: Chunks
-    maps: Sequence[OutputMap]
-    out: Array
+Later: TypeAlias = Callable[[Planned], Future[Any]]
+"""Takes a small read that is planned, to make it together with others."""
 
 
 def _bytes_touched(window: Window) -> int:
@@ -102,16 +93,16 @@ def plan_alone(request: ReadRequest) -> Planned:
     return Planned(windows, out, _bytes_decoded(windows, count * model.chain.decoded_size))
 
 
-def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
+def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     """Begin to read; the future's result is `request.out`, filled.
 
-    Small reads over stores that never wait go to `queue`, to be made with others.
+    Small reads over stores that never wait go to `later`, which makes them with others.
     """
     chunks, maps, out = request
     model = chunks.model
     window = _window_of_box(request)
     if window is not None:
-        return _read_window(window, out, queue)
+        return _read_window(window, out, later)
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
     outline = plan(maps, out.shape, model.axes)
@@ -135,8 +126,8 @@ def read(request: ReadRequest, queue: ReadQueue | None = None) -> Future[Any]:
         windows = shard_windows(request, outline, entries, most=most, few=few)
     if waits:
         done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
-    elif joint and queue is not None:
-        return queue.add(Planned(made := list(windows), out, _bytes_decoded(made, touched)))
+    elif joint and later is not None:
+        return later(Planned(made := list(windows), out, _bytes_decoded(made, touched)))
     elif small:
         done = execution.start(read_here(windows), waits=False)
     else:
@@ -152,7 +143,7 @@ def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool)
     return model.chain.effort >= 2 * _WORTH_A_THREAD and not store.driver.features.waits
 
 
-def _most_cells(chunks: Chunks, touched: int) -> int:
+def _most_cells(chunks: OpenChunks, touched: int) -> int:
     """Return how many chunks a window may have, if a worker decodes `touched` bytes.
 
     Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at
@@ -189,15 +180,15 @@ def _window_of_box(request: ReadRequest) -> Window | None:
     return Window(part, cells, entries.identities(key, numbers))
 
 
-def _read_window(window: Window, out: Array, queue: ReadQueue | None) -> Future[Any]:
+def _read_window(window: Window, out: Array, later: Later | None) -> Future[Any]:
     """Begin a read of one small window."""
     chunks = window.part.chunks
     if chunks.store.driver.features.waits:
         chain = _chain_of(window)
         waiting = _read_waiting(iter([window]), chunks.workers(chain.working_size), chain)
         done = execution.start(waiting)
-    elif queue is not None:
-        return queue.add(Planned([window], out, _bytes_decoded([window], _bytes_touched(window))))
+    elif later is not None:
+        return later(Planned([window], out, _bytes_decoded([window], _bytes_touched(window))))
     else:
         done = execution.start(read_here([window]), waits=False)
     return futures.mapped(done, out)
@@ -213,7 +204,7 @@ def _taking_turns() -> Callable[[Window], None]:
     turn = threading.Lock()
 
     def run(window: Window) -> None:
-        small = len(window.cells) > _FEW and window.together is None
+        small = len(window.cells) > _FEW and window.guard is None
         mine = small and turn.acquire(timeout=_TURN_S)
         try:
             answers = execution.drive(fetch(window))
@@ -221,7 +212,7 @@ def _taking_turns() -> Callable[[Window], None]:
             if mine:
                 turn.release()
         decode(window, answers)
-        again = None if window.together is None else window.together.over()
+        again = None if window.guard is None else window.guard.over()
         if again is not None:
             decode(again, execution.drive(fetch(again)))
 
@@ -284,7 +275,7 @@ async def _read_waiting(
             decode(window, answers)
             return
         await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
-        again = None if window.together is None else window.together.over()
+        again = None if window.guard is None else window.guard.over()
         if again is not None:
             await make(again)
 

@@ -7,39 +7,18 @@ is read again when the last part has been put in its place.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import Plan, chunk_numbers
 from fsstore.chunk.plan.shard_entries import ShardEntries
-from fsstore.chunk.plan.source import EntriesInParts, KvSource
-from fsstore.chunk.read.window import ReadPart, Window
+from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.read.window import ReadPart, ReadRequest, ShardGuard, Window
 
-if TYPE_CHECKING:
-    from fsstore.chunk.read.reader import ReadRequest
-
-__all__ = ["Together", "shard_windows"]
+__all__ = ["shard_windows"]
 
 _PART_BYTES = 8 * 1024 * 1024  # of a shard whose parts are fetched far away
-
-
-class Together:
-    """The windows of one shard, which have to be of one generation."""
-
-    __slots__ = ("_all", "_left", "_lock", "_source")
-
-    def __init__(self, all_of_it: Window, source: EntriesInParts, count: int) -> None:
-        self._all, self._source, self._left = all_of_it, source, count
-        self._lock = threading.Lock()
-
-    def over(self) -> Window | None:
-        """Say that another window is in its place; return what has to be read again, when it is the last."""
-        with self._lock:
-            self._left -= 1
-            return self._all if not self._left and len(self._source.generations) > 1 else None
 
 
 def shard_windows(
@@ -89,9 +68,9 @@ def _cut(window: Window, entries: ShardEntries, most: int, *, complete: bool) ->
         size = cells.even(size)
     source = entries.source_of_parts(KvSource(part.chunks.store), complete=complete)
     begins = range(0, len(cells), size)
-    together = Together(window, source, len(begins)) if part.chunks.cache is None else None
+    guard = ShardGuard(window, source, len(begins)) if part.chunks.cache is None else None
     part = part._replace(source=source)
     half = size * math.ceil(len(begins) / 2)
     for begin in sorted(begins, key=lambda begin: begin % half):
         end = begin + size
-        yield Window(part, cells[begin:end], identities[begin:end], together=together)
+        yield Window(part, cells[begin:end], identities[begin:end], guard=guard)

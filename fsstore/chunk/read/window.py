@@ -8,33 +8,42 @@ may decode at once, since cells are disjoint parts of the result.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.cache import CachedChunk, ChunkCache
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
-from fsstore.chunk.plan.planner import AnyCell
+from fsstore.chunk.plan.planner import AnyCell, OutputMap
 from fsstore.chunk.plan.shard_entries import ShardEntries
-from fsstore.chunk.plan.source import ByteRange, Source
-from fsstore.chunk.read.cache import CachedChunk, ChunkCache
-from fsstore.codec.chain.bound_chain import Array, BoundChain, Span
+from fsstore.chunk.plan.source import ByteRange, EntriesInParts, Source
+from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import copy_blocks
+from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.answer_columns import values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
 
-if TYPE_CHECKING:
-    from fsstore.chunk.read.shard_window import Together
-
-__all__ = ["Answers", "Planned", "ReadPart", "Window", "decode", "fetch", "locate_error"]
+__all__ = [
+    "Answers",
+    "Planned",
+    "ReadPart",
+    "ReadRequest",
+    "ShardGuard",
+    "Window",
+    "decode",
+    "fetch",
+    "locate_error",
+]
 
 
 _SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by the ways there are for all
 
 
-class Found(NamedTuple):
+class CacheAnswer(NamedTuple):
     """What the cache had of a cell, what the store answered unless that was fresh, and the epoch before."""
 
     kept: CachedChunk | None
@@ -42,13 +51,13 @@ class Found(NamedTuple):
     epoch: int
 
 
-Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `Found` where there is a cache
+Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `CacheAnswer` where there is a cache
 
 
 class ReadPart(NamedTuple):
     """One way in which cells are found and decoded: as stored chunks, or as entries of shards."""
 
-    chunks: Chunks
+    chunks: OpenChunks
     placement: Placing
     source: Source
     entries: ShardEntries | None = None
@@ -142,7 +151,7 @@ class ReadPart(NamedTuple):
         chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
         self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
 
-    def decode_cached(self, cell: AnyCell, identity: Any, found: Found) -> None:
+    def decode_cached(self, cell: AnyCell, identity: Any, found: CacheAnswer) -> None:
         """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""
         kept, answer, epoch = found
         if answer is not None:
@@ -161,12 +170,39 @@ class ReadPart(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Cells fetched together: how, which, and what they are called; `together`: the windows of the same shard."""
+    """Cells fetched together: how, which, and what they are called; `guard`: of the windows of one shard."""
 
     part: ReadPart
     cells: Sequence[AnyCell]
     identities: Sequence[Any]
-    together: Together | None = None
+    guard: ShardGuard | None = None
+
+
+class ShardGuard:
+    """Watches over the windows of one shard, which have to be of one generation."""
+
+    __slots__ = ("_all", "_left", "_lock", "_source")
+
+    def __init__(self, all_of_it: Window, source: EntriesInParts, count: int) -> None:
+        self._all, self._source, self._left = all_of_it, source, count
+        self._lock = threading.Lock()
+
+    def over(self) -> Window | None:
+        """Say that another window is in its place; return what has to be read again, when it is the last."""
+        with self._lock:
+            self._left -= 1
+            return self._all if not self._left and len(self._source.generations) > 1 else None
+
+
+class ReadRequest(NamedTuple):
+    """A read: which elements of which chunks are wanted, and where they go.
+
+    `maps` and the shape of `out` are those of `plan.plan`.
+    """
+
+    chunks: OpenChunks
+    maps: Sequence[OutputMap]
+    out: Array
 
 
 class Planned(NamedTuple):
@@ -185,7 +221,7 @@ async def fetch(window: Window) -> Answers:
     return await _find(window, cache)
 
 
-async def _find(window: Window, cache: ChunkCache) -> list[Found]:
+async def _find(window: Window, cache: ChunkCache) -> list[CacheAnswer]:
     epoch = cache.epoch
     kept = [cache.find(identity) for identity in window.identities]
     ranges = {
@@ -195,7 +231,7 @@ async def _find(window: Window, cache: ChunkCache) -> list[Found]:
     }
     found = await window.part.source.read_many(list(ranges.values())) if ranges else []
     answers = dict(zip(ranges, found, strict=True))
-    return [Found(chunk, answers.get(number), epoch) for number, chunk in enumerate(kept)]
+    return [CacheAnswer(chunk, answers.get(number), epoch) for number, chunk in enumerate(kept)]
 
 
 def decode(window: Window, answers: Answers) -> None:

@@ -18,15 +18,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, Placing
 from fsstore.chunk.plan.planner import AnyCell, Cell, OutputMap
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
 from fsstore.chunk.write.stored_shard import StoredShard
-from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
-from fsstore.codec.contract import Buffer
+from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill, missing_element
 from fsstore.kvstore.contract.driver import ReadResult
 
@@ -46,7 +46,7 @@ class WriteRequest(NamedTuple):
     `elide`: delete chunks that equal the fill value.
     """
 
-    chunks: Chunks
+    chunks: OpenChunks
     maps: Sequence[OutputMap]
     values: Array
     elide: bool = True

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Box, Outline, chunk_numbers
+from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import End
+from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.future import Future
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ def touched(outline: Outline, model: ChunkModel) -> _Chunks:
 def _places_of(store: KvPrefix) -> list[_Place]:
     """Return where writes are under way that a store shows: inside a transaction, also those outside."""
     stores = [store]
-    driver: Any = store.driver
-    if hasattr(driver, "modify"):
-        stores.append(store._replace(driver=driver.base))
+    bound = able(store.driver, Modifies)
+    if bound is not None:
+        stores.append(store._replace(driver=bound.base))
     return [place for each in stores if (place := _places.get(each))]
 
 
@@ -107,7 +108,7 @@ def before(store: KvPrefix, chunks_of: Callable[[], _Chunks]) -> set[Future[None
         return set().union(*[place.before(chunks) for place in places])
 
 
-def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[End], Future[None]]) -> Future[None]:
+def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[WorkEnd], Future[None]]) -> Future[None]:
     """Begin a write when those before it that touch its chunks are over.
 
     `begin` gets what is to be called when nothing of it is written any more.  Ctrl-C may come at any moment: a write
@@ -124,7 +125,7 @@ def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[End], Future[Non
                     del _places[store]
         futures.resolve(end, None)
 
-    ending = End(leave)
+    ending = WorkEnd(leave)
 
     def begin_mine() -> Future[None]:
         try:
@@ -185,7 +186,7 @@ def in_turn(
     """
     turns = _turns(store)
 
-    def run_now(ended: End) -> Future[Any]:
+    def run_now(ended: WorkEnd) -> Future[Any]:
         async def run() -> Any:
             try:
                 await checked
@@ -199,7 +200,7 @@ def in_turn(
     if writes:
         return in_order(turns, None, run_now)
     earlier = before(turns, lambda: None)
-    return after(earlier, lambda: run_now(End())) if earlier else run_now(End())
+    return after(earlier, lambda: run_now(WorkEnd())) if earlier else run_now(WorkEnd())
 
 
 def _turns(store: KvPrefix) -> KvPrefix:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 from typing import TypeAlias
 
-from fsstore.codec.chain.bound_chain import Array, BoundChain
-from fsstore.codec.contract import Buffer
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array, Buffer
 from fsstore.runtime.cache_pool import CachePool
 
 __all__ = ["is_kept", "keep", "taken"]

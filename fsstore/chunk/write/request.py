@@ -18,12 +18,14 @@ from fsstore.chunk.plan.planner import Outline, outline
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.order import before, in_order, over, touched
 from fsstore.chunk.write.small_writes import settle, write_small
-from fsstore.chunk.write.writer import LATE_BYTES, Changed, Changes, Writer
+from fsstore.chunk.write.writer import LATE_BYTES, Changed, RequestChanges, Writer
 from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.shard_layout import shard_of
+from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime.bounded_tasks import flow
-from fsstore.runtime.fan_out import End
+from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.future import Future, ready
 
 __all__ = ["finish", "write"]
@@ -57,7 +59,7 @@ def write(request: WriteRequest) -> Future[Any]:
     return in_order(store, touched(cut, model), lambda ended: _ending(_write_here(request, cut), ended))
 
 
-def _ending(future: Future[Any], ended: End) -> Future[Any]:
+def _ending(future: Future[Any], ended: WorkEnd) -> Future[Any]:
     future.add_done_callback(lambda _: ended())
     return future
 
@@ -72,7 +74,7 @@ def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
     """Write on this thread, or have a small write wait for others."""
     store = request.chunks.store
     driver = store.driver
-    is_bound = hasattr(driver, "modify")
+    is_bound = able(driver, Modifies) is not None
     if driver.features.slow_writes and not is_bound and _is_small(request):
         return write_small(request, cut)
     settle(store)
@@ -80,7 +82,7 @@ def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
         request = _kept(request)
     return execution.start(
         Writer(driver, late=_is_late(driver, request.chunks.model.chain.decoded_size)).store(
-            list(Changes(request, cut).window())
+            list(RequestChanges(request, cut).window())
         ),
         waits=False,
     )
@@ -91,15 +93,15 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
-def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]:
+def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[Any]:
     """Write on threads, or on the event loop."""
     chunks = request.chunks
     model, driver = chunks.model, chunks.store.driver
     cells, chunk_bytes = cut.cell_count, model.chain.decoded_size
     settle(chunks.store)
-    if hasattr(driver, "modify"):
+    if able(driver, Modifies) is not None:
         request = _kept(request)
-    changed = Changes(request, cut).window()
+    changed = RequestChanges(request, cut).window()
     late = _is_late(driver, chunk_bytes)
     each = _memory_of_chunk(model.chain, late=late)
     if driver.features.waits:
@@ -108,7 +110,8 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]
         writer = Writer(driver, threads=chunks.workers(each))
         return execution.start(_write_waiting(writer, windows, each, chunks.window(each)), ended=ended)
     # of shards that use every core by themselves one is encoded at a time
-    encoders = 1 if model.chain.shard is not None and model.chain.shard.shares_cores else chunks.workers(each)
+    shard = shard_of(model.chain)
+    encoders = 1 if shard is not None and shard.shares_cores else chunks.workers(each)
     if late or _is_one_window(cells, chunk_bytes):
         writer = Writer(driver, threads=encoders, late=True)
         return _spread(writer, _batches(changed, _WINDOW_CELLS), workers=1, kind="request", ended=ended)
@@ -119,9 +122,9 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: End) -> Future[Any]
 
 def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
     """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
-    little_by_little = late and chain.shard is not None and not chain.shard.at_start
-    if chain.shard is not None and little_by_little:
-        return _SHARD_BYTES + chain.shard.inner.working_size
+    shard = shard_of(chain)
+    if late and shard is not None and not shard.at_start:  # then little by little
+        return _SHARD_BYTES + shard.inner.working_size
     return chain.working_size + chain.decoded_size // 2
 
 
@@ -132,7 +135,7 @@ def _window_size(cells: int, affordable: int) -> int:
 
 def _is_late(driver: KvDriver, chunk_bytes: int) -> bool:
     """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
-    return chunk_bytes >= LATE_BYTES and hasattr(driver, "write_late")
+    return chunk_bytes >= LATE_BYTES and able(driver, WritesLate) is not None
 
 
 def _is_small(request: WriteRequest) -> bool:

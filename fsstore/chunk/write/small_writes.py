@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from fsstore.chunk.plan.planner import Outline
 from fsstore.chunk.write.encode import WriteRequest
-from fsstore.chunk.write.writer import Change, Changed, Changes, Writer
+from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
@@ -62,7 +62,7 @@ class _Begun(NamedTuple):
     changes: Mapping[str, Change]
 
     @property
-    def of(self) -> Changes:
+    def of(self) -> RequestChanges:
         """What is common to its changes."""
         return next(iter(self.changes.values())).of
 
@@ -209,11 +209,11 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
     _latest.future = future
     if is_alone:
         settle(request.chunks.store)
-        writer, window = Writer(driver), list(Changes(request, cut).window())
+        writer, window = Writer(driver), list(RequestChanges(request, cut).window())
         done = execution.start(writer.store(window), waits=False)
         _tell([future], [futures.error_of(done)])
         return future
-    changes = Changes(request._replace(values=request.values.copy()), cut)
+    changes = RequestChanges(request._replace(values=request.values.copy()), cut)
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
         queue = _queues.get(driver) or _queues.setdefault(driver, _StoreQueue(driver))

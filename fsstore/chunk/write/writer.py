@@ -19,8 +19,10 @@ from fsstore.chunk.plan.place import placement_of
 from fsstore.chunk.plan.planner import AnyCell, Box, Outline
 from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
 from fsstore.chunk.write.stored_shard import StoredShard
+from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -33,7 +35,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.runtime import execution
 
-__all__ = ["LATE_BYTES", "Change", "Changed", "Changes", "Writer"]
+__all__ = ["LATE_BYTES", "Change", "Changed", "RequestChanges", "Writer"]
 
 LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
 _LATE_CHUNKS = 16  # smaller ones that are encoded while others are written; 64 take 1.15 of the time so
@@ -41,7 +43,7 @@ _ATTEMPTS = 10_000  # at a chunk that others write: one of them gets on each tim
 _MISSING = ReadResult("missing")
 
 
-class Changes:
+class RequestChanges:
     """What one request changes: the keys of its cells, and how each is encoded."""
 
     __slots__ = ("_outline", "_placement", "chunk_bytes", "encoder", "request")
@@ -84,7 +86,7 @@ class Changes:
 class Change(NamedTuple):
     """What one request writes to one chunk."""
 
-    of: Changes
+    of: RequestChanges
     cell: AnyCell
 
     @property
@@ -122,12 +124,12 @@ class Writer:
         )
 
     async def _attempt(self, window: list[Changed]) -> list[Changed]:
-        modify = getattr(self._driver, "modify", None)
-        if modify is not None:
+        bound = able(self._driver, Modifies)
+        if bound is not None:
             # Inside a transaction a change of a part is applied to whatever is stored when it commits.
             for key, changes in window:
                 if not changes[0].is_whole:
-                    modify(key, self._modification(key, changes))
+                    bound.modify(key, self._modification(key, changes))
             window = [pair for pair in window if pair[1][0].is_whole]
         if not self._driver.features.conditional_write:
             self._refuse_parts(window)
@@ -154,12 +156,9 @@ class Writer:
 
     async def _write(self, window: list[Changed]) -> list[Stamp]:
         few = len(window) <= _LATE_CHUNKS or window[0][1][0].of.chunk_bytes >= LATE_BYTES
-        write_late = getattr(self._driver, "write_late", None) if self._late and few else None
-        if write_late is not None:
-            stamps: list[Stamp] = await write_late(
-                [partial(self._made, pair) for pair in window], self._threads
-            )
-            return stamps
+        late = able(self._driver, WritesLate) if self._late and few else None
+        if late is not None:
+            return await late.write_late([partial(self._made, pair) for pair in window], self._threads)
         found: dict[str, ReadResult] = {}
         if in_part := _in_part(window):
             answers = await self._driver.read_many([Read(key) for key in in_part])
@@ -190,7 +189,7 @@ class Writer:
 
     def _stored_of_large(self, key: str, change: Change) -> Stored:
         """Return what is stored of a large chunk; a shard is read while the new one is written."""
-        shard = change.of.request.chunks.model.chain.shard
+        shard = shard_of(change.of.request.chunks.model.chain)
         try:
             return self._stored(key) if shard is None else StoredShard.read(self._driver, key, shard)
         except StoreError as error:

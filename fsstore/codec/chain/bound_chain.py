@@ -14,53 +14,49 @@ from __future__ import annotations
 import itertools
 import math
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from fsstore.codec.ability import Abilities, abilities_of
 from fsstore.codec.chain.steps import DIRECT_BYTES, borrowers, decoders, in_pieces, through
 from fsstore.codec.chain.working_size import working_size
-from fsstore.codec.contract import BoundCodec, Buffer, ByteSpec, ChunkSpec
+from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpec, Span
 from fsstore.codec.scratch import scratch
 from fsstore.errors import StoreError
 
-if TYPE_CHECKING:
-    from fsstore.codec.chain.shard_layout import ShardLayout
+__all__ = ["BoundChain", "Shard"]
 
-__all__ = ["Array", "BoundArrayCodec", "BoundChain", "Span"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Span: TypeAlias = tuple[int, int]
 _PIECES_FROM = 8 << 20  # bytes of a chunk that is encoded in pieces; that of zstd takes 1.08 of the time
 _RUN_PART = 1 << 18  # decoding several at once gains nothing for chunks larger than this
 _RUN_COPIED = 1 << 17  # nor does joining larger ones that are not encoded: 220 KB alone take 0.82 of the time
 _RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache until it is copied
 
 
-class BoundArrayCodec(BoundCodec, Protocol):
-    """What an array-to-bytes codec may offer beyond the contract.  Each is optional.
+class Shard(Protocol):
+    """What a chain asks of the layout of its encoding when that is a shard: `shard_layout` has the whole of it.
 
-    * `flat_dtype`: the encoding is the elements of this dtype in C order and nothing else;
-    * `view(data)`: like `decode`, but elements may keep the byte order in which they are stored;
-    * `verify(array)`: raise when decoded elements hold values that the type forbids;
-    * `decode_array(data, out)`: decode into a chunk-shaped array;
-    * `shard`: the layout of the encoding, when it is a shard.
-
-    A bytes codec may offer ways into memory that is there already, which return False where `decode` has to look:
-
-    * `decode_into(data, out)`: decode into `out`, which has the exact size;
-    * `decode_span(data, out, span)`: decode at least the bytes `[first, stop)` to their places in such an `out`,
-      and all before them if the codec says `spans_from_start`;
-    * `decode_joined(parts, out)`: decode parts of one known size into `out`, one after the other.
-
-    One that is asked for large chunks may offer `encode_pieces(data)`, which yields what `encode` would join, piece by
-    piece, and one that only adds something `pass_pieces(pieces)`, which takes such pieces instead of all in one.
-
-    And what is taken to be 1, 0 and false of those that say nothing: `effort`, how long it decodes, 1 for as long as
-    zstd, `scratch_size`, how many bytes it takes beside what it is given and what it gives, and `is_exact`, whether it
-    gives back bit by bit whatever it was given.
+    `count` is how many parts a shard has, `inner` what each of them is encoded by, and `read_shape` the shape of one.
     """
+
+    @property
+    def count(self) -> int:
+        """How many parts a shard has."""
+        ...
+
+    @property
+    def inner(self) -> BoundChain:
+        """What encodes and decodes a part."""
+        ...
+
+    def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
+        """Yield the encoded parts, None for those that equal the fill value if these are left out (`elide`)."""
+        ...
+
+    def portions(self, parts: Iterable[Buffer | None]) -> Iterator[list[Buffer]]:
+        """Yield the encoding as lists of buffers that follow each other, the parts drawn one by one."""
+        ...
 
 
 class BoundChain:
@@ -130,43 +126,41 @@ class BoundChain:
         self.encoded_size: int | None = encoded.size if isinstance(encoded, ByteSpec) else None
         self.order = _order(chunk, arrays)
         plain = self.order is not None
-        self._view: Callable[[Any], Array] = getattr(pack, "view", pack.decode) if plain else pack.decode
-        self.shard: ShardLayout | None = getattr(pack, "shard", None) if plain and not stages else None
-        self._decode_array: Callable[[Any, Array], None] | None = (
-            getattr(pack, "decode_array", None) if plain else None
-        )
-        self._verify: Callable[[Array], None] | None = getattr(pack, "verify", None)
-        flat: np.dtype[Any] | None = getattr(pack, "flat_dtype", None)
+        packs, able = abilities_of(pack), list(map(abilities_of, stages))
+        self._view: Callable[[Any], Array] = (packs.view if plain else None) or pack.decode
+        self.shard: Shard | None = packs.shard if plain and not stages else None
+        self._decode_array = packs.decode_array if plain else None
+        self._verify, flat = packs.verify, packs.flat_dtype
         natural = self.order == tuple(range(len(chunk.shape))) and not stages and self._verify is None
         self.flat_dtype: np.dtype[Any] | None = flat if natural else None
         self._stored = flat if plain and not chunk.dtype.hasobject else None
         self.is_exact: bool = (
             self._stored is not None
             and self._verify is None
-            and getattr(pack, "mask", None) is None
-            and all(getattr(stage, "is_exact", False) for stage in stages)
+            and packs.mask is None
+            and all(stage.is_exact for stage in able)
         )
         self._size = chunk.dtype.itemsize * math.prod(chunk.shape)
-        self.effort: float = self._size * sum([getattr(stage, "effort", 1) for stage in stages])
+        self.effort: float = self._size * sum([stage.effort for stage in able])
         if self.shard is not None:
             self.effort += self.shard.count * self.shard.inner.effort
         self.working_size = working_size(chunk, steps)
-        self._find_fast_ways(stages)
+        self._find_fast_ways(able)
         self.decodes_in_place = self._decode_into is not None or self._decode_array is not None
 
-    def _find_fast_ways(self, stages: Sequence[BoundCodec]) -> None:
+    def _find_fast_ways(self, stages: Sequence[Abilities]) -> None:
         """Set the ways of the first bytes codec, the last to be undone, into memory that is there already."""
         self._decode_into: Callable[[Any, Array], bool] | None = None
         self._decode_joined: Callable[[Sequence[Any], Array], bool] | None = None
         self._decode_span: Callable[[Any, Array, Span], bool] | None = None
         self.run_length = 1
-        self.spans_from_start: bool = bool(stages) and getattr(stages[0], "spans_from_start", False)
+        self.spans_from_start: bool = bool(stages) and stages[0].spans_from_start
         if self._stored is None or not self._size:
             return
-        self._decode_joined = getattr(stages[0], "decode_joined", None) if stages else _join
+        self._decode_joined = stages[0].decode_joined if stages else _join
         if stages and self._size >= DIRECT_BYTES:
-            self._decode_into = getattr(stages[0], "decode_into", None)
-            self._decode_span = getattr(stages[0], "decode_span", None)
+            self._decode_into = stages[0].decode_into
+            self._decode_span = stages[0].decode_span
         if self._decode_joined is not None and self._size <= (_RUN_PART if stages else _RUN_COPIED):
             self.run_length = _RUN_BYTES // self._size
 
@@ -368,7 +362,7 @@ def _order(chunk: ChunkSpec, arrays: Sequence[BoundCodec]) -> tuple[int, ...] | 
     """Return the permutation that the array codecs amount to, or None when they do more than transpose."""
     order: tuple[int, ...] = tuple(range(len(chunk.shape)))
     for stage in arrays:
-        step: tuple[int, ...] | None = getattr(stage, "order", None)
+        step = abilities_of(stage).order
         if step is None:
             return None
         order = tuple(order[axis] for axis in step)

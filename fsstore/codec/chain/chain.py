@@ -23,10 +23,11 @@ __all__ = ["CodecChain", "codec_json", "find_codec", "misplaced", "parse_entry"]
 def find_codec(name: Any) -> CodecFactory:
     """Return what is registered as `name`, or raise an error that says why nothing is."""
     found: CodecFactory | None = registry.codecs.get(string(name))
-    if found is None:  # those of numcodecs are also known without its name in front
-        from fsstore.codec.numcodecs.numcodecs_v3 import find
-
-        found = find(name)
+    for prefix in registry.codec_families.names() if found is None else ():
+        if name.startswith(prefix) and (find := registry.codec_families.get(prefix)) is not None:
+            found = find(name)
+    if found is None and (find := registry.codec_families.get("numcodecs.")) is not None:
+        found = find(name)  # those of numcodecs are also known without its name in front
     if found is None:
         raise JsonError(f"{quote(name)} is not registered")
     return found

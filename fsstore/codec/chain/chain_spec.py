@@ -9,10 +9,11 @@ without sharding that meets one with it describes the sub-chunks, so it merges i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from fsstore.codec.ability import factory_abilities_of
 from fsstore.codec.chain.chain import codec_json, find_codec, misplaced, parse_entry
 from fsstore.codec.configuration import Members, read_options
 from fsstore.codec.contract import CodecFactory, Kind
@@ -92,7 +93,7 @@ def _spells(text: Any, order: Any) -> bool:
 
 def _normal(factory: CodecFactory, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options without those that others make void."""
-    normalize: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(factory, "normalize", None)
+    normalize = factory_abilities_of(factory).normalize
     return options if normalize is None else normalize(options)
 
 
@@ -104,14 +105,12 @@ def _partial_sharding(members: Members) -> dict[str, Any]:
 
 def _parse_partial(value: Any) -> CodecOptions:
     factory, configuration = parse_entry({"name": value} if isinstance(value, str) else value)
-    members: Members | None = getattr(factory, "members", None)
-    if members is None:
+    able = factory_abilities_of(factory)
+    if able.members is None:
         return CodecOptions(factory.name, factory.kind, configuration)
-    if factory.name == SHARDING:
-        members = _partial_sharding(members)
+    members = _partial_sharding(able.members) if factory.name == SHARDING else able.members
     # what a codec cannot do without even in a spec, such as the order of a transpose
-    always: frozenset[str] = getattr(factory, "always", frozenset())
-    members = {name: replace(member, stored=name in always) for name, member in members.items()}
+    members = {name: replace(member, stored=name in able.always) for name, member in members.items()}
     try:
         options = read_options(members, configuration)
     except JsonError as error:

@@ -8,12 +8,13 @@ open, seeing what the codecs before it give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fsstore.codec.ability import factory_abilities_of
 from fsstore.codec.chain.chain import CodecChain, find_codec
 from fsstore.codec.chain.chain_spec import SHARDING, ChainSpec, CodecOptions
 from fsstore.codec.chain.sharding import ShardingCodec, sub_chunk_grid
@@ -136,7 +137,7 @@ def _refuse_stages(pack: CodecOptions, stages: Sequence[CodecOptions]) -> None:
 def _completed(options: CodecOptions, seen: ChunkSpec | ByteSpec) -> tuple[Codec, ChunkSpec | ByteSpec]:
     """Return the codec with its open options chosen, and what it gives."""
     factory = find_codec(options.name)
-    complete: Callable[[Any, Any], Codec] | None = getattr(factory, "complete", None)
+    complete = factory_abilities_of(factory).complete
     try:
         codec = (
             factory.from_json(dict(options.options)) if complete is None else complete(options.options, seen)

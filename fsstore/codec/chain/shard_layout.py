@@ -17,14 +17,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fsstore.codec.chain.bound_chain import Array, BoundChain
-from fsstore.codec.contract import Buffer, ChunkSpec
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array, Buffer, ChunkSpec
 from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
 from fsstore.errors import DataLossError, StoreError
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
 
-__all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks", "shard_damage"]
+__all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks", "shard_damage", "shard_of"]
 
 S = TypeVar("S")
 Entries = npt.NDArray[np.uint64]
@@ -292,6 +292,11 @@ class ShardLayout:
         elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
         copy_blocks(blocks, elements.reshape(blocks.shape))
         return True
+
+
+def shard_of(chain: BoundChain) -> ShardLayout | None:
+    """Return the layout of what a chain encodes when that is a shard, else None."""
+    return chain.shard if isinstance(chain.shard, ShardLayout) else None
 
 
 def _boxes(grid: Sequence[int], most: int) -> Iterator[tuple[int | slice, ...]]:

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.shard_layout import ShardLayout
 from fsstore.codec.configuration import Member, Members, read_options
-from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import StoreError
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Json, array_of, integer, one_of

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
+from fsstore.codec.ability import abilities_of
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.scratch import scratch
 
@@ -34,14 +33,14 @@ def decoders(stages: Sequence[BoundCodec]) -> Steps:
 
 def borrowers(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Steps:
     """Return decoders into memory of the thread where codecs can, but not of shards: their parts are decoded there."""
-    if getattr(pack, "shard", None) is not None:
+    if abilities_of(pack).shard is not None:
         return decoders(stages)
     made = (_borrower(*pair, step) for step, pair in enumerate(itertools.pairwise((pack, *stages)), 1))
     return tuple(made)[::-1]
 
 
 def _borrower(before: BoundCodec, stage: BoundCodec, step: int) -> Callable[[Any], Any]:
-    into: Callable[[Any, np.ndarray[Any, Any]], bool] | None = getattr(stage, "decode_into", None)
+    into = abilities_of(stage).decode_into
     size = before.encoded.size if isinstance(before.encoded, ByteSpec) else None
     if into is None or size is None or size < DIRECT_BYTES:
         return stage.decode
@@ -57,8 +56,8 @@ def in_pieces(stages: Sequence[BoundCodec]) -> Steps:
     """Return how a chunk is encoded in pieces: the last step gives an iterator of them."""
     passing: list[Callable[[Any], Any]] = []
     *before, last = stages
-    while before and (passes := getattr(last, "pass_pieces", None)) is not None:
+    while before and (passes := abilities_of(last).pass_pieces) is not None:
         passing.insert(0, passes)
         last = before.pop()
-    begin = getattr(last, "encode_pieces", lambda data: iter((last.encode(data),)))
+    begin = abilities_of(last).encode_pieces or (lambda data: iter((last.encode(data),)))
     return (*[stage.encode for stage in before], begin, *passing)

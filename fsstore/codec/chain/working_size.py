@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fsstore.codec.ability import abilities_of
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec
 
 __all__ = ["working_size"]
@@ -20,9 +21,11 @@ def working_size(chunk: ChunkSpec, steps: Sequence[BoundCodec]) -> int:
     before: ChunkSpec | ByteSpec = chunk
     for step in steps:
         size = _size(step.encoded, size)
-        flat = getattr(step, "flat_dtype", None)
-        is_view = hasattr(step, "order") or (isinstance(before, ChunkSpec) and flat == before.dtype)
-        total += (0 if is_view else size) + getattr(step, "scratch_size", 0)
+        able = abilities_of(step)
+        is_view = able.order is not None or (
+            isinstance(before, ChunkSpec) and able.flat_dtype == before.dtype
+        )
+        total += (0 if is_view else size) + able.scratch_size
         before = step.encoded
     return max(1, total)
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import StoreError
 from fsstore.values.json_value import Json, integer
 

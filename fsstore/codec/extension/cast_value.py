@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.extension.rounding import MODES, float_max, integral, rounded_float, rounded_integer
 from fsstore.codec.extension.scalar import limits, named_dtype, parse_number, scalar_of
 from fsstore.errors import JsonError, StoreError

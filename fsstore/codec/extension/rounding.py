@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.codec.contract import Array
 
 __all__ = ["MODES", "Mode", "float_max", "integral", "rounded_float", "rounded_integer"]
 

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.extension.scalar import limits, parse_number, scalar_of
 from fsstore.errors import DataLossError, StoreError
 from fsstore.values.json_value import Json

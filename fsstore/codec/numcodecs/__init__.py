@@ -6,6 +6,7 @@ Each reads the configuration that numcodecs writes and gives the same bytes.
 * `compressor_v2`: compressor and filters of zarr v2, and the pipeline they make with the order of the chunk
 * `delta`: the delta filter of numcodecs for numbers that keep their data type: the first, and then by what each one
   differs
+* `elementwise`: codecs that look at each element by itself, applied to a large chunk block by block
 * `flat`: flat data: what the codecs of zarr v2 see of a chunk, elements in a row or bytes
 * `foreign_v2`: the contract of codecs that other packages bring into zarr v2, most of which are read, never written
 * `imagecodecs_v2`: what chunks of TIFF files are encoded with, as tifffile, kerchunk and VirtualiZarr name it:

@@ -17,9 +17,10 @@ from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.codec.ability import abilities_of
+from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.configuration import Member, Members, read_options
-from fsstore.codec.contract import BoundCodec, ChunkSpec
+from fsstore.codec.contract import Array, BoundCodec, ChunkSpec
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array, size_of
 from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.codec.size import check_size
@@ -180,7 +181,7 @@ class BoundFilters:
         for number, step in enumerate(filters):
             self.scratch_size += (flat.size or 0) if number else 0
             bound.append(step.bind(flat))
-            self.scratch_size += getattr(bound[-1], "scratch_size", 0)
+            self.scratch_size += abilities_of(bound[-1]).scratch_size
             flat = step.encoded(flat)
         self._encode = tuple(step.encode for step in bound)
         decoders = [(step.id, inverse.decode) for step, inverse in zip(filters, bound, strict=True)]

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array, BoundChain
-from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec
 from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline
 from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.codec.zarr3.blosc import CNAMES

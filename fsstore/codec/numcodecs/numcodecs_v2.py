@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from fsstore.codec.contract import BoundCodec, ByteSpec
-from fsstore.codec.elementwise import BLOCKS_BYTES, in_blocks, is_elementwise
 from fsstore.codec.numcodecs.base64_text import BoundBase64
 from fsstore.codec.numcodecs.delta import BoundDelta
+from fsstore.codec.numcodecs.elementwise import BLOCKS_BYTES, in_blocks, is_elementwise
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array, fixed_dtype, octets, size_of
 from fsstore.codec.numcodecs.foreign_v2 import ForeignCodec
 from fsstore.codec.numcodecs.lz4 import BoundLz4

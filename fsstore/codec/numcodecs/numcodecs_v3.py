@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
-from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, BoundCodec, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array
 from fsstore.codec.numcodecs.numcodecs_v2 import ARRAY_CODECS, BYTES_CODECS, PACKING_CODECS, Numcodec
 from fsstore.errors import JsonError, StoreError

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
-from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
+from fsstore.codec.contract import Array, BoundCodec, ByteSpec, Kind
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array
 from fsstore.codec.size import check_size, too_long
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError

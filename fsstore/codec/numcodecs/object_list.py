@@ -19,8 +19,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
-from fsstore.codec.contract import ByteSpec
+from fsstore.codec.contract import Array, ByteSpec
 from fsstore.codec.size import FREE_BYTES, too_large
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json

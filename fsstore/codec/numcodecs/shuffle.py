@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
-from fsstore.codec.contract import ByteSpec
+from fsstore.codec.contract import Array, ByteSpec
 from fsstore.codec.numcodecs.flat import size_of
 from fsstore.codec.scratch import passing
 from fsstore.codec.size import check_size

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
-from fsstore.codec.contract import ByteSpec
+from fsstore.codec.contract import Array, ByteSpec
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.schema.constraint import braced
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
-from fsstore.codec.contract import ByteSpec
+from fsstore.codec.contract import Array, ByteSpec
 from fsstore.errors import FailedPreconditionError, StoreError
 
 __all__ = ["BoundSegmentation"]

@@ -17,9 +17,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import encoded_bound, output_limit, too_large
 from fsstore.codec.zarr3 import blosc_snappy
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError

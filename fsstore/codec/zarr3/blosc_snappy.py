@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.codec.contract import Array
 from fsstore.errors import UnimplementedError
 
 __all__ = ["compress", "decompress"]

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, Self
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.scratch import passing
 from fsstore.codec.size import encoded_bound, output_limit
 from fsstore.codec.stream import Inflater, deflated, inflate

@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long, too_short
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.values.json_value import Json, one_of

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import JsonError, StoreError
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Json, array_of, integer, one_of

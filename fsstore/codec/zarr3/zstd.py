@@ -19,9 +19,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import zstandard
 
-from fsstore.codec.chain.bound_chain import Array
 from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
+from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.values.file_compression import frame_end

@@ -16,7 +16,16 @@ from typing import ClassVar, TypeAlias
 
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, KvPrefix, Read, ReadOnly, ReadResult
+from fsstore.kvstore.contract.driver import (
+    UNKNOWN,
+    Entry,
+    Features,
+    KvPrefix,
+    Read,
+    ReadOnly,
+    ReadResult,
+    StandsOver,
+)
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.runtime import execution
@@ -36,7 +45,7 @@ _BLOCK = (1 << 17) + 64
 """How much more of the base is asked for: a block of zstd, without whose end nothing of it can be decompressed."""
 
 
-class CompressedDriver(ReadOnly):
+class CompressedDriver(ReadOnly, StandsOver):
     """The values at `base`, decompressed."""
 
     id: ClassVar[str] = "compressed"
@@ -167,9 +176,7 @@ class CompressedKind(AdapterKind):
     id: Method
     resources: tuple[str, ...] = ("cache_pool",)
     single_file: bool = True
-    """Whether the empty path can be a file."""
     sequential: bool = True
-    """Whether reading the end of a value costs reading all of it."""
 
     @property
     def schemes(self) -> tuple[str, ...]:

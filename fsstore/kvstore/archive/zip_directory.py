@@ -28,7 +28,7 @@ from fsstore.errors import DataLossError, UnimplementedError
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.values.detection import Detection
 
-__all__ = ["DETECT", "TAIL", "Directory", "End", "Member", "find_end", "parse_directory"]
+__all__ = ["DETECT", "TAIL", "ArchiveMember", "Directory", "DirectoryEnd", "find_end", "parse_directory"]
 
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -61,7 +61,7 @@ TAIL = 65535 + _END.size + _LOCATOR.size + _END64.size
 """So many bytes at the end of the file surely hold all end records."""
 
 
-class End(NamedTuple):
+class DirectoryEnd(NamedTuple):
     """What the end records say: where the directory is (relative to the archive), and where it all must end."""
 
     entries: int
@@ -76,7 +76,7 @@ class End(NamedTuple):
         return self.directory_offset + self.directory_size + self.trailer
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """A member as the directory describes it; `offset` is that of its local header in the file."""
 
     name: str
@@ -90,7 +90,7 @@ class Member(NamedTuple):
     """Bytes to read besides the packed data so that the local header is surely or very likely included."""
 
 
-def find_end(tail: bytes) -> End:
+def find_end(tail: bytes) -> DirectoryEnd:
     """Return the end of an archive of which `tail` are the last bytes (`TAIL` of them, or the whole file)."""
     at = _last_end(tail)
     fields = _END.unpack_from(tail, at)
@@ -102,7 +102,7 @@ def find_end(tail: bytes) -> End:
         raise DataLossError("Failed to find ZIP64 EOCD locator")
     if disk or start_disk or here != entries:
         raise UnimplementedError("ZIP archives of several disks are not supported")
-    return End(entries, offset, size, len(tail) - at)
+    return DirectoryEnd(entries, offset, size, len(tail) - at)
 
 
 def _last_end(tail: bytes) -> int:
@@ -125,7 +125,7 @@ DETECT = Detection("zip", "store", matches=_is_archive, tail=_END.size + 4096 + 
 """An archive is recognised by its end record, unless its comment is longer than 4 KiB."""
 
 
-def _find_end64(tail: bytes, locator: int, fields: tuple[Any, ...]) -> End:
+def _find_end64(tail: bytes, locator: int, fields: tuple[Any, ...]) -> DirectoryEnd:
     _, disk, _, disks = fields
     at = tail.rfind(b"PK\6\6", 0, locator)
     if at < 0 or at + _END64.size > locator:
@@ -135,7 +135,7 @@ def _find_end64(tail: bytes, locator: int, fields: tuple[Any, ...]) -> End:
         raise DataLossError("ZIP64 EOCD does not end at its locator")
     if disk or this or start or disks > 1 or here != entries:
         raise UnimplementedError("ZIP archives of several disks are not supported")
-    return End(entries, offset, size, len(tail) - at)
+    return DirectoryEnd(entries, offset, size, len(tail) - at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +156,13 @@ class Directory:
         stop = bisect_left(self._ordered, high, key=key_bytes) if high else None
         return self._ordered[start:stop]
 
-    def member(self, name: str) -> Member | None:
+    def member(self, name: str) -> ArchiveMember | None:
         """Return the member called `name`, or None."""
         row = self.index.get(name)
         if row is None:
             return None
         column = self.columns
-        return Member(
+        return ArchiveMember(
             name,
             *(
                 int(column[field][row])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, StoreError
-from fsstore.kvstore.archive.zip_directory import Member
+from fsstore.kvstore.archive.zip_directory import ArchiveMember
 from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, unpack
 from fsstore.kvstore.archive.zip_source import TRIES, Archive, ChangedError, ZipSource
 from fsstore.kvstore.contract.byte_range import resolve_range
@@ -33,6 +33,7 @@ from fsstore.kvstore.contract.driver import (
     Read,
     ReadOnly,
     ReadResult,
+    StandsOver,
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
@@ -50,11 +51,11 @@ _INLINE = 64 * 1024  # bytes that are unpacked on the thread that asks
 
 
 @dataclass(slots=True)
-class _Job:
+class _MemberRead:
     """A member to read: what to fetch from the archive, and what to make of it."""
 
     place: int
-    member: Member
+    member: ArchiveMember
     start: int
     stop: int
     low: int = 0
@@ -64,7 +65,7 @@ class _Job:
     data: Buffer = b""
 
 
-class ZipDriver(ReadOnly):
+class ZipDriver(ReadOnly, StandsOver):
     """The members of the archive at `base`."""
 
     id: ClassVar[str] = "zip"
@@ -92,7 +93,7 @@ class ZipDriver(ReadOnly):
 
     async def _read_from(self, archive: Archive, reads: Sequence[Read], *, fresh: bool) -> list[ReadResult]:
         results: list[Any] = [None] * len(reads)
-        jobs: list[_Job] = []
+        jobs: list[_MemberRead] = []
         for place, read in enumerate(reads):
             results[place] = self._settled(archive, read)
             if results[place] is None and (job := self._job(archive, place, read, results)) is not None:
@@ -117,7 +118,7 @@ class ZipDriver(ReadOnly):
             return ReadResult("unspecified", b"", archive.generation, now())
         return None
 
-    def _job(self, archive: Archive, place: int, read: Read, results: list[Any]) -> _Job | None:
+    def _job(self, archive: Archive, place: int, read: Read, results: list[Any]) -> _MemberRead | None:
         member = archive.directory.member(read.key)
         if member is None:
             return None
@@ -129,12 +130,12 @@ class ZipDriver(ReadOnly):
         if start == stop and not (start == 0 and stop == member.size and member.packed):
             results[place] = ReadResult("value", b"", archive.generation, now(), member.size)
             return None
-        return _Job(place, member, start, stop)
+        return _MemberRead(place, member, start, stop)
 
     def _located(self, error: StoreError, key: str) -> StoreError:
         return error.within(f"Error reading {self.describe_key(key)}")
 
-    async def _fetch(self, archive: Archive, jobs: list[_Job]) -> None:
+    async def _fetch(self, archive: Archive, jobs: list[_MemberRead]) -> None:
         """Fill in the packed data of all jobs, in at most three batches to the base."""
         unknown = {
             job.member.name: job.member
@@ -161,13 +162,13 @@ class ZipDriver(ReadOnly):
         ):
             job.data = data
 
-    def _header_length(self, member: Member, header: Buffer) -> int:
+    def _header_length(self, member: ArchiveMember, header: Buffer) -> int:
         try:
             return data_start(header)
         except StoreError as error:
             raise self._located(error, member.name) from None
 
-    def _aim(self, archive: Archive, job: _Job) -> None:
+    def _aim(self, archive: Archive, job: _MemberRead) -> None:
         """Decide which bytes of the archive the job needs."""
         member = job.member
         start = archive.starts.get(member.name)
@@ -178,7 +179,7 @@ class ZipDriver(ReadOnly):
         else:
             job.low, job.high = start, start + member.packed
 
-    def _behead(self, archive: Archive, job: _Job) -> bool:
+    def _behead(self, archive: Archive, job: _MemberRead) -> bool:
         """Cut the local header off; return whether the data were all there, or aim again."""
         member = job.member
         length = self._header_length(member, job.data)
@@ -190,10 +191,10 @@ class ZipDriver(ReadOnly):
         self._aim(archive, job)
         return False
 
-    def _unpack_all(self, jobs: list[_Job]) -> list[Buffer]:
+    def _unpack_all(self, jobs: list[_MemberRead]) -> list[Buffer]:
         return [self._unpack(job) for job in jobs]
 
-    def _unpack(self, job: _Job) -> Buffer:
+    def _unpack(self, job: _MemberRead) -> Buffer:
         member = job.member
         try:
             if member.method != STORED or len(job.data) == member.size:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fsstore.errors import DataLossError, ResourceExhaustedError, UnimplementedError
-from fsstore.kvstore.archive.zip_directory import Member
+from fsstore.kvstore.archive.zip_directory import ArchiveMember
 from fsstore.kvstore.contract.driver import Buffer
 
 __all__ = ["STORED", "check_readable", "data_start", "unpack"]
@@ -29,7 +29,7 @@ _MAX_WINDOW_LOG = 27
 _LOCAL = struct.Struct("<4s22x2H")
 
 
-def check_readable(member: Member) -> None:
+def check_readable(member: ArchiveMember) -> None:
     """Raise if the member cannot be read: encrypted, an unknown method, or a declared size beyond all reason."""
     if member.flags & _ENCRYPTED:
         raise UnimplementedError("the ZIP member is encrypted")
@@ -51,7 +51,7 @@ def data_start(header: Buffer) -> int:
     return int(_LOCAL.size + name + extra)
 
 
-def unpack(member: Member, packed: Buffer, start: int, stop: int) -> Buffer:
+def unpack(member: ArchiveMember, packed: Buffer, start: int, stop: int) -> Buffer:
     """Return the bytes `[start, stop)` of a member; the checksum is verified when that is all of it."""
     whole = start == 0 and stop == member.size
     if member.method == STORED:
@@ -65,7 +65,7 @@ def unpack(member: Member, packed: Buffer, start: int, stop: int) -> Buffer:
     return value
 
 
-def _decompress(member: Member, packed: Buffer, stop: int, *, whole: bool) -> Buffer:
+def _decompress(member: ArchiveMember, packed: Buffer, stop: int, *, whole: bool) -> Buffer:
     """Return the first `stop` bytes; when they are all, the data must end there."""
     try:
         value = _METHODS[member.method](packed, stop + 1 if whole else stop)

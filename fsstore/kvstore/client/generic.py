@@ -189,7 +189,9 @@ class _Filesystem:
         self.protocol, self.retry = protocol, retry or Retry()
         self.traits = TRAITS.get(protocol, ())
         self.shown = f"{protocol}://"
-        self.features = Features(waits=True, create_only=protocol == "memory")
+        self.features = Features(
+            waits=True, create_only=protocol == "memory", coarse_generations=protocol == "file"
+        )
 
     def _page(self, found: Mapping[str, Any]) -> list[Entry]:
         hide = self.protocol == "file"

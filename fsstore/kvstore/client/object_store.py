@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from fsstore.errors import StoreError, UnavailableError, UrlError
-from fsstore.kvstore.client.range_answer import NO_TAG, Piece, entity_tag, fit
+from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -230,7 +230,7 @@ class ObstoreEngine:
         # a server that knows no ranges would send everything to somebody who wants nothing of it
         unwanted = read.start == read.stop and "range" not in options
         body = b"" if unwanted else memoryview(result.bytes())
-        return fit(Piece(body, start, meta["size"], _generation(meta)), read)
+        return fit(RangeAnswer(body, start, meta["size"], _generation(meta)), read)
 
     def _end(self, read: Read, limit: int | None) -> ReadResult:
         """Return the last bytes of an object from a server that must be told where they begin (Azure's)."""
@@ -239,7 +239,7 @@ class ObstoreEngine:
             return ReadResult("missing", b"", NO_VALUE, now())
         size, generation = head.meta["size"], _generation(head.meta)
         if not 0 < -read.start <= size:
-            return fit(Piece(b"", 0, size, generation), read)
+            return fit(RangeAnswer(b"", 0, size, generation), read)
         found = self._read_once(read._replace(start=size + read.start, stop=size), limit)
         if found.state == "value" and found.generation != generation:
             raise UnavailableError("the object changed while its end was being read")
@@ -250,7 +250,7 @@ class ObstoreEngine:
         head = self._head(read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(Piece(b"", 0, head.meta["size"], _generation(head.meta)), read)
+        return fit(RangeAnswer(b"", 0, head.meta["size"], _generation(head.meta)), read)
 
     def _head(self, path: str) -> Any:
         """Return what is known of an object without its value, or None if it is missing."""

@@ -18,14 +18,14 @@ from fsstore.errors import OutOfRangeError, UnavailableError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, now
 
-__all__ = ["NO_TAG", "Piece", "entity_tag", "fit", "is_empty", "range_header", "range_of_header"]
+__all__ = ["NO_TAG", "RangeAnswer", "entity_tag", "fit", "is_empty", "range_header", "range_of_header"]
 
 NO_TAG = '"-"'
 """Equal to the tag of no object: for generations that another store made."""
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
-class Piece(NamedTuple):
+class RangeAnswer(NamedTuple):
     """Bytes of a value from `start` on; `total` is the size of the value, if known."""
 
     body: Buffer
@@ -77,7 +77,7 @@ def range_of_header(value: str | None) -> tuple[int, int, int | None] | None:
     return (int(found[1]), int(found[2]) + 1, total) if found[1] else (0, 0, total)
 
 
-def fit(piece: Piece, read: Read) -> ReadResult:
+def fit(piece: RangeAnswer, read: Read) -> ReadResult:
     """Return the answer to `read` out of what a store sent for it."""
     end = piece.start + len(piece.body)
     if piece.total is not None:

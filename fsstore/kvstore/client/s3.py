@@ -15,7 +15,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
-from fsstore.kvstore.client.range_answer import NO_TAG, Piece, entity_tag, fit, range_header, range_of_header
+from fsstore.kvstore.client.range_answer import (
+    NO_TAG,
+    RangeAnswer,
+    entity_tag,
+    fit,
+    range_header,
+    range_of_header,
+)
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -185,18 +192,18 @@ async def _read(filesystem: Any, read: Read) -> ReadResult:
         raise located(error, "reading", f"s3://{read.key}") from error
 
 
-async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> Piece:
+async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None) -> RangeAnswer:
     answer = await _client_call(filesystem, "get_object", arguments)
     async with answer["Body"] as stream:
         check_announced(answer.get("ContentLength"), limit)
         body: Buffer = await stream.read()
     generation = answer.get("ETag", "").encode("latin-1")
     if answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
-        return Piece(body, 0, len(body), generation)
+        return RangeAnswer(body, 0, len(body), generation)
     span = range_of_header(answer.get("ContentRange"))
     if span is None or span[1] - span[0] != len(body):
         raise UnavailableError(f"the server sent {len(body)} bytes as {answer.get('ContentRange')!r}")
-    return Piece(body, span[0], span[2], generation)
+    return RangeAnswer(body, span[0], span[2], generation)
 
 
 async def _beyond(filesystem: Any, read: Read) -> ReadResult:
@@ -206,7 +213,9 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
         head = await _head(filesystem, read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(Piece(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read)
+        return fit(
+            RangeAnswer(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read
+        )
     except Exception as error:  # the boundary: every foreign error is translated here
         raise located(error, "reading", f"s3://{read.key}") from error
 

@@ -18,7 +18,7 @@ from urllib.parse import quote as percent_encode
 
 from fsstore.errors import UnavailableError, UnimplementedError
 from fsstore.kvstore.client.range_answer import (
-    Piece,
+    RangeAnswer,
     entity_tag,
     fit,
     is_empty,
@@ -87,10 +87,10 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if status in (404, 410):
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
-        return _known(read, fit(Piece(body, 0, _total(read, headers, body), generation), read))
+        return _known(read, fit(RangeAnswer(body, 0, _total(read, headers, body), generation), read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
-        return _known(read, fit(Piece(b"", 0, span[2], generation), read))
+        return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
     if status != 206:
         raise from_status(status, bytes(body[:300]).decode("utf-8", "replace"))
     if is_coded(headers):
@@ -98,7 +98,7 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if span is None or span[1] - span[0] != len(body) or range_header(read) is None:
         received = headers.get("Content-Range", "no Content-Range")
         raise UnavailableError(f"the server sent {len(body)} bytes as {received!r} for {range_header(read)}")
-    return _known(read, fit(Piece(body, span[0], span[2], generation), read))
+    return _known(read, fit(RangeAnswer(body, span[0], span[2], generation), read))
 
 
 def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:

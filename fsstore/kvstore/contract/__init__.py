@@ -2,10 +2,12 @@
 
 Start with `driver`; `kind` is what a store registers; ranges, batches of answers and limits have a module each.
 
+* `ability`: what some drivers can do beyond the contract
 * `answer_columns`: answers to a batch as columns: each is a part of one of a few larger ones
 * `byte_range`: byte ranges of a value, checked against its size
 * `coalesce`: merging of byte ranges: many small requests for one key become few larger ones
 * `commit_queue`: writers wait here while a commit runs, and go into the next one together
 * `key_range`: half-open ranges of keys, compared as bytes
+* `request`: what crosses the contract: requests and their answers
 * `value_limit`: how large a whole value may be that somebody is about to read
 """

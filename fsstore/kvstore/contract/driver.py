@@ -17,34 +17,35 @@ What every driver promises (`fsstore.testing` checks it over each):
   declares so in `features` and raises `UnimplementedError`: it never pretends.
 * A write is visible as a whole or not at all, and durable when answered (unless its options say otherwise).
 * `value=None` deletes; deleting a missing key is fine and answers `NO_VALUE`.
-* A driver that never waits may offer `read_now(read)` besides: what `read_many([read])` answers, as a plain call,
-  because a coroutine takes longer than a look into memory.
-* A driver that looks many keys up at once may offer `read_whole(keys)` besides: what `read_many` answers for reads
-  of the whole values.
-* A driver over something that may be missing as a whole, and must not pass for empty then, raises `NotFoundError` for
-  reads and listings.  It offers `begin_creating()`: who is about to write calls that, and from then on it is empty.
-  A driver that writes to another one forwards the call.
-* A driver that can write while values are being made may offer `write_late(makes, makers=None)` besides: what
-  `write_many` answers for the writes that the functions `makes` return.  It calls them on `makers` threads, one a core
-  unless told, and writes what is made meanwhile.  Of a value that comes in portions it asks for the next when it has
-  written the one before, and for none if the condition does not hold.
+* What only some drivers can do is an ability (`ability`): a class that they name among their bases.
 * Values returned may be any read-only buffer; the caller must not change them.
 * With `features.waits` false no coroutine of the driver ever suspends, so `runtime.execution` may drive it inline on
   any thread.  All drivers are thread-safe.
-
-Keys are `str`; bytes that are not UTF-8 travel as surrogate escapes (`key.encode("utf-8", "surrogateescape")`).
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol
 
 from fsstore.errors import UnimplementedError
+from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, able
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    Entry,
+    LateValue,
+    LateWrite,
+    Read,
+    ReadResult,
+    Stamp,
+    State,
+    Write,
+    now,
+)
 from fsstore.values.json_value import Json
 
 __all__ = [
@@ -61,82 +62,12 @@ __all__ = [
     "ReadOnly",
     "ReadResult",
     "Stamp",
+    "StandsOver",
     "State",
     "Write",
     "begin_creating",
     "now",
 ]
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
-State: TypeAlias = Literal["value", "missing", "unspecified"]
-
-UNKNOWN = b""
-"""The generation nobody knows; as the answer of a write: the condition did not hold."""
-
-NO_VALUE = b"\x02"
-"""The generation of a missing key."""
-
-
-class Read(NamedTuple):
-    """A request for a value, or for the bytes `[start, stop)` of it.
-
-    A negative `start` asks for the last `-start` bytes (`stop` is None then).  `stop=None` reads to the end.
-    `staleness_bound`: an answer known to be current at that time (seconds since the epoch) is good enough;
-    the default wants a fresh one.
-    """
-
-    key: str
-    start: int = 0
-    stop: int | None = None
-    if_not_equal: bytes = UNKNOWN
-    staleness_bound: float = math.inf
-
-
-class ReadResult(NamedTuple):
-    """The answer to a `Read`: `value` is empty unless `state` is "value".
-
-    `size` is that of the whole value where the answer came with it; None says nothing.
-    """
-
-    state: State
-    value: Buffer = b""
-    generation: bytes = UNKNOWN
-    time: float = -math.inf
-    size: int | None = None
-
-
-LateValue: TypeAlias = Buffer | Generator[Sequence[Buffer], None, None]
-"""A value, or one made in portions: lists of buffers that follow each other.  Who draws these closes the generator."""
-
-
-class Write(NamedTuple):
-    """A request to store `value`, or to delete the key when it is None.  `if_equal=UNKNOWN`: no condition."""
-
-    key: str
-    value: Buffer | None
-    if_equal: bytes = UNKNOWN
-
-
-class LateWrite(NamedTuple):
-    """A `Write` whose value may come in portions."""
-
-    key: str
-    value: LateValue | None
-    if_equal: bytes = UNKNOWN
-
-
-class Stamp(NamedTuple):
-    """A generation and a time at which it was current."""
-
-    generation: bytes = UNKNOWN
-    time: float = -math.inf
-
-
-class Entry(NamedTuple):
-    """A key in a listing, and the size of its value where the listing knows it."""
-
-    key: str
-    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +92,8 @@ class Features:
     sorted_scan: bool = False
     empty_key: bool = False
     """Whether the empty key is where a value is expected, as in a store of one decompressed file."""
+    coarse_generations: bool = False
+    """Whether two writes may leave the same generation: the clock that makes them ticks slower than writers write."""
     slow_writes: bool = False
     """Whether writes block for long although the driver never suspends (a sync to disk): worth a pool thread."""
 
@@ -260,10 +193,10 @@ class KvPrefix(NamedTuple):
     async def documents(self) -> AsyncIterator[list[Entry]]:
         """Yield batches of the entries below the path, of which a driver may leave out those that end in a number.
 
-        A driver that can do so has a method `documents` like `scan`: a set of a million chunks is not listed for the
-        metadata of ten arrays.
+        A set of a million chunks is not listed for the metadata of ten arrays, where the driver `ListsDocuments`.
         """
-        scan = getattr(self.driver, "documents", self.driver.scan)
+        lists = able(self.driver, ListsDocuments)
+        scan = self.driver.scan if lists is None else lists.documents
         async for batch in scan(KeyRange().with_prefix(self.path)):
             yield self._relative(batch)
 
@@ -280,13 +213,15 @@ class KvPrefix(NamedTuple):
         return KvPrefix(self.driver, self.path + path)
 
 
+class StandsOver:
+    """An adapter over one place of another store, all of whose bytes come from there."""
+
+    __slots__ = ()
+    base: KvPrefix
+
+
 def begin_creating(driver: KvDriver) -> None:
     """Announce writes to what may not exist as a whole, before it is read for them."""
-    begin = getattr(driver, "begin_creating", None)
-    if begin is not None:
-        begin()
-
-
-def now() -> float:
-    """Return the time stamps carry: seconds since the epoch."""
-    return time.time()
+    missing = able(driver, MayBeMissing)
+    if missing is not None:
+        missing.begin_creating()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from fsstore.context.context import Context
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.values.json_value import Fields, Json
 from fsstore.values.url import decode_path, reject_query
 
-__all__ = ["AdapterKind", "KvKind", "KvOpening", "RootKind"]
+__all__ = ["AdapterKind", "KindDefaults", "KvKind", "KvOpening", "RootKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,21 @@ class KvKind(Protocol):
         """Names of the context resources it takes as members; the resource type is the name's."""
         ...
 
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """Members with the values that are left out of JSON, for `to_json(include_defaults=True)`."""
+        ...
+
+    @property
+    def single_file(self) -> bool:
+        """Whether the empty path can be a file."""
+        ...
+
+    @property
+    def sequential(self) -> bool:
+        """Whether reading the end of a value costs reading all of it."""
+        ...
+
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the kind's own JSON members from `fields` and return them in canonical form, defaults left out.
 
@@ -90,7 +105,16 @@ class KvKind(Protocol):
         ...
 
 
-class RootKind:
+class KindDefaults:
+    """What is so of most kinds: members have no defaults to print, and values are files that can be read in parts."""
+
+    __slots__ = ()
+    defaults: ClassVar[Mapping[str, Json]] = {}
+    single_file: bool = False
+    sequential: bool = False
+
+
+class RootKind(KindDefaults):
     """What most kinds have in common that stand at the start of a URL: any path will do, and there is no base."""
 
     role: Literal["root"] = "root"
@@ -104,7 +128,7 @@ class RootKind:
         return path
 
 
-class AdapterKind:
+class AdapterKind(KindDefaults):
     """What most kinds have in common that follow a store in a URL, which says nothing but a path: any will do."""
 
     __slots__ = ()

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from fsstore.kvstore.contract.ability import ListsDocuments, ListsKeys, MayBeMissing, PassesOn
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -107,21 +108,20 @@ def _forget_claims() -> None:
 os.register_at_fork(after_in_child=_forget_claims)
 
 
-class SingleWriterDriver:
+class SingleWriterDriver(PassesOn):
     """A driver over `inner` that honours every condition, against the writers of this process.
 
     Its keys and its JSON are those of `inner`.
     """
 
     id: ClassVar[str] = "single_writer"
+    passes_on: ClassVar[frozenset[type]] = frozenset({ListsDocuments, ListsKeys, MayBeMissing})
+    inner: KvDriver
 
     def __init__(self, inner: KvDriver) -> None:
         self.inner = inner
         self.id = inner.id  # type: ignore[misc]  # it stands for the driver it wraps, whichever that is
-        engine = getattr(inner, "engine", None)
-        self._coarse = (
-            getattr(engine, "protocol", None) == "file"
-        )  # its clock ticks slower than writers write
+        self._coarse = inner.features.coarse_generations
         self.features: Features = replace(
             inner.features, create_only=True, conditional_write=True, conditional_delete=True
         )

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from fsstore.errors import UnimplementedError
+from fsstore.kvstore.contract.ability import WritesLate
 from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
@@ -25,7 +26,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
 from fsstore.kvstore.local import scan as local_scan
 from fsstore.kvstore.local.lock import forgetting
 from fsstore.kvstore.local.path import check_prefix, normalize
@@ -38,7 +39,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver:
+class LocalDriver(WritesLate):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -145,7 +146,7 @@ def _of_context(opening: KvOpening, name: str) -> Any:
     return None if opening.context is None else opening.context[name].value
 
 
-class LocalKind:
+class LocalKind(KindDefaults):
     """The static side of the `file` driver.
 
     The resources `file_io_mode` and `file_io_retries` of newer TensorStore releases are read, as members and from the

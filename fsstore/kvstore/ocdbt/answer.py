@@ -16,10 +16,10 @@ from fsstore.kvstore.ocdbt.format.key_texts import keys_texts
 from fsstore.kvstore.ocdbt.format.leaf import INLINE
 from fsstore.kvstore.ocdbt.tree import Hits, Slice
 
-__all__ = ["Plan", "entries_of", "keys_of"]
+__all__ = ["AnswerPlan", "entries_of", "keys_of"]
 
 
-class Plan:
+class AnswerPlan:
     """The answers to a batch of reads: complete, but for the bytes at `places`."""
 
     def __init__(self, reads: Sequence[Read], time: float, describe: Callable[[str], str]) -> None:

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from fsstore.runtime.cache_pool import CachePool
 
-__all__ = ["NodeCache", "Pool"]
+__all__ = ["NodeCache", "NodePool"]
 
 _OWN_BYTES = 16 * 1024 * 1024
 
 
-class Pool(Protocol):
+class NodePool(Protocol):
     """A cache with a budget: the value of the context resource `cache_pool`."""
 
     def get(self, key: Hashable) -> Any:
@@ -32,7 +32,7 @@ class Pool(Protocol):
 class NodeCache:
     """What one database remembers: its own few megabytes first, the pool behind them."""
 
-    def __init__(self, pool: Pool | None, owner: Hashable, own_bytes: int = _OWN_BYTES) -> None:
+    def __init__(self, pool: NodePool | None, owner: Hashable, own_bytes: int = _OWN_BYTES) -> None:
         self._own = CachePool(own_bytes)
         self._pool = pool
         self._owner = owner

@@ -28,10 +28,10 @@ from fsstore.kvstore.ocdbt.format.manifest import MANIFEST_KEY, Manifest, encode
 from fsstore.kvstore.ocdbt.format.version import EMPTY, Version, VersionNodeRef
 from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, advance, encode_version_node, needed
 from fsstore.kvstore.ocdbt.history import Choice, find_version
-from fsstore.kvstore.ocdbt.mutation import Changes, Request
+from fsstore.kvstore.ocdbt.mutation import NetChanges, Request
 from fsstore.kvstore.ocdbt.rebuild import rebuild
 from fsstore.kvstore.ocdbt.sink import Layout, Sink
-from fsstore.kvstore.ocdbt.source import Snapshot, Source
+from fsstore.kvstore.ocdbt.source import DatabaseSource, Snapshot
 from fsstore.kvstore.ocdbt.split import Builder, Root
 from fsstore.kvstore.ocdbt.tree import find
 from fsstore.runtime import execution
@@ -55,7 +55,7 @@ class Options:
 class Committer:
     """Commits requests to the database of a source."""
 
-    def __init__(self, source: Source, options: Options) -> None:
+    def __init__(self, source: DatabaseSource, options: Options) -> None:
         self.source = source
         self._options = options
         self._features = source.manifests.driver.features
@@ -158,7 +158,7 @@ class Committer:
         source, config = self.source, manifest.config
         newest = manifest.newest if manifest.versions else Version(0, 0, None, EMPTY, 0)
         wanted = [key for request in requests for key in request.conditional_keys()]
-        changes = Changes(await current_generations(source, newest, wanted))
+        changes = NetChanges(await current_generations(source, newest, wanted))
         sink = Sink(self._options.layout)
 
         for request in requests:
@@ -240,7 +240,9 @@ class Committer:
         return found == new
 
 
-async def current_generations(source: Source, version: Version, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+async def current_generations(
+    source: DatabaseSource, version: Version, keys: Sequence[bytes]
+) -> dict[bytes, bytes]:
     """Return the generations of those of `keys` that exist."""
     if not keys:
         return {}

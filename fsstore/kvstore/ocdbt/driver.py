@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import (
     Buffer,
@@ -25,7 +26,7 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.ocdbt.answer import Plan, entries_of, keys_of
+from fsstore.kvstore.ocdbt.answer import AnswerPlan, entries_of, keys_of
 from fsstore.kvstore.ocdbt.commit import Committer, Options
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
 from fsstore.kvstore.ocdbt.format.key_column import KEY_LIMIT
@@ -34,7 +35,7 @@ from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.options import format_time, format_version
-from fsstore.kvstore.ocdbt.source import Source, read_spans
+from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.tree import find, walk
 from fsstore.values.json_value import Json, quote
 
@@ -44,7 +45,7 @@ _BATCH = 8192
 """How many entries a listing makes at a time."""
 
 
-class OcdbtDriver:
+class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce):
     """The newest version of a database, or the one that `choice` names, which cannot be written.
 
     `members` are the JSON members it was opened with.
@@ -54,7 +55,7 @@ class OcdbtDriver:
 
     def __init__(
         self,
-        source: Source,
+        source: DatabaseSource,
         options: Options,
         *,
         choice: Choice | None = None,
@@ -142,7 +143,7 @@ class OcdbtDriver:
         if not reads:
             return []
         version, time = await self.version(max([read.staleness_bound for read in reads]))
-        plan = Plan(reads, time, self.describe_key)
+        plan = AnswerPlan(reads, time, self.describe_key)
         if version is not None:
             for hits in await find(self.source, version, keys_bytes([read.key for read in reads])):
                 plan.add(hits)

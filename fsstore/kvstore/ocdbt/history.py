@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeVar
 from fsstore.kvstore.ocdbt.format.manifest import Manifest
 from fsstore.kvstore.ocdbt.format.version import Version, VersionNodeRef
 from fsstore.kvstore.ocdbt.format.version_tree import node_start
-from fsstore.kvstore.ocdbt.source import Source
+from fsstore.kvstore.ocdbt.source import DatabaseSource
 
 __all__ = ["Choice", "all_versions", "find_version"]
 
@@ -31,7 +31,7 @@ def _time(record: Version | VersionNodeRef) -> int:
     return record.commit_time
 
 
-async def find_version(source: Source, manifest: Manifest, choice: Choice) -> Version | None:
+async def find_version(source: DatabaseSource, manifest: Manifest, choice: Choice) -> Version | None:
     """Return the chosen version, or None if there is no such version."""
     log2 = manifest.config.version_tree_arity_log2
     versions: Sequence[Version] = manifest.versions
@@ -67,7 +67,7 @@ def _pick_ref(refs: Sequence[VersionNodeRef], choice: Choice, log2: int) -> Vers
     return None
 
 
-async def all_versions(source: Source, manifest: Manifest) -> AsyncIterator[Sequence[Version]]:
+async def all_versions(source: DatabaseSource, manifest: Manifest) -> AsyncIterator[Sequence[Version]]:
     """Yield all versions, oldest first, a node at a time; sibling nodes are fetched together."""
     log2 = manifest.config.version_tree_arity_log2
     pending: list[list[VersionNodeRef]] = [[ref] for ref in reversed(manifest.refs)]

@@ -13,7 +13,7 @@ from fsstore.context.context import Context
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
-from fsstore.kvstore.ocdbt.cache import NodeCache, Pool
+from fsstore.kvstore.ocdbt.cache import NodeCache, NodePool
 from fsstore.kvstore.ocdbt.options import (
     choice_of,
     format_version,
@@ -21,7 +21,7 @@ from fsstore.kvstore.ocdbt.options import (
     parse_version,
     take_members,
 )
-from fsstore.kvstore.ocdbt.source import Source
+from fsstore.kvstore.ocdbt.source import DatabaseSource
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.values.json_value import Fields, Json
 from fsstore.values.url import decode_path, encode_path, reject_query
@@ -34,7 +34,7 @@ def open_database(
     members: Mapping[str, Json] | None = None,
     *,
     manifests: KvPrefix | None = None,
-    pool: Pool | None = None,
+    pool: NodePool | None = None,
 ) -> Any:
     """Return the driver of the database in the directory `base`; `members` are canonical JSON members."""
     from fsstore.kvstore.ocdbt.driver import OcdbtDriver
@@ -42,7 +42,7 @@ def open_database(
     base = KvPrefix(base.driver, as_directory(base.path))
     given = dict(members or {})
     owner = (base.driver.describe_key(base.path), id(base.driver))
-    source = Source(base, manifests, NodeCache(pool, owner))
+    source = DatabaseSource(base, manifests, NodeCache(pool, owner))
     return OcdbtDriver(source, options_from(given), choice=choice_of(given.get("version")), members=given)
 
 

@@ -13,7 +13,7 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.ocdbt.format.data_file import Location
 from fsstore.kvstore.ocdbt.format.generation import value_generation
 
-__all__ = ["Changes", "Request", "Stored", "rows_between"]
+__all__ = ["NetChanges", "Request", "Stored", "rows_between"]
 
 Stored: TypeAlias = bytes | Location
 """A value as a leaf holds it."""
@@ -62,7 +62,7 @@ class Request:
         return self.placed[number]
 
 
-class Changes:
+class NetChanges:
     """The net effect of the requests of one commit: ranges to delete, then points to set or delete."""
 
     def __init__(self, current: Mapping[bytes, bytes]) -> None:

@@ -18,8 +18,8 @@ from fsstore.kvstore.ocdbt.format.leaf import Leaf
 from fsstore.kvstore.ocdbt.format.node import Node
 from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.leaf_merge import leaf_of, merge
-from fsstore.kvstore.ocdbt.mutation import Changes, Stored
-from fsstore.kvstore.ocdbt.source import Source
+from fsstore.kvstore.ocdbt.mutation import NetChanges, Stored
+from fsstore.kvstore.ocdbt.source import DatabaseSource
 from fsstore.kvstore.ocdbt.split import Builder, Root
 from fsstore.kvstore.ocdbt.tree import Step, check_child
 
@@ -40,7 +40,9 @@ class _Touched:
     dropped: set[int] = field(default_factory=set)
 
 
-async def rebuild(source: Source, version: Version, changes: Changes, builder: Builder) -> Root | None:
+async def rebuild(
+    source: DatabaseSource, version: Version, changes: NetChanges, builder: Builder
+) -> Root | None:
     """Return the root after `changes`, or None if they change nothing."""
     points, ranges = changes.sorted_points(), changes.merged_ranges()
     if version.root is None:

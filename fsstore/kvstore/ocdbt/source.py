@@ -1,8 +1,8 @@
 """Where a database is read: its manifests, and the nodes that references lead to.
 
-A `Source` holds the last manifest seen.  A batch of reads asks for a fresh one (a small request that says "unless
-unchanged"), except where its staleness bound allows the last.  Data files never change; what is missing or short
-there is damage and raises `DataLossError`, never "missing".
+A `DatabaseSource` holds the last manifest seen.  A batch of reads asks for a fresh one (a small request that says
+"unless unchanged"), except where its staleness bound allows the last.  Data files never change; what is missing or
+short there is damage and raises `DataLossError`, never "missing".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fsstore.kvstore.ocdbt.format.node import Node, decode_node
 from fsstore.kvstore.ocdbt.format.version import VersionNodeRef
 from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, decode_version_node
 
-__all__ = ["ABSENT", "Snapshot", "Source", "read_spans"]
+__all__ = ["ABSENT", "DatabaseSource", "Snapshot", "read_spans"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
 ABSENT = Snapshot(None, NO_VALUE, float("-inf"))
 
 
-class Source:
+class DatabaseSource:
     """A database in the directory `base`, its manifests in `manifests`."""
 
     def __init__(

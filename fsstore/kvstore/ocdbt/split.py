@@ -20,7 +20,7 @@ from fsstore.kvstore.ocdbt.format.key_column import key_lengths, shared_prefixes
 from fsstore.kvstore.ocdbt.format.leaf import INLINE, Leaf, cut_leaf, encode_leaf
 from fsstore.kvstore.ocdbt.format.node import MAX_ENTRIES
 from fsstore.kvstore.ocdbt.format.varint import U64, Ints
-from fsstore.kvstore.ocdbt.format.version import EMPTY, Statistics
+from fsstore.kvstore.ocdbt.format.version import EMPTY, TreeStatistics
 
 __all__ = ["Builder", "Place", "Root", "pieces"]
 
@@ -33,7 +33,7 @@ class Root(NamedTuple):
 
     height: int
     location: Location | None
-    statistics: Statistics
+    statistics: TreeStatistics
 
 
 def pieces(estimates: Ints, common: int, limit: int, least: int) -> Iterator[tuple[int, int]]:
@@ -132,8 +132,8 @@ class Builder:
         return self._place(seal(BTREE_NODE, body, self._config.level))
 
 
-def _total(children: Sequence[Child], node_bytes: int) -> Statistics:
+def _total(children: Sequence[Child], node_bytes: int) -> TreeStatistics:
     columns = list(zip(*(child.statistics for child in children), strict=True))
-    return Statistics(
+    return TreeStatistics(
         min(sum(columns[0]), U64), min(sum(columns[1]) + node_bytes, U64), min(sum(columns[2]), U64)
     )

@@ -19,7 +19,7 @@ from fsstore.kvstore.ocdbt.format.interior import Interior
 from fsstore.kvstore.ocdbt.format.leaf import Leaf
 from fsstore.kvstore.ocdbt.format.node import Node
 from fsstore.kvstore.ocdbt.format.version import Version
-from fsstore.kvstore.ocdbt.source import Source
+from fsstore.kvstore.ocdbt.source import DatabaseSource
 
 __all__ = ["Hits", "Slice", "Step", "check_child", "find", "walk"]
 
@@ -56,7 +56,7 @@ class Slice(NamedTuple):
     stop: int
 
 
-def check_child(source: Source, step: Step, node: Node) -> None:
+def check_child(source: DatabaseSource, step: Step, node: Node) -> None:
     """Raise unless `node` is what its parent announced."""
     if node.height != step.height:
         raise DataLossError(
@@ -69,14 +69,14 @@ def check_child(source: Source, step: Step, node: Node) -> None:
         )
 
 
-async def _visit(source: Source, steps: Sequence[Step]) -> list[Node]:
+async def _visit(source: DatabaseSource, steps: Sequence[Step]) -> list[Node]:
     nodes = await source.nodes([step.location for step in steps])
     for step, node in zip(steps, nodes, strict=True):
         check_child(source, step, node)
     return nodes
 
 
-async def find(source: Source, version: Version, keys: Sequence[bytes]) -> list[Hits]:
+async def find(source: DatabaseSource, version: Version, keys: Sequence[bytes]) -> list[Hits]:
     """Return the entries with these keys, by leaf; absent keys appear nowhere."""
     if version.root is None:
         return []
@@ -127,7 +127,7 @@ def _match(leaf: Leaf, indexes: list[int], rest: list[bytes]) -> Hits:
     return Hits(leaf, found, rows)
 
 
-async def walk(source: Source, version: Version, keys: KeyRange) -> AsyncIterator[list[Slice]]:
+async def walk(source: DatabaseSource, version: Version, keys: KeyRange) -> AsyncIterator[list[Slice]]:
     """Yield the entries in a range in the order of their keys, some leaves at a time."""
     if version.root is None or keys.empty:
         return

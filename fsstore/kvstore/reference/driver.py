@@ -16,14 +16,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, ReadsWhole
 from fsstore.kvstore.contract.answer_columns import Excerpts
 from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.coalesce import Ints
+from fsstore.kvstore.contract.coalesce import Ints, Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
     Entry,
     Features,
+    KvDriver,
+    KvPrefix,
     Read,
     ReadResult,
     Stamp,
@@ -32,19 +35,20 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
-from fsstore.kvstore.reference.collection.refset import Resolved
-from fsstore.kvstore.reference.collection.set_state import Overlay, inline_generation
-from fsstore.kvstore.reference.kind import driver_in_memory
-from fsstore.kvstore.reference.table.size_limit import FREE, check_length, limits_of, refuse_larger
+from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
+from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE
 from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
+from fsstore.kvstore.reference.target.grant import policy_of
+from fsstore.kvstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["ReferenceDriver"]
+__all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
 
 
-class ReferenceDriver:
+class ReferenceDriver(ListsDocuments, MayBeMissing, ReadsWhole):
     """The keys of a reference set.  `described` is how messages call the set."""
 
     id: ClassVar[str] = "reference"
@@ -260,3 +264,44 @@ def _narrowed(asks: Asks, reads: Sequence[Read], describe: Callable[[str], str])
             first, last = _range(read, int(stop[number] - start[number]), describe)
             start[number], stop[number] = start[number] + first, start[number] + last
     return asks._replace(start=start)
+
+
+def driver_in_memory(state: State, members: Mapping[str, Any], base: KvPrefix | None = None) -> KvDriver:
+    """Return the key-value store over a set in memory; what is written changes this store only."""
+    overlay = Overlay(state, None, writable=True)
+    return reference_driver(overlay, members, base=base, described="reference set in memory")
+
+
+def reference_driver(
+    overlay: Overlay,
+    members: Mapping[str, Any],
+    *,
+    base: KvPrefix | None,
+    described: str,
+    limits: Limits | None = None,
+    open_target: OpenTarget = open_with_spec,
+) -> KvDriver:
+    """Return the key-value store over an opened set; `base` is the directory it lies in."""
+    targets = Targets(
+        open_target,
+        policy_of(base, members),
+        base,
+        check_prefixes(members.get("targets") or {}),
+        members.get("rewrite") or {},
+    )
+    fetcher = Fetcher(targets, limits or Limits(), described)
+    return ReferenceDriver(overlay, fetcher, waits=_waits(overlay, targets), members=members)
+
+
+def _waits(overlay: Overlay, targets: Targets) -> bool:
+    """Return whether reading may suspend: not if all is known to lie in local files."""
+    base = overlay.state.base
+    document = targets.base
+    if base.waits or not isinstance(base, TableSet) or base.gens:
+        return True
+    if document is not None and document.driver.features.waits and overlay.writable:
+        return True
+    try:
+        return not all(targets.local(url) for url in base.table.urls)
+    except StoreError:
+        return True

@@ -18,18 +18,16 @@ from fsstore.kvstore.contract.coalesce import Limits, limits_from
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.engine.secret import guard
-from fsstore.kvstore.reference.collection.refset import TableSet
-from fsstore.kvstore.reference.collection.set_state import Overlay, State
 from fsstore.kvstore.reference.document.writer import JsonDocument
+from fsstore.kvstore.reference.driver import reference_driver
 from fsstore.kvstore.reference.load import Reading, load
-from fsstore.kvstore.reference.location import beside
 from fsstore.kvstore.reference.parquet.document import ParquetDocument
 from fsstore.kvstore.reference.parquet.refs import ParquetSet
-from fsstore.kvstore.reference.target.fetch import Fetcher
-from fsstore.kvstore.reference.target.policy import Policy, normalize, normalize_prefix
+from fsstore.kvstore.reference.state.set_state import Overlay, State
+from fsstore.kvstore.reference.target.location import beside
+from fsstore.kvstore.reference.target.policy import normalize_prefix
 from fsstore.kvstore.reference.target.targets import (
     OpenTarget,
-    Targets,
     check_prefixes,
     open_in,
     open_with_spec,
@@ -40,14 +38,9 @@ from fsstore.values.url import encode_path
 __all__ = [
     "KIND",
     "ReferenceKind",
-    "driver_in_memory",
     "open_reference",
-    "policy_of",
-    "reference_driver",
     "targets_of",
 ]
-
-_LOCAL_DRIVERS = ("file", "memory")
 
 
 def _strings(value: Any) -> dict[str, str]:
@@ -116,40 +109,6 @@ class ReferenceKind(AdapterKind):
 KIND = ReferenceKind()
 
 
-def _home(base: KvPrefix) -> str | None:
-    """Return the prefix of the place of a set: its host."""
-    url = base.driver.spec().get("base_url") or base.driver.spec().get("url")
-    try:
-        normal = normalize(url) if isinstance(url, str) else None
-    except StoreError:
-        return None
-    return None if normal is None else "/".join(normal.split("/")[:3]) + "/"
-
-
-def _is_local(driver: KvDriver) -> bool:
-    """Return whether a store surely lies on this machine: itself, or what it is an adapter over."""
-    if driver.id in _LOCAL_DRIVERS:
-        return True
-    below = getattr(driver, "base", None)
-    if isinstance(below, KvPrefix):
-        return _is_local(below.driver)
-    return str(driver.spec().get("url", "")).startswith(("file:", "local:", "memory:"))
-
-
-def policy_of(base: KvPrefix | None, members: Mapping[str, Any]) -> Policy:
-    """Return what a set at `base` may read, given the members of its spec."""
-    allow = members.get("allow")
-    granted = [*check_prefixes(members.get("targets") or {})]
-    replacing = (members.get("rewrite") or {}).values()
-    granted += [normalize_prefix(new) for new in replacing if new.startswith("/") or "://" in new]
-    return Policy(
-        "local" if base is None or _is_local(base.driver) else "remote",
-        home=None if base is None else _home(base),
-        allow=None if allow is None else tuple(normalize_prefix(prefix) for prefix in allow),
-        granted=tuple(granted),
-    )
-
-
 async def open_reference(
     base: KvPrefix,
     members: Mapping[str, Any],
@@ -178,46 +137,3 @@ async def open_reference(
         open_target=open_target,
         described=f"reference set {base.describe()}",
     )
-
-
-def driver_in_memory(state: State, members: Mapping[str, Any], base: KvPrefix | None = None) -> KvDriver:
-    """Return the key-value store over a set in memory; what is written changes this store only."""
-    overlay = Overlay(state, None, writable=True)
-    return reference_driver(overlay, members, base=base, described="reference set in memory")
-
-
-def reference_driver(
-    overlay: Overlay,
-    members: Mapping[str, Any],
-    *,
-    base: KvPrefix | None,
-    described: str,
-    limits: Limits | None = None,
-    open_target: OpenTarget = open_with_spec,
-) -> KvDriver:
-    """Return the key-value store over an opened set; `base` is the directory it lies in."""
-    from fsstore.kvstore.reference.driver import ReferenceDriver
-
-    targets = Targets(
-        open_target,
-        policy_of(base, members),
-        base,
-        check_prefixes(members.get("targets") or {}),
-        members.get("rewrite") or {},
-    )
-    fetcher = Fetcher(targets, limits or Limits(), described)
-    return ReferenceDriver(overlay, fetcher, waits=_waits(overlay, targets), members=members)
-
-
-def _waits(overlay: Overlay, targets: Targets) -> bool:
-    """Return whether reading may suspend: not if all is known to lie in local files."""
-    base = overlay.state.base
-    document = targets.base
-    if base.waits or not isinstance(base, TableSet) or base.gens:
-        return True
-    if document is not None and document.driver.features.waits and overlay.writable:
-        return True
-    try:
-        return not all(targets.local(url) for url in base.table.urls)
-    except StoreError:
-        return True

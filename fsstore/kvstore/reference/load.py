@@ -17,14 +17,14 @@ from typing import Any
 
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix, ReadResult
-from fsstore.kvstore.reference.collection.refset import TableSet
-from fsstore.kvstore.reference.collection.set_state import State
 from fsstore.kvstore.reference.document.json_refs import Pieces, from_json
-from fsstore.kvstore.reference.location import directory, name_of
 from fsstore.kvstore.reference.parquet.files import PartitionFiles
 from fsstore.kvstore.reference.parquet.metadata import format_metadata
 from fsstore.kvstore.reference.parquet.refs import ParquetSet
+from fsstore.kvstore.reference.state.refset import TableSet
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.table import Table
+from fsstore.kvstore.reference.target.location import directory, name_of
 from fsstore.runtime import execution
 from fsstore.values.file_compression import method_of, pieces, usual_limit
 

@@ -30,6 +30,7 @@ from fsstore.kvstore.engine.contract import Turns, check_condition, each, locate
 from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.engine.secret import redact
 from fsstore.kvstore.engine.single_writer import digest, guarded
+from fsstore.values import registry
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["MappingDriver", "ZarrStoreDriver", "filesystem_prefix", "from_live", "is_live_set"]
@@ -102,9 +103,9 @@ def is_live_set(filesystem: Any) -> bool:
 
 
 def _set_of(filesystem: Any) -> KvDriver | None:
-    from fsstore.kvstore.reference.collection.live_set import live_driver
-
-    return live_driver(filesystem)
+    recognise = registry.live_filesystems.get("ReferenceFileSystem")
+    found: KvDriver | None = None if recognise is None else recognise(filesystem)
+    return found
 
 
 def _web_prefix(filesystem: Any, url: str) -> KvPrefix:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.contract.coalesce import limits_from
 from fsstore.kvstore.contract.driver import Features
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
 from fsstore.kvstore.engine.contract import Engine, shared
 from fsstore.kvstore.engine.driver import FsspecDriver, Home, check_key
 from fsstore.kvstore.engine.retry import Retry, retry_from
@@ -62,7 +62,7 @@ def _base_url(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class HttpKind:
+class HttpKind(KindDefaults):
     """Web servers, read-only."""
 
     id: str = "http"
@@ -70,10 +70,7 @@ class HttpKind:
     role: Literal["root"] = "root"
     resources: tuple[str, ...] = ("http_request_concurrency", "http_request_retries", "range_coalescing")
 
-    @property
-    def defaults(self) -> dict[str, Json]:
-        """Members that are left out of JSON."""
-        return {"headers": []}
+    defaults: ClassVar[Mapping[str, Json]] = {"headers": []}
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `base_url`, `headers` and `engine`."""

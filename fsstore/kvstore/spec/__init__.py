@@ -1,6 +1,7 @@
 """Specs of key-value stores: parsing them from JSON, URLs and live objects, and opening them.
 
-* `kv_spec`: where a key-value store is and how it is opened: KvStore.Spec
+* `kv_spec`: where a key-value store is and how it is opened: KvStore.Spec, the face of the value
 * `opening`: opening the specs of key-value stores: resources are bound, bases opened first
 * `parse`: parsing the specs of key-value stores: JSON objects, URL pipelines, live objects
+* `spec_value`: what a spec of a key-value store says: the value that the library works with
 """

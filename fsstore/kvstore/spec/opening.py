@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fsstore.context.context import Context, ContextResource
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import KvKind, KvOpening
-from fsstore.kvstore.spec.kv_spec import KvSpec
+from fsstore.kvstore.spec.spec_value import KvSpecValue
+from fsstore.kvstore.transaction.transactional import TransactionalDriver
 
 if TYPE_CHECKING:
     from fsstore.kvstore.transaction.ledger import Ledger
@@ -38,7 +39,7 @@ class OpenKv(NamedTuple):
 
     driver: KvDriver
     path: str
-    spec: KvSpec
+    spec: KvSpecValue
     base: OpenKv | None = None
 
     @property
@@ -46,7 +47,7 @@ class OpenKv(NamedTuple):
         """The driver and the path."""
         return KvPrefix(self.driver, self.path)
 
-    def effective_spec(self) -> KvSpec:
+    def effective_spec(self) -> KvSpecValue:
         """Return the spec with the members the drivers have in effect."""
         base = None if self.base is None else self.base.effective_spec()
         if self.spec.live is not None:
@@ -55,8 +56,6 @@ class OpenKv(NamedTuple):
 
     def within(self, transaction: Any) -> OpenKv:
         """Return the store as a transaction sees and changes it, instead of another; None is no transaction."""
-        from fsstore.kvstore.transaction.transactional import TransactionalDriver
-
         driver = self.driver.base if isinstance(self.driver, TransactionalDriver) else self.driver
         if transaction is not None:
             driver = TransactionalDriver(driver, transaction.ledger)
@@ -65,8 +64,7 @@ class OpenKv(NamedTuple):
     @property
     def ledger(self) -> Ledger | None:
         """The inside of the transaction that the store is bound to, if it is."""
-        found: Ledger | None = getattr(self.driver, "ledger", None)
-        return found
+        return self.driver.ledger if isinstance(self.driver, TransactionalDriver) else None
 
     def at(self, path: str) -> OpenKv:
         """Return the same store at another path."""
@@ -77,7 +75,7 @@ class OpenKv(NamedTuple):
         return self.at(as_directory(self.path))
 
 
-def opening_waits(spec: KvSpec) -> bool:
+def opening_waits(spec: KvSpecValue) -> bool:
     """Return whether opening a store may have to wait: not for the roots of this machine, nor archives in them.
 
     A database in files is open after 60 µs here, and after 170 on the event loop.
@@ -90,12 +88,12 @@ def opening_waits(spec: KvSpec) -> bool:
     return elsewhere or opening_waits(spec.base)
 
 
-async def open_kv(spec: KvSpec, context: Context) -> OpenKv:
+async def open_kv(spec: KvSpecValue, context: Context) -> OpenKv:
     """Open a key-value store; resources the spec does not name come from `context`."""
     return await open_bound(spec.bound(context))
 
 
-async def open_bound(spec: KvSpec) -> OpenKv:
+async def open_bound(spec: KvSpecValue) -> OpenKv:
     """Open a spec whose resources are bound."""
     if spec.live is not None:
         return OpenKv(spec.live, spec.path, spec)
@@ -106,10 +104,10 @@ async def open_adapter(kind: KvKind, base: OpenKv, context: Context) -> OpenKv:
     """Open an adapter without members over a store that is open already."""
     path = kind.base_path(base.path)
     base = base._replace(path=path, spec=base.spec.replace(_path=path))
-    return await _open_over(base, KvSpec.of(kind, "", base=base.spec).bound(context))
+    return await _open_over(base, KvSpecValue.of(kind, "", base=base.spec).bound(context))
 
 
-async def _open_over(base: OpenKv | None, spec: KvSpec) -> OpenKv:
+async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
     """Open a spec whose resources are bound, over its base."""
     values = {
         name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)

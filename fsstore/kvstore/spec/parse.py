@@ -13,7 +13,7 @@ from fsstore.errors import JsonError, StoreError, UrlError
 from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
-from fsstore.kvstore.spec.kv_spec import KvSpec
+from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, kv_kind
 from fsstore.values import registry
 from fsstore.values.json_value import Fields, expected, obj, quote, string
 from fsstore.values.url import Component, encode_path, split_pipeline
@@ -22,21 +22,12 @@ __all__ = [
     "cannot_be_first",
     "holds_values",
     "kv_from_components",
-    "kv_kind",
     "kv_spec",
     "live_spec",
     "path_spec",
     "place_spec",
     "unsupported",
 ]
-
-
-def kv_kind(name: str) -> KvKind | None:
-    """Return the kind of key-value store with a JSON name, or None."""
-    kind: KvKind | None = registry.kvstores.get(name)
-    if kind is None or kind.id != name:
-        return None
-    return kind
 
 
 def kv_scheme(scheme: str) -> KvKind | None:
@@ -50,7 +41,7 @@ def kv_scheme(scheme: str) -> KvKind | None:
     return found
 
 
-def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
+def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpecValue:
     """Return the spec that `json` means: a spec, a URL, a JSON object, a `Path`, a store that is open, or a live
     filesystem or mapping.
 
@@ -63,25 +54,21 @@ def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpec:
                 'single_writer is for live objects: give "single_writer": true in the spec instead'
             )
         return found
-    from fsstore.kvstore.store.kv_store import KvStore  # which takes specs
-
-    if isinstance(json, KvStore):
-        if json.transaction is not None:
-            raise StoreError("A store bound to a transaction cannot stand in a spec: give it as `kvstore=`")
-        return json.spec(retain_context=True)
+    if isinstance(json, Specified):
+        return json.standing_spec()
     if json is not None and not isinstance(json, bool | int | float | list):
         return live_spec(json, single_writer=single_writer)
     raise expected("object", json)
 
 
-def place_spec(place: Any) -> KvSpec:
+def place_spec(place: Any) -> KvSpecValue:
     """Return the spec of what users name who think of places: as `kv_spec`, and text that is no URL is a local path."""
     if isinstance(place, str) and not any(mark in place for mark in ("://", "|", "::")):
         return path_spec(place)
     return kv_spec(place)
 
 
-def path_spec(path: str | os.PathLike[str]) -> KvSpec:
+def path_spec(path: str | os.PathLike[str]) -> KvSpecValue:
     """Return the spec of a path of the local filesystem; a slash at its end stays."""
     slash = "/" if os.fspath(path).endswith("/") else ""
     absolute = Path.cwd() / path
@@ -90,9 +77,9 @@ def path_spec(path: str | os.PathLike[str]) -> KvSpec:
     return kv_spec({"driver": "file", "path": str(absolute).rstrip("/") + slash})
 
 
-def _from_text(json: Any) -> KvSpec | None:
+def _from_text(json: Any) -> KvSpecValue | None:
     """Return the spec that `json` means if it is no live object."""
-    if isinstance(json, KvSpec):
+    if isinstance(json, KvSpecValue):
         return json.copy()
     if isinstance(json, str):
         return _from_url(json)
@@ -110,7 +97,7 @@ def holds_values(json: Any) -> bool:
     )
 
 
-def live_spec(source: Any, *, single_writer: bool = False) -> KvSpec:
+def live_spec(source: Any, *, single_writer: bool = False) -> KvSpecValue:
     """Return the spec of a live object."""
     from fsstore.kvstore.root.live import from_live
 
@@ -118,10 +105,10 @@ def live_spec(source: Any, *, single_writer: bool = False) -> KvSpec:
     kind = kv_kind("memory")
     if kind is None:
         raise StoreError("the memory key-value store is not registered")
-    return KvSpec.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
+    return KvSpecValue.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
 
 
-def _from_url(url: str) -> KvSpec:
+def _from_url(url: str) -> KvSpecValue:
     try:
         components = split_pipeline(url)
         spec, rest = kv_from_components(components)
@@ -132,7 +119,7 @@ def _from_url(url: str) -> KvSpec:
     return spec
 
 
-def kv_from_components(components: list[Component]) -> tuple[KvSpec, list[Component]]:
+def kv_from_components(components: list[Component]) -> tuple[KvSpecValue, list[Component]]:
     """Return the spec of the key-value part of a pipeline, and the components that follow it."""
     spec = _root_spec(components[0])
     for number, component in enumerate(components[1:], 1):
@@ -148,13 +135,13 @@ def kv_from_components(components: list[Component]) -> tuple[KvSpec, list[Compon
     return spec, []
 
 
-def _root_spec(first: Component) -> KvSpec:
+def _root_spec(first: Component) -> KvSpecValue:
     kind = kv_scheme(first.scheme)
     if is_chain(first.text) and not (kind and kind.role == "root" and first.scheme in kind.schemes):
         from fsstore.kvstore.root.cloud import FSSPEC
 
         url, path = split_chain(first.text)
-        return KvSpec.of(FSSPEC, path, members={"url": guard(url)})
+        return KvSpecValue.of(FSSPEC, path, members={"url": guard(url)})
     if kind is None:
         raise unsupported(first, for_kvstore=True)
     if kind.role != "root":
@@ -169,10 +156,10 @@ def _root_spec(first: Component) -> KvSpec:
     return _component_spec(kind, first, None)
 
 
-def _component_spec(kind: KvKind, component: Component, base: KvSpec | None) -> KvSpec:
+def _component_spec(kind: KvKind, component: Component, base: KvSpecValue | None) -> KvSpecValue:
     try:
         path, members = kind.from_url(component.scheme, component.rest)
-        return KvSpec.of(kind, path, members=members, base=base)
+        return KvSpecValue.of(kind, path, members=members, base=base)
     except UrlError as error:
         raise component.error(
             f"Invalid kvstore URL component {quote(component.text)}: {error.message}"
@@ -230,7 +217,7 @@ def _kind_of(value: Any) -> KvKind:
     raise JsonError(f"{quote(name)} is not a registered KvStore driver")
 
 
-def _base_spec(value: Any) -> KvSpec:
+def _base_spec(value: Any) -> KvSpecValue:
     try:
         return kv_spec(value)
     except JsonError:
@@ -239,7 +226,7 @@ def _base_spec(value: Any) -> KvSpec:
         raise JsonError(str(error)) from None
 
 
-def _from_json(json: Mapping[str, Any]) -> KvSpec:
+def _from_json(json: Mapping[str, Any]) -> KvSpecValue:
     head = Fields({name: value for name, value in json.items() if name == "driver"})
     kind: KvKind = head.require("driver", _kind_of)
     head.finish()
@@ -253,8 +240,8 @@ def _from_json(json: Mapping[str, Any]) -> KvSpec:
     members = kind.members(fields)
     fields.finish()
     given = {name: value for name, value in resources.items() if not is_default(name, value)}
-    return KvSpec.of(kind, path, members=members, resources=given, base=base, context=context)
+    return KvSpecValue.of(kind, path, members=members, resources=given, base=base, context=context)
 
 
-def _required_base(value: Any) -> KvSpec:
-    return _base_spec(value) if isinstance(value, KvSpec | str) else _base_spec(obj(value))
+def _required_base(value: Any) -> KvSpecValue:
+    return _base_spec(value) if isinstance(value, KvSpecValue | str) else _base_spec(obj(value))

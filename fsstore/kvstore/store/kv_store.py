@@ -14,12 +14,14 @@ from typing import Any, ClassVar, TypeVar
 from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import driver as contract
+from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange as Range
 from fsstore.kvstore.contract.key_range import key_bytes, key_text
-from fsstore.kvstore.spec.kv_spec import KvSpec, join_path
+from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, join_path
 from fsstore.kvstore.store import result
 from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
@@ -38,7 +40,7 @@ Key = str | bytes
 _WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
 
 
-class KvStore:
+class KvStore(Specified):
     """Keys and values below a path.  Keys are `str` (UTF-8) or `bytes`; the path is a prefix of every key.
 
     >>> store = KvStore.open("memory://").result()
@@ -52,7 +54,7 @@ class KvStore:
     __slots__ = ("__weakref__", "_open", "_transaction")
 
     KeyRange: ClassVar[type[Range]] = Range
-    ReadResult: ClassVar[type[result.ReadResult]] = result.ReadResult
+    ReadResult: ClassVar[type[result.KvReadResult]] = result.KvReadResult
     Spec: ClassVar[type[KvSpec]] = KvSpec
     TimestampedStorageGeneration: ClassVar[type[result.TimestampedStorageGeneration]] = (
         result.TimestampedStorageGeneration
@@ -132,8 +134,14 @@ class KvStore:
         """
         spec = self._open.effective_spec()
         if retain_context:
-            return spec
-        return kv_spec(spec.to_json()) if unbind_context else spec.unbound()
+            return KvSpec.showing(spec)
+        return KvSpec(spec.to_json()) if unbind_context else KvSpec.showing(spec.unbound())
+
+    def standing_spec(self) -> KvSpecValue:
+        """Return the spec that opens the same store; one bound to a transaction has none."""
+        if self._transaction is not None:
+            raise StoreError("A store bound to a transaction cannot stand in a spec: give it as `kvstore=`")
+        return self._open.effective_spec()
 
     def copy(self) -> KvStore:
         """Return a copy whose path can be set by itself."""
@@ -171,7 +179,7 @@ class KvStore:
         staleness_bound: float | None = None,
         batch: Batch | None = None,
         byte_range: slice | None = None,
-    ) -> Future[result.ReadResult]:
+    ) -> Future[result.KvReadResult]:
         """Return the value of a key, or of the bytes `byte_range` of it.
 
         A missing key is a result with `state="missing"`.  `if_not_equal` names a generation that needs no value;
@@ -231,12 +239,12 @@ class KvStore:
         """
         if self._transaction is not None:
             return futures.failed(UnimplementedError("Source transactions not supported"))
-        copying = getattr(target._driver(), "copy_range", None)
+        copying = able(target._driver(), CopiesRanges)
         if copying is None:
             return futures.failed(UnimplementedError("CopyRange not supported"))
         keys = (source_range or Range()).with_prefix(self.path)
         cut = len(key_bytes(self.path))
-        return target._begin(lambda: copying(self._open.driver, keys, cut, target.path), slow=True)
+        return target._begin(lambda: copying.copy_range(self._open.driver, keys, cut, target.path), slow=True)
 
     def __getitem__(self, key: Key) -> bytes:
         """Return the value of a key; raise `KeyError` when it is missing."""
@@ -283,7 +291,7 @@ class KvStore:
             raise StoreError("Cannot serialize bound transaction")
         return _reopen, (self._open.effective_spec(),)
 
-    def _find(self, key: Key) -> contract.ReadResult | result.ReadResult:
+    def _find(self, key: Key) -> contract.ReadResult | result.KvReadResult:
         """Return the answer to a read; without a future where nothing waits."""
         driver = self._open.driver
         if self._transaction is not None or driver.features.waits:
@@ -307,22 +315,22 @@ class KvStore:
         return execution.start(operation(), waits=features.waits)
 
 
-async def _open_store(spec: KvSpec, context: Context, transaction: Transaction | None) -> KvStore:
+async def _open_store(spec: KvSpecValue, context: Context, transaction: Transaction | None) -> KvStore:
     return KvStore.of(await open_kv(spec, context), transaction)
 
 
-def _reopen(spec: KvSpec) -> KvStore:
+def _reopen(spec: KvSpecValue) -> KvStore:
     """Return the store that was pickled; resources pickled together are still shared."""
     return execution.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
 
 
 async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:
-    scan_keys = getattr(store.driver, "scan_keys", None)
-    if scan_keys is None:
+    lists = able(store.driver, ListsKeys)
+    if lists is None:
         return [key_bytes(entry.key)[strip:] async for batch in store.scan(keys) for entry in batch]
     cut = len(key_bytes(store.path)) + strip
     found: list[bytes] = []
-    async for part in scan_keys((keys or Range()).with_prefix(store.path)):
+    async for part in lists.scan_keys((keys or Range()).with_prefix(store.path)):
         found += [key[cut:] for key in part] if cut else part
     return found
 

@@ -10,11 +10,12 @@ import operator
 from typing import Any
 
 from fsstore.errors import StoreError
+from fsstore.kvstore.contract.ability import ReadsNow, able
 from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.key_range import key_bytes
 from fsstore.kvstore.store.batch import Batch
-from fsstore.kvstore.store.result import ReadFuture, ReadResult, StampFuture, TimestampedStorageGeneration
+from fsstore.kvstore.store.result import KvReadResult, ReadFuture, StampFuture, TimestampedStorageGeneration
 from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -46,7 +47,7 @@ def value_bytes(value: Any) -> Buffer | None:
     raise TypeError(f"a value is str, bytes, another buffer, or None, not {type(value).__name__}")
 
 
-def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> Future[ReadResult]:
+def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> Future[KvReadResult]:
     """Return the future answer to a read."""
     if batch is not None:
         return batch.read(driver, request)
@@ -60,15 +61,14 @@ def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> F
 
 def answer(driver: KvDriver, request: Read) -> Answer:
     """Return the answer of a driver that never waits."""
-    read_now = getattr(driver, "read_now", None)  # a coroutine would take longer than a look into memory
-    if read_now is not None:
-        found: Answer = read_now(request)
-        return found
+    now = able(driver, ReadsNow)
+    if now is not None:
+        return now.read_now(request)
     return execution.drive(driver.read_many([request]))[0]
 
 
-async def _read_one(driver: KvDriver, request: Read) -> ReadResult:
-    return ReadResult.of((await driver.read_many([request]))[0])
+async def _read_one(driver: KvDriver, request: Read) -> KvReadResult:
+    return KvReadResult.of((await driver.read_many([request]))[0])
 
 
 def put(transaction: Transaction, driver: KvDriver, request: Write) -> Future[TimestampedStorageGeneration]:

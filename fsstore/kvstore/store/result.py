@@ -14,7 +14,7 @@ from fsstore.kvstore.contract import driver as contract
 from fsstore.kvstore.contract.key_range import key_bytes
 from fsstore.runtime.future import RESULT, Future
 
-__all__ = ["ReadFuture", "ReadResult", "StampFuture", "TimestampedStorageGeneration"]
+__all__ = ["KvReadResult", "ReadFuture", "StampFuture", "TimestampedStorageGeneration"]
 
 
 @dataclass(slots=True, init=False, repr=False)
@@ -53,7 +53,7 @@ class TimestampedStorageGeneration:
 
 
 @dataclass(slots=True, init=False, repr=False)
-class ReadResult:
+class KvReadResult:
     """The answer to a read: `state` is "value", "missing", or "unspecified" (unchanged, value not sent)."""
 
     state: Literal["unspecified", "missing", "value"]
@@ -70,7 +70,7 @@ class ReadResult:
         self.stamp = TimestampedStorageGeneration() if stamp is None else stamp
 
     @classmethod
-    def of(cls, answer: contract.ReadResult) -> ReadResult:
+    def of(cls, answer: contract.ReadResult) -> KvReadResult:
         """Return a driver's answer in this form; the value becomes `bytes`."""
         self, stamp = object.__new__(cls), object.__new__(TimestampedStorageGeneration)
         self.state, value, stamp.generation, stamp.time, _ = answer
@@ -92,13 +92,13 @@ class StampFuture(Future[TimestampedStorageGeneration]):
         return TimestampedStorageGeneration.of(self._value) if self._state == RESULT else super()._get()
 
 
-class ReadFuture(Future[ReadResult]):
-    """A future that is resolved with a driver's answer: each who asks for the result gets his own `ReadResult` of it.
+class ReadFuture(Future[KvReadResult]):
+    """A future that is resolved with a driver's answer: each who asks for the result gets his own `KvReadResult` of it.
 
     Thousands of them wait in a batch, so until then the place of the answer holds the request.
     """
 
     __slots__ = ()
 
-    def _get(self) -> ReadResult:
-        return ReadResult.of(self._value) if self._state == RESULT else super()._get()
+    def _get(self) -> KvReadResult:
+        return KvReadResult.of(self._value) if self._state == RESULT else super()._get()

@@ -1,6 +1,6 @@
 """Writing the changes of a transaction to a store.
 
-A store that can write several keys as one gets everything in a single step (`AtomicDriver.write_atomic`); the others
+A store that can write several keys as one gets everything in a single step (`WritesAtOnce`); the others
 get ranges to delete, then values, those under a condition first.  Keys changed by functions are read, computed and
 written under the condition that nobody wrote in between, again and again until that holds.
 
@@ -11,9 +11,9 @@ fails later leaves the keys written by then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 from fsstore.errors import AbortedError
+from fsstore.kvstore.contract.ability import WritesAtOnce, able
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -25,29 +25,15 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.transaction.pending_changes import Overlay, evaluate
+from fsstore.kvstore.transaction.pending_changes import PendingChanges, evaluate
 
-__all__ = ["AtomicDriver", "commit_overlay"]
+__all__ = ["commit_overlay"]
 
 _ATTEMPTS = 1000  # at a key that others write
 _BATCH = 256  # keys that are written at once
 
 
-@runtime_checkable
-class AtomicDriver(KvDriver, Protocol):
-    """A driver whose `features.atomic_transactions` is true."""
-
-    async def write_atomic(
-        self, writes: Sequence[Write], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
-    ) -> list[str]:
-        """Delete the ranges, then apply all of `writes`, as one step; return the keys whose condition does not hold.
-
-        Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
-        """
-        ...
-
-
-async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
+async def commit_overlay(driver: KvDriver, overlay: PendingChanges) -> None:
     """Write all changes, or raise `AbortedError` when a condition does not hold."""
     for key, change in overlay.pending.items():
         if change.refused:
@@ -56,8 +42,9 @@ async def commit_overlay(driver: KvDriver, overlay: Overlay) -> None:
     if not (overlay.plain or overlay.pending or overlay.deleted):
         return
     begin_creating(driver)
-    if driver.features.atomic_transactions and isinstance(driver, AtomicDriver):
-        await _commit_as_one(driver, overlay)
+    together = able(driver, WritesAtOnce) if driver.features.atomic_transactions else None
+    if together is not None:
+        await _commit_as_one(driver, together, overlay)
         return
     for keys in overlay.deleted:
         await _delete_range(driver, overlay, keys)
@@ -86,7 +73,7 @@ async def _check_observed(driver: KvDriver, observed: Mapping[str, bytes]) -> No
             raise AbortedError(f"{place}: Generation mismatch in repeatable_read transaction")
 
 
-async def _delete_range(driver: KvDriver, overlay: Overlay, keys: KeyRange) -> None:
+async def _delete_range(driver: KvDriver, overlay: PendingChanges, keys: KeyRange) -> None:
     """Delete a range, but not the keys that are about to be written: readers should not miss them meanwhile."""
     kept = set(overlay.keys_in(keys))
     if not kept:
@@ -105,7 +92,7 @@ async def _write_values(driver: KvDriver, writes: Sequence[Write]) -> None:
             raise _mismatch(driver, write.key)
 
 
-async def _compute(driver: KvDriver, overlay: Overlay, keys: Sequence[str]) -> list[Write]:
+async def _compute(driver: KvDriver, overlay: PendingChanges, keys: Sequence[str]) -> list[Write]:
     """Return the writes of keys that functions change, each under the condition that its input is still stored."""
     read = [key for key in keys if overlay.pending[key].stored]
     stored = dict(zip(read, await driver.read_many([Read(key) for key in read]), strict=True))
@@ -126,7 +113,7 @@ async def _compute(driver: KvDriver, overlay: Overlay, keys: Sequence[str]) -> l
     return writes
 
 
-async def _write_computed(driver: KvDriver, overlay: Overlay, keys: Iterable[str]) -> None:
+async def _write_computed(driver: KvDriver, overlay: PendingChanges, keys: Iterable[str]) -> None:
     left = list(keys)
     for _ in range(_ATTEMPTS):
         writes = await _compute(driver, overlay, left)
@@ -149,11 +136,11 @@ def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
     }
 
 
-async def _commit_as_one(driver: AtomicDriver, overlay: Overlay) -> None:
+async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, overlay: PendingChanges) -> None:
     fixed, computed = overlay.writes(), overlay.computed()
     for _ in range(_ATTEMPTS):
         writes = fixed + await _compute(driver, overlay, computed) if computed else fixed
-        failed = await driver.write_atomic(writes, unchanged=overlay.observed, deleted=overlay.deleted)
+        failed = await together.write_atomic(writes, unchanged=overlay.observed, deleted=overlay.deleted)
         if not failed:
             return
         for key in failed:

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from fsstore.errors import StoreError, TransactionCancelledError
 from fsstore.kvstore.contract.driver import KvDriver, Stamp, Write, now
 from fsstore.kvstore.transaction.commit import commit_overlay
-from fsstore.kvstore.transaction.pending_changes import Overlay
+from fsstore.kvstore.transaction.pending_changes import PendingChanges
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
@@ -61,8 +61,8 @@ class Ledger:
         self.future: Future[None] = futures.pending(start=self.commit)
         self._lock = threading.Lock()
         self._running = 0
-        self._overlays: dict[KvDriver, Overlay] = {}
-        self._last: tuple[KvDriver | None, Overlay] = (None, Overlay())
+        self._overlays: dict[KvDriver, PendingChanges] = {}
+        self._last: tuple[KvDriver | None, PendingChanges] = (None, PendingChanges())
         self._first: tuple[KvDriver, str] | None = None
         self._writing: Any = None
         self._after: dict[Hashable, Callable[[bool], None]] = {}
@@ -100,17 +100,17 @@ class Ledger:
         if self.phase != "open":
             raise self._closed()
 
-    def overlay(self, driver: KvDriver) -> Overlay:
+    def overlay(self, driver: KvDriver) -> PendingChanges:
         """Return the pending changes of a store, or raise when the transaction no longer takes any."""
         with self._lock:
             if self.phase in ("writing", "aborted"):
                 raise self._closed()
             return self._overlay(driver)
 
-    def _overlay(self, driver: KvDriver) -> Overlay:
+    def _overlay(self, driver: KvDriver) -> PendingChanges:
         last, overlay = self._last
         if driver is not last:  # telling whether drivers are equal takes longer than a write
-            overlay = self._overlays.setdefault(driver, Overlay())
+            overlay = self._overlays.setdefault(driver, PendingChanges())
             self._last = driver, overlay
         return overlay
 
@@ -169,7 +169,7 @@ class Ledger:
 
     def _forget(self) -> None:
         self._overlays, self._after = {}, {}
-        self._last = None, Overlay()
+        self._last = None, PendingChanges()
 
     def _closed(self) -> StoreError:
         if self.error is not None and not isinstance(self.error, TransactionCancelledError):

@@ -15,22 +15,20 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from fsstore.errors import AbortedError
+from fsstore.kvstore.contract.ability import Modify
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, ReadResult, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
 
-__all__ = ["Modify", "Overlay", "Pending", "evaluate"]
+__all__ = ["Pending", "PendingChanges", "evaluate"]
 
 _SERIALS = itertools.count(1)  # over all transactions: a generation of one means nothing in another
 _NONE_YET = b"\4" + bytes(8)
 _NOT_HERE: Any = object()
-
-Modify: TypeAlias = Callable[[ReadResult], Awaitable[Buffer | None]]
-"""Makes the new value of a key (None deletes it) from what is stored; may run more than once."""
 
 
 class Pending(NamedTuple):
@@ -72,7 +70,7 @@ def _fresh() -> bytes:
 
 
 @dataclass(slots=True)
-class Overlay:
+class PendingChanges:
     """The pending changes of one store.
 
     `plain` holds the new values, or None, of keys that were changed once and unconditionally, `pending` all others.

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.ability import CopiesRanges, MayBeMissing, Modifies, Modify, able
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -31,16 +32,17 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.transaction.ledger import Ledger
-from fsstore.kvstore.transaction.pending_changes import Modify, Overlay, Pending, evaluate
+from fsstore.kvstore.transaction.pending_changes import Pending, PendingChanges, evaluate
 from fsstore.values.json_value import Json
 
 __all__ = ["TransactionalDriver"]
 
 
-class TransactionalDriver:
+class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
     """`base` as seen and changed by a transaction.  Equal to other views of the same store and transaction."""
 
     id: ClassVar[str] = "transaction"
+    base: KvDriver
 
     def __init__(self, base: KvDriver, ledger: Ledger) -> None:
         self.base = base
@@ -61,7 +63,7 @@ class TransactionalDriver:
             results.append(await self._answer(read, change, found))
         return results
 
-    def _overlay(self) -> Overlay:
+    def _overlay(self) -> PendingChanges:
         """Return the pending changes; if there are any, the store will exist."""
         overlay = self.ledger.overlay(self.base)
         if not overlay.empty:
@@ -78,7 +80,7 @@ class TransactionalDriver:
             return read
         return Read(read.key, staleness_bound=read.staleness_bound) if change.stored else None
 
-    def _observe(self, overlay: Overlay, key: str, found: ReadResult) -> None:
+    def _observe(self, overlay: PendingChanges, key: str, found: ReadResult) -> None:
         try:
             overlay.observe(key, found.generation)
         except StoreError as error:
@@ -128,13 +130,17 @@ class TransactionalDriver:
             self.ledger.admit(self.base, key_text(keys.inclusive_min))
         overlay.delete(keys)
 
+    def copies_from(self, other: KvDriver) -> bool:
+        """Return whether the store could take keys of `other` by `copy_range`."""
+        copies = able(self.base, CopiesRanges)
+        return copies is not None and copies.copies_from(other)
+
     async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
         """Remember copies of what `other` holds in a range, where the store could take it by `copy_range`.
 
         `target` takes the place of the first `cut` bytes of the keys.
         """
-        copies_from = getattr(self.base, "copies_from", None)
-        if copies_from is None or not copies_from(other):
+        if not self.copies_from(other):
             raise UnimplementedError("CopyRange not supported")
         async for batch in other.scan(keys):
             results = await other.read_many([Read(entry.key) for entry in batch])

@@ -17,7 +17,7 @@ from fsstore.kvstore.contract.value_limit import check_announced
 __all__ = [
     "CHUNKED",
     "UNTIL_CLOSED",
-    "Chunks",
+    "ChunkedBody",
     "Head",
     "Headers",
     "end_of_head",
@@ -126,7 +126,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-class Chunks:
+class ChunkedBody:
     """The body of an answer in chunks, put together as its bytes arrive."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from fsstore.kvstore.contract.value_limit import check_announced
 from fsstore.kvstore.web.answer import (
     CHUNKED,
     UNTIL_CLOSED,
-    Chunks,
+    ChunkedBody,
     Head,
     end_of_head,
     framing,
@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._body: memoryview | None = None  # a value of known length, and how much of it has arrived
         self._filled = 0
-        self._chunks: Chunks | None = None
+        self._chunks: ChunkedBody | None = None
         self._rest: bytearray | None = None  # a value that ends with the connection
         self._enough: int | None = None  # how much of the body is of use; None: all
         self.silent = True
@@ -193,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = head._replace(keeps=not arrived)
             self._finish(b"")
         elif size in (CHUNKED, UNTIL_CLOSED):
-            self._chunks = Chunks() if size == CHUNKED else None
+            self._chunks = ChunkedBody() if size == CHUNKED else None
             self._rest = bytearray() if size == UNTIL_CLOSED else None
             self._collect(arrived)
         elif size <= len(arrived):

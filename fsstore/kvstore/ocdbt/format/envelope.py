@@ -28,7 +28,7 @@ BODY_LIMIT = 512 * 1024 * 1024
 _STEP = 1024
 """Input is unfolded by this much: zstd makes at most 128 KiB of 4 bytes, so one step adds 32 MiB at most."""
 
-_codec = threading.local()
+_of_thread = threading.local()
 
 
 def seal(magic: bytes, body: bytes, level: int | None) -> bytes:
@@ -84,9 +84,9 @@ def _unfold(body: bytes, what: str) -> bytes:
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    found: zstandard.ZstdDecompressor | None = getattr(_codec, "decompressor", None)
+    found: zstandard.ZstdDecompressor | None = getattr(_of_thread, "decompressor", None)
     if found is None:
-        found = _codec.decompressor = zstandard.ZstdDecompressor()
+        found = _of_thread.decompressor = zstandard.ZstdDecompressor()
     return found
 
 

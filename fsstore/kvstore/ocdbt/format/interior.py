@@ -11,7 +11,7 @@ import numpy as np
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location, encode_files, sorted_files
 from fsstore.kvstore.ocdbt.format.key_column import encode_keys
 from fsstore.kvstore.ocdbt.format.varint import Cursor, Ints, UInts, encode, encode_column
-from fsstore.kvstore.ocdbt.format.version import Statistics
+from fsstore.kvstore.ocdbt.format.version import TreeStatistics
 
 __all__ = ["Child", "Interior", "encode_interior", "take_interior"]
 
@@ -22,7 +22,7 @@ class Child(NamedTuple):
     key: bytes
     prefix_length: int
     location: Location
-    statistics: Statistics
+    statistics: TreeStatistics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class Interior:
 
     def child(self, row: int, prefix: bytes) -> Child:
         """Return a child, `prefix` being what the path to this node implies."""
-        sums = Statistics(*(int(column[row]) for column in self.sums))
+        sums = TreeStatistics(*(int(column[row]) for column in self.sums))
         size = len(prefix) + int(self.omitted[row])
         return Child(prefix + self.keys[row], size, self.location(row), sums)
 

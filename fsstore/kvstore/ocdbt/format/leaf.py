@@ -15,7 +15,7 @@ from fsstore.kvstore.ocdbt.format.config import MAX_INLINE
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location, encode_files, sorted_files
 from fsstore.kvstore.ocdbt.format.key_column import encode_keys
 from fsstore.kvstore.ocdbt.format.varint import Cursor, Ints, encode, encode_column
-from fsstore.kvstore.ocdbt.format.version import Statistics
+from fsstore.kvstore.ocdbt.format.version import TreeStatistics
 
 __all__ = ["INLINE", "Leaf", "cut_leaf", "encode_leaf", "take_leaf"]
 
@@ -51,10 +51,10 @@ class Leaf:
             return self.payload[offset : offset + length]
         return Location(self.files[file_id], offset, length)
 
-    def statistics(self, node_bytes: int) -> Statistics:
+    def statistics(self, node_bytes: int) -> TreeStatistics:
         """Return the statistics of a node of `node_bytes` that holds the leaf."""
         total = sum(self.lengths[self.file_ids != INLINE].tolist())
-        return Statistics(len(self.keys), node_bytes, min(total, 2**64 - 1))
+        return TreeStatistics(len(self.keys), node_bytes, min(total, 2**64 - 1))
 
 
 def cut_leaf(leaf: Leaf, start: int, stop: int, omit: int) -> Leaf:

@@ -23,7 +23,7 @@ from fsstore.kvstore.ocdbt.format.varint import Cursor, encode, encode_column
 
 __all__ = [
     "EMPTY",
-    "Statistics",
+    "TreeStatistics",
     "Version",
     "VersionNodeRef",
     "encode_refs",
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-class Statistics(NamedTuple):
+class TreeStatistics(NamedTuple):
     """Sums over a subtree; they saturate at 2**64 - 1."""
 
     num_keys: int
@@ -41,7 +41,7 @@ class Statistics(NamedTuple):
     num_indirect_value_bytes: int
 
 
-EMPTY = Statistics(0, 0, 0)
+EMPTY = TreeStatistics(0, 0, 0)
 
 
 class Version(NamedTuple):
@@ -50,7 +50,7 @@ class Version(NamedTuple):
     generation: int
     height: int
     root: Location | None
-    statistics: Statistics
+    statistics: TreeStatistics
     commit_time: int
 
 
@@ -110,7 +110,7 @@ def take_versions(cursor: Cursor, files: Sequence[DataFile], arity_log2: int) ->
     heights = cursor.take_bytes(count)
     roots = take_locations(cursor, files, count)
     sums = [cursor.take_list(count) for _ in range(3)]
-    statistics = [Statistics(*row) for row in zip(*sums, strict=True)]
+    statistics = [TreeStatistics(*row) for row in zip(*sums, strict=True)]
     times = cursor.take_fixed(count, 8)
     if generations[0] == 0:
         raise cursor.corrupt("Generation number must not be 0")

@@ -22,7 +22,7 @@ from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.leaf_merge import leaf_of
 from fsstore.kvstore.ocdbt.mutation import Stored
 from fsstore.kvstore.ocdbt.sink import Sink
-from fsstore.kvstore.ocdbt.source import Source, read_spans
+from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.split import Builder
 from fsstore.kvstore.ocdbt.tree import Slice, walk
 
@@ -32,7 +32,7 @@ _WINDOW_BYTES = 32 * 1024 * 1024
 """How much is read at a time, and, of what is not inline, in memory before it is written to a file."""
 
 
-async def compact(source: Source, version: Version, target: Committer, config: Config) -> Version:
+async def compact(source: DatabaseSource, version: Version, target: Committer, config: Config) -> Version:
     """Write the contents of `version` as the only version of a new database and return that.
 
     `config` is the new database's.  Raises `AlreadyExistsError` if there is a database already.
@@ -60,7 +60,9 @@ async def compact(source: Source, version: Version, target: Committer, config: C
     return await target.create(config, root)
 
 
-async def _entries(source: Source, version: Version) -> AsyncIterator[tuple[list[bytes], list[bytes]]]:
+async def _entries(
+    source: DatabaseSource, version: Version
+) -> AsyncIterator[tuple[list[bytes], list[bytes]]]:
     """Yield all keys and their values, a window of bytes at a time."""
     async for slices in walk(source, version, KeyRange()):
         for part in slices:

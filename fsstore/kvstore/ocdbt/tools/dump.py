@@ -20,9 +20,9 @@ from fsstore.kvstore.ocdbt.format.leaf import Leaf
 from fsstore.kvstore.ocdbt.format.manifest import Manifest, decode_manifest, encode_manifest
 from fsstore.kvstore.ocdbt.format.node import Node
 from fsstore.kvstore.ocdbt.format.varint import U64
-from fsstore.kvstore.ocdbt.format.version import Statistics, Version, VersionNodeRef
+from fsstore.kvstore.ocdbt.format.version import TreeStatistics, Version, VersionNodeRef
 from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, decode_version_node, encode_version_node
-from fsstore.kvstore.ocdbt.source import Source, read_spans
+from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.values.json_value import Fields, array_of, integer, quote, string
 
 __all__ = ["dump", "format_reference", "parse_reference", "undump_manifest", "undump_version_tree_node"]
@@ -64,7 +64,7 @@ def _decode(text: str) -> bytes:
 
 async def dump(base: KvPrefix, node: str | None = None) -> Any:
     """Return the manifest, or the node or value that `node` refers to, of the database in the directory `base`."""
-    source = Source(base)
+    source = DatabaseSource(base)
     if node is None:
         manifest = (await source.snapshot()).manifest
         if manifest is None:
@@ -221,11 +221,11 @@ def _parse_root(value: Any) -> Any:
     return place, statistics
 
 
-def _parse_statistics(value: Any) -> Statistics:
+def _parse_statistics(value: Any) -> TreeStatistics:
     fields = Fields(value)
-    found = [fields.require(name, _COUNT) for name in Statistics._fields]
+    found = [fields.require(name, _COUNT) for name in TreeStatistics._fields]
     fields.finish()
-    return Statistics(*found)
+    return TreeStatistics(*found)
 
 
 def _parse_ref(value: Any) -> VersionNodeRef:

@@ -19,18 +19,18 @@ from fsstore.kvstore.ocdbt.format.interior import Interior
 from fsstore.kvstore.ocdbt.format.leaf import INLINE, Leaf
 from fsstore.kvstore.ocdbt.format.node import Node
 from fsstore.kvstore.ocdbt.format.varint import U64
-from fsstore.kvstore.ocdbt.format.version import EMPTY, Statistics, Version
-from fsstore.kvstore.ocdbt.source import Source, read_spans
+from fsstore.kvstore.ocdbt.format.version import EMPTY, TreeStatistics, Version
+from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.tree import Step, check_child
 
-__all__ = ["Report", "verify"]
+__all__ = ["VerifyReport", "verify"]
 
 _WINDOW = 64  # nodes or values asked for at once
 _PROBLEMS = 1000  # that are reported
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """What was checked and what is wrong; `ok` if nothing is.  At most a thousand problems are listed."""
 
     generation: int
@@ -55,12 +55,12 @@ class _Expected(NamedTuple):
 
     step: Step
     high: bytes | None
-    statistics: Statistics
+    statistics: TreeStatistics
 
 
-async def verify(source: Source, version: Version) -> Report:
+async def verify(source: DatabaseSource, version: Version) -> VerifyReport:
     """Walk the whole tree of a version and report."""
-    report = Report(version.generation, num_keys=version.statistics.num_keys)
+    report = VerifyReport(version.generation, num_keys=version.statistics.num_keys)
     if version.root is None:
         if version.statistics != EMPTY:
             report.add("an empty version has statistics")
@@ -84,7 +84,9 @@ async def verify(source: Source, version: Version) -> Report:
     return report
 
 
-async def _fetch(source: Source, window: Sequence[_Expected], report: Report) -> list[Node | None]:
+async def _fetch(
+    source: DatabaseSource, window: Sequence[_Expected], report: VerifyReport
+) -> list[Node | None]:
     """Return the nodes; one by one if that fails, so that each gets its own report."""
     places = [expected.step.location for expected in window]
     try:
@@ -100,7 +102,7 @@ async def _fetch(source: Source, window: Sequence[_Expected], report: Report) ->
         return out
 
 
-def _check(source: Source, expected: _Expected, node: Node, report: Report) -> None:
+def _check(source: DatabaseSource, expected: _Expected, node: Node, report: VerifyReport) -> None:
     step, high, statistics = expected
     place = source.describe(step.location)
     try:
@@ -114,11 +116,11 @@ def _check(source: Source, expected: _Expected, node: Node, report: Report) -> N
         report.add(f"{place}: holds {tuple(actual)} keys and bytes, but its parent says {tuple(statistics)}")
 
 
-def _statistics(node: Node, node_bytes: int) -> Statistics:
+def _statistics(node: Node, node_bytes: int) -> TreeStatistics:
     if isinstance(node, Leaf):
         return node.statistics(node_bytes)
     keys, tree, values = (sum(column.tolist()) for column in node.sums)
-    return Statistics(min(keys, U64), min(tree + node_bytes, U64), min(values, U64))
+    return TreeStatistics(min(keys, U64), min(tree + node_bytes, U64), min(values, U64))
 
 
 def _below(expected: _Expected, node: Interior, seen: set[tuple[Location, int]]) -> list[_Expected]:
@@ -148,7 +150,7 @@ def _note_ends(leaf: Node, ends: dict[DataFile, int]) -> None:
         ends[file] = max(ends.get(file, 0), int(stops[number]))
 
 
-async def _check_files(source: Source, ends: dict[DataFile, int], report: Report) -> None:
+async def _check_files(source: DatabaseSource, ends: dict[DataFile, int], report: VerifyReport) -> None:
     """Read the last byte that a value needs of every data file."""
     report.num_files = len(ends)
     places = [Location(file, end - 1, 1) for file, end in ends.items() if end]
@@ -160,7 +162,7 @@ async def _check_files(source: Source, ends: dict[DataFile, int], report: Report
             await _check_each(source, window, report)
 
 
-async def _check_each(source: Source, places: Sequence[Location], report: Report) -> None:
+async def _check_each(source: DatabaseSource, places: Sequence[Location], report: VerifyReport) -> None:
     for place in places:
         try:
             await read_spans(source.base, [place])

@@ -9,7 +9,7 @@ from fsstore.errors import NotFoundError
 from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.history import all_versions
 from fsstore.kvstore.ocdbt.options import format_time
-from fsstore.kvstore.ocdbt.source import Source
+from fsstore.kvstore.ocdbt.source import DatabaseSource
 
 __all__ = ["VersionInfo", "describe_version", "versions"]
 
@@ -51,7 +51,7 @@ def describe_version(version: Version) -> VersionInfo:
     return VersionInfo(version.generation, version.commit_time, keys, tree, values, version.height)
 
 
-async def versions(source: Source) -> list[VersionInfo]:
+async def versions(source: DatabaseSource) -> list[VersionInfo]:
     """Return all versions, oldest first; raise `NotFoundError` if there is no database."""
     manifest = (await source.snapshot()).manifest
     if manifest is None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.reference.collection.set_state import Overlay, State
 from fsstore.kvstore.reference.document.json_refs import from_mapping
-from fsstore.kvstore.reference.kind import reference_driver
+from fsstore.kvstore.reference.driver import reference_driver
 from fsstore.kvstore.reference.load import Reading, load
+from fsstore.kvstore.reference.state.set_state import Overlay, State
 from fsstore.runtime import execution
 
 __all__ = ["live_driver", "live_state", "live_targets"]

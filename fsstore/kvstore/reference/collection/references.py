@@ -14,17 +14,17 @@ import numpy as np
 from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import Resolved, TableSet
-from fsstore.kvstore.reference.collection.set_state import State
 from fsstore.kvstore.reference.document.writer import encode, write_document
 from fsstore.kvstore.reference.load import PARQUET_NAMES
-from fsstore.kvstore.reference.location import beside, directory, name_of
 from fsstore.kvstore.reference.parquet.write import save_parquet
+from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.kvstore.reference.table.value import Located
+from fsstore.kvstore.reference.target.location import beside, directory, name_of
 from fsstore.kvstore.reference.target.target_url import replaced
 from fsstore.kvstore.reference.tools.relocation import moved, moving
 from fsstore.kvstore.reference.tools.report import Grids, Report, grids_of, inspect_state

@@ -6,6 +6,5 @@
 * `json_refs`: reference documents in JSON, versions 0 and 1, read into a table
 * `json_run`: members of a JSON object in bulk, taken as columns
 * `json_scan`: scanning a JSON object of references without building it
-* `text`: A text read at many places at once
 * `writer`: writing a set as a JSON document, byte-exact and piece by piece
 """

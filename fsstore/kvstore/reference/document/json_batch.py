@@ -19,13 +19,13 @@ from fsstore.errors import JsonError
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.value import MAX_OFFSET, decode_text, is_url
 
-__all__ = ["Batch", "sort", "take"]
+__all__ = ["MemberBatch", "sort", "take"]
 
 _DECODER = json.JSONDecoder(strict=False)
 _LEAST = 1024  # bytes of members that are worth a call of the parser
 
 
-class Batch(NamedTuple):
+class MemberBatch(NamedTuple):
     """References as columns, and inline values."""
 
     keys: list[bytes]
@@ -47,9 +47,9 @@ def take(window: bytes) -> tuple[dict[str, Any], int] | None:
         return None
 
 
-def sort(members: dict[str, Any], whole: int) -> Batch | None:
+def sort(members: dict[str, Any], whole: int) -> MemberBatch | None:
     """Return references and inline values, `whole` as the length of `[url]`; None if a member is neither."""
-    batch = Batch([], [], [], {})
+    batch = MemberBatch([], [], [], {})
     try:
         for key, value in members.items():
             if check_key(key) is not None or not _put(batch, key.encode(), value, whole):
@@ -59,7 +59,7 @@ def sort(members: dict[str, Any], whole: int) -> Batch | None:
     return batch
 
 
-def _put(batch: Batch, key: bytes, value: Any, whole: int) -> bool:
+def _put(batch: MemberBatch, key: bytes, value: Any, whole: int) -> bool:
     """Put one value into the batch; return whether it is of a kind that belongs there."""
     if type(value) is str:
         batch.inline[key] = decode_text(value)

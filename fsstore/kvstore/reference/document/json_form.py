@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fsstore.kvstore.reference.document.json_plain import Plain
-from fsstore.kvstore.reference.document.text import Ints, Mask, Text
 from fsstore.kvstore.reference.table.table import WHOLE
+from fsstore.kvstore.reference.table.text import Ints, Mask, Text
 
 __all__ = ["Members", "Places", "members"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsstore.kvstore.reference.document.text import Ints
+from fsstore.kvstore.reference.table.text import Ints
 
 __all__ = ["Plain", "meant"]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError, ResourceExhaustedError
-from fsstore.kvstore.reference.collection.refset import TableSet
 from fsstore.kvstore.reference.document import json_batch, json_scan
-from fsstore.kvstore.reference.document.json_scan import Member, Scanner, Sink
+from fsstore.kvstore.reference.document.json_scan import JsonMember, MemberSink, Scanner
 from fsstore.kvstore.reference.generate.generator import MAX_TABULATED, Gen, parse_gen
 from fsstore.kvstore.reference.generate.template import TemplateError, Templates, render
+from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.builder import Run, TableBuilder
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE, Row, Rows, Table
@@ -63,7 +63,7 @@ class _Refs:
             self.builder.add_rows(batch.keys, Rows(self.builder.url_ids(batch.urls), offset, length))
         return True
 
-    def member(self, member: Member) -> None:
+    def member(self, member: JsonMember) -> None:
         found = member.parse()
         place = f" at byte {member.place}"
         if isinstance(found, dict):  # the text is kept as it is: numbers and spaces survive
@@ -71,7 +71,7 @@ class _Refs:
         else:
             self._keep(member.key, place, lambda: decode_value(found))
 
-    def enter(self, key: str) -> Sink | None:  # the contract of sinks
+    def enter(self, key: str) -> MemberSink | None:  # the contract of sinks
         return None
 
     def values(self, members: Mapping[Any, Any]) -> None:
@@ -119,12 +119,12 @@ class _Refs:
         return self.builder.finish()
 
 
-class _Document(_Refs):
+class _TopLevel(_Refs):
     """Takes the top level of a document: sets members of version 1 aside until the version is known."""
 
     def __init__(self, target: str | None, *, nested: bool = True) -> None:
         super().__init__(target)
-        self.special: dict[str, Member] = {}
+        self.special: dict[str, JsonMember] = {}
         self.names: set[str] = set()
         self.refs: _Refs | None = None
         self._nested = nested
@@ -141,14 +141,14 @@ class _Document(_Refs):
         self.names |= {"a reference"} if odd or keys - _BESIDE_REFS else keys
         return True
 
-    def member(self, member: Member) -> None:
+    def member(self, member: JsonMember) -> None:
         if member.key in _SPECIAL:
             self.special[member.key] = member
         else:
             super().member(member)
         self.names.add(member.key)
 
-    def enter(self, key: str) -> Sink | None:
+    def enter(self, key: str) -> MemberSink | None:
         if key != "refs" or not self._nested:
             return None
         self.names.add(key)
@@ -169,21 +169,21 @@ def from_json(
     `target` stands in for null URLs; `overrides` replaces or adds templates.
     """
     pieces = data if callable(data) else lambda: (data,)
-    document = _scanned(pieces, _Document(target))
+    document = _scanned(pieces, _TopLevel(target))
     if _is_version_1(document):
         if "refs" in document.special:
             raise JsonError('Error parsing object member "refs": Expected object')
         refs = document.refs or _Refs(target)
         return _version_1(refs, document.value_of("templates"), document.value_of("gen"), overrides)
     if document.refs is not None:  # version 0 with a key of that name, whose text was not kept
-        document = _scanned(pieces, _Document(target, nested=False))
+        document = _scanned(pieces, _TopLevel(target, nested=False))
     for name, member in document.special.items():
         if name != "version":
             _Refs.member(document, member)
     return _version_1(document, None, None, overrides)
 
 
-def _scanned(pieces: Pieces, document: _Document) -> _Document:
+def _scanned(pieces: Pieces, document: _TopLevel) -> _TopLevel:
     scanner = Scanner(pieces())
     first = scanner.first()
     if first == b"[":
@@ -197,7 +197,7 @@ def _scanned(pieces: Pieces, document: _Document) -> _Document:
     return document
 
 
-def _is_version_1(document: _Document) -> bool:
+def _is_version_1(document: _TopLevel) -> bool:
     version = document.value_of("version")
     if version is None:
         return (

@@ -15,12 +15,12 @@ import numpy as np
 
 from fsstore.kvstore.reference.document.json_form import Members, Places, members
 from fsstore.kvstore.reference.document.json_plain import Plain, meant
-from fsstore.kvstore.reference.document.text import Ints, Text
 from fsstore.kvstore.reference.table.builder import Run
-from fsstore.kvstore.reference.table.families import Found, families
+from fsstore.kvstore.reference.table.families import FoundFamilies, families
 from fsstore.kvstore.reference.table.inline import Piece, base64_sizes
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.kvstore.reference.table.text import Ints, Text
 from fsstore.kvstore.reference.table.value import decode_text, is_url
 
 __all__ = ["take"]
@@ -60,7 +60,7 @@ def _take(plain: Plain, text: Text) -> tuple[Run, int] | None:
     return Run(keys, loose, rows.take(keys.order), urls, values), int(found.places.follow[-1])
 
 
-def _keys(text: Text, places: Places) -> tuple[Found, list[str]]:
+def _keys(text: Text, places: Places) -> tuple[FoundFamilies, list[str]]:
     """Return the families of keys, and the keys that are in no group."""
     found = families(text, places.key, places.key_end)
     if found.read < len(places.key):

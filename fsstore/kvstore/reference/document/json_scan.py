@@ -21,7 +21,7 @@ from fsstore.kvstore.reference.document import json_batch
 from fsstore.kvstore.reference.document.json_run import take
 from fsstore.kvstore.reference.table.builder import Run
 
-__all__ = ["Buffer", "Member", "Scanner", "Sink"]
+__all__ = ["Buffer", "JsonMember", "MemberSink", "Scanner"]
 
 T = TypeVar("T")
 _DECODER = json.JSONDecoder(strict=False)
@@ -44,7 +44,7 @@ _NEXT = re.compile(_WS + rb"([,}])")
 _SPACE = re.compile(_WS)
 
 
-class Member(NamedTuple):
+class JsonMember(NamedTuple):
     """A member of any form: its key, the JSON text of its value, and the byte of the document where that stands."""
 
     key: str
@@ -56,7 +56,7 @@ class Member(NamedTuple):
         return _parse(self.text, self.place)
 
 
-class Sink(Protocol):
+class MemberSink(Protocol):
     """What receives the members of an object."""
 
     def run(self, run: Run) -> bool:
@@ -67,11 +67,11 @@ class Sink(Protocol):
         """Take many members, parsed, or none of them; return whether they were taken."""
         ...
 
-    def member(self, member: Member) -> None:
+    def member(self, member: JsonMember) -> None:
         """Take a member of any other form."""
         ...
 
-    def enter(self, key: str) -> Sink | None:
+    def enter(self, key: str) -> MemberSink | None:
         """Return what takes the members of the object under `key`, or None to take it as one member."""
         ...
 
@@ -102,7 +102,7 @@ class Scanner:
             self._at = 3
         return self._skip_space()
 
-    def members(self, sink: Sink) -> None:
+    def members(self, sink: MemberSink) -> None:
         """Give the members of the object that begins here to `sink`, and move behind it."""
         if self._step(_open):
             return
@@ -153,7 +153,7 @@ class Scanner:
             if self._at < len(self._data) or not self._need(1):
                 return bytes(self._data[self._at : self._at + 1])
 
-    def _run(self, sink: Sink) -> bool:
+    def _run(self, sink: MemberSink) -> bool:
         """Give a run of members to `sink` if there is one here."""
         if self._rest:
             self._rest -= 1
@@ -170,7 +170,7 @@ class Scanner:
         self._at = stop
         return True
 
-    def _batch(self, sink: Sink) -> bool:
+    def _batch(self, sink: MemberSink) -> bool:
         """Give the members of the next window to `sink` if it can take them together."""
         if self._single:
             self._single -= 1
@@ -185,7 +185,7 @@ class Scanner:
         self._rest, self._patience = min(self._rest, 1), _FEW
         return True
 
-    def _member(self, sink: Sink) -> bool:
+    def _member(self, sink: MemberSink) -> bool:
         """Give one member to `sink`; return whether another follows."""
         self._skip_space()
         place = self._gone + self._at
@@ -197,7 +197,7 @@ class Scanner:
             self.members(inner)
         else:
             place = self._gone + self._at
-            sink.member(Member(key, self._step(_value), place))
+            sink.member(JsonMember(key, self._step(_value), place))
         return self._step(_follow)
 
 

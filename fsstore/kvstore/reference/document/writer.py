@@ -22,16 +22,17 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from fsstore.errors import JsonError, ResourceExhaustedError
+from fsstore.kvstore.contract.ability import WritesLate, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, LateWrite, Read, Stamp
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import Resolved, TableSet
-from fsstore.kvstore.reference.collection.set_state import Changes, Saved, State
-from fsstore.kvstore.reference.location import name_of
+from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.set_state import Changes, Saved, State
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE
 from fsstore.kvstore.reference.table.value import encode_text
+from fsstore.kvstore.reference.target.location import name_of
 from fsstore.runtime import execution
 from fsstore.values.file_compression import Method, compressor, method_named
 
@@ -70,11 +71,11 @@ async def write_document(
     base: KvPrefix, pieces: AsyncGenerator[bytes], state: State, *, if_equal: bytes = UNKNOWN
 ) -> Stamp:
     """Store the document of a set; where the store can take it piece by piece, it is never in memory as a whole."""
-    write_late = getattr(base.driver, "write_late", None)
-    if write_late is None or state.base.waits:
+    late = able(base.driver, WritesLate)
+    if late is None or state.base.waits:
         return await base.write("", b"".join([piece async for piece in pieces]), if_equal)
-    [stamp] = await write_late([lambda: LateWrite(base.path, _driven(pieces), if_equal)])
-    return cast("Stamp", stamp)
+    [stamp] = await late.write_late([lambda: LateWrite(base.path, _driven(pieces), if_equal)])
+    return stamp
 
 
 def _driven(pieces: AsyncGenerator[bytes]) -> Generator[list[bytes], None, None]:

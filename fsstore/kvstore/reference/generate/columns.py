@@ -8,23 +8,22 @@ will not do (a template that makes text of a variable, an integer that may not f
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fsstore.kvstore.reference.generate.generator import Gen
 from fsstore.kvstore.reference.generate.template import Template, TemplateError, Value
 from fsstore.kvstore.reference.table.value import Located
 
-if TYPE_CHECKING:
-    from fsstore.kvstore.reference.generate.generator import Gen
-
-__all__ = ["BATCH", "Written", "in_columns"]
+__all__ = ["Written", "written_out"]
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-BATCH = 4096
+_BATCH = 4096
 _SURE = 2.0**62  # below this a float tells for sure that an integer fits 64 bits
 
 
@@ -124,11 +123,25 @@ class Written(NamedTuple):
         return zip(self.names, map(Located, urls, self.offset.tolist(), self.length.tolist()), strict=True)
 
 
-def in_columns(gen: Gen) -> Iterator[Written]:
+def written_out(gen: Gen) -> Iterator[Written]:
+    """Yield every key with its reference, in batches: in columns as far as they go, then one by one."""
+    done = 0
+    for batch in _in_columns(gen):
+        yield batch
+        done += len(batch.names)
+    rest = itertools.islice(gen.scopes(), done, None) if done < gen.count else iter(())
+    while scopes := list(itertools.islice(rest, _BATCH)):
+        names = [str(gen.key.value(scope)) for scope in scopes]
+        yield Written.of(
+            [(name, gen.evaluate(name, scope)) for name, scope in zip(names, scopes, strict=True)]
+        )
+
+
+def _in_columns(gen: Gen) -> Iterator[Written]:
     """Yield the references of a generator in order, in batches, as far as columns can tell."""
     sizes = tuple(len(axis) for axis in gen.axes.values())
-    for start in range(0, gen.count if sizes else 0, BATCH):
-        numbers = np.arange(start, min(start + BATCH, gen.count))
+    for start in range(0, gen.count if sizes else 0, _BATCH):
+        numbers = np.arange(start, min(start + _BATCH, gen.count))
         places = dict(zip(gen.axes, np.unravel_index(numbers, sizes), strict=True))
         try:
             batch = _batch(gen, places, len(numbers))

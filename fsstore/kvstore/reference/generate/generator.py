@@ -23,7 +23,6 @@ from typing import Any
 
 from fsstore.errors import DataLossError, JsonError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.generate.columns import BATCH, Written, in_columns
 from fsstore.kvstore.reference.generate.template import Hole, Scope, Template, TemplateError, Templates, Value
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.value import MAX_OFFSET, Located, plain_text
@@ -88,19 +87,6 @@ class Gen:
     def names(self) -> Iterator[str]:
         """Yield every key, in order; a key described twice comes twice."""
         return (str(self.key.value(scope)) for scope in self.scopes())
-
-    def expand(self) -> Iterator[Written]:
-        """Yield every key with its reference, in batches: in columns as far as they go, then one by one."""
-        done = 0
-        for batch in in_columns(self):
-            yield batch
-            done += len(batch.names)
-        rest = itertools.islice(self.scopes(), done, None) if done < self.count else iter(())
-        while scopes := list(itertools.islice(rest, BATCH)):
-            names = [str(self.key.value(scope)) for scope in scopes]
-            yield Written.of(
-                [(name, self.evaluate(name, scope)) for name, scope in zip(names, scopes, strict=True)]
-            )
 
     @property
     def is_distinct(self) -> bool:

@@ -27,12 +27,12 @@ import numpy as np
 
 from fsstore.errors import AbortedError, FailedPreconditionError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Read, Write
-from fsstore.kvstore.reference.collection.set_state import Changes, Saved, State
 from fsstore.kvstore.reference.parquet.files import Loaded, PartitionFiles, Where, file_name
 from fsstore.kvstore.reference.parquet.metadata import format_metadata, is_object
 from fsstore.kvstore.reference.parquet.read import Partition
 from fsstore.kvstore.reference.parquet.refs import ParquetSet
 from fsstore.kvstore.reference.parquet.write import encode_partition
+from fsstore.kvstore.reference.state.set_state import Changes, Saved, State
 from fsstore.kvstore.reference.table.grid import Grid, is_document
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Rows
 from fsstore.runtime import execution

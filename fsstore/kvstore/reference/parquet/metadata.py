@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsstore.errors import JsonError
-from fsstore.kvstore.reference.document.json_scan import Buffer, Member, Scanner, Sink
+from fsstore.kvstore.reference.document.json_scan import Buffer, JsonMember, MemberSink, Scanner
 from fsstore.kvstore.reference.table.builder import Run
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.reference.table.keys import check_key
@@ -57,10 +57,10 @@ class _Metadata:
         """Want metadata one by one, as their text."""
         return False
 
-    def enter(self, key: str) -> Sink | None:  # the contract of sinks
+    def enter(self, key: str) -> MemberSink | None:  # the contract of sinks
         return None
 
-    def member(self, member: Member) -> None:
+    def member(self, member: JsonMember) -> None:
         key, found = member.key, member.parse()
         why = check_key(key)
         if why is not None:
@@ -77,7 +77,7 @@ class _Metadata:
             )
 
 
-class _Document:
+class _MetadataMembers:
     """Takes the members of a `.zmetadata`."""
 
     def __init__(self) -> None:
@@ -93,17 +93,17 @@ class _Document:
         """Want metadata one by one, as their text."""
         return False
 
-    def enter(self, key: str) -> Sink | None:
+    def enter(self, key: str) -> MemberSink | None:
         self.complete |= key == "metadata"
         return self.metadata if key == "metadata" else None
 
-    def member(self, member: Member) -> None:
+    def member(self, member: JsonMember) -> None:
         self.others[member.key] = member.parse()
 
 
 def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int]:
     """Return the metadata documents, the grids of the arrays, and the record size of a `.zmetadata`."""
-    scanner, document = Scanner((data,)), _Document()
+    scanner, document = Scanner((data,)), _MetadataMembers()
     if scanner.first() != b"{":
         raise scanner.damaged("an object")
     scanner.members(document)

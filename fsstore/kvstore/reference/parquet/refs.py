@@ -18,10 +18,10 @@ import numpy as np
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import Page, Resolved
 from fsstore.kvstore.reference.parquet.files import PartitionFiles, Where
 from fsstore.kvstore.reference.parquet.metadata import parse_metadata
 from fsstore.kvstore.reference.parquet.read import Partition
+from fsstore.kvstore.reference.state.refset import Page, Resolved
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import split
 from fsstore.kvstore.reference.table.table import INLINE, Row, Rows

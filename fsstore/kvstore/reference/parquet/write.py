@@ -23,8 +23,6 @@ import numpy as np
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import Resolved
-from fsstore.kvstore.reference.collection.set_state import State
 from fsstore.kvstore.reference.parquet.files import file_name, where_of
 from fsstore.kvstore.reference.parquet.metadata import (
     MAX_RECORD_SIZE,
@@ -32,6 +30,8 @@ from fsstore.kvstore.reference.parquet.metadata import (
     is_object,
     parse_metadata,
 )
+from fsstore.kvstore.reference.state.refset import Resolved
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of, is_document
 from fsstore.kvstore.reference.table.keys import split
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Rows

@@ -6,7 +6,7 @@
 * `inline`: inline values: those a document holds in bulk stay in one piece of text, encoded, until somebody asks
   for one
 * `keys`: chunk-like keys: a prefix and trailing integers, taken apart in bulk
-* `size_limit`: how many bytes a reference may sensibly have, so that no set makes its reader fetch without end
 * `table`: the columnar table: every reference of a set in about twenty bytes
+* `text`: A text read at many places at once
 * `value`: the value of one reference, as documents write it: checked, and made a row or bytes
 """

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.reference.document.text import Ints, Mask, Words
-from fsstore.kvstore.reference.table.families import FEW, Found, families_of, hashes_of
+from fsstore.kvstore.reference.table.families import FEW, FoundFamilies, families_of, hashes_of
 from fsstore.kvstore.reference.table.inline import Inline, Piece
 from fsstore.kvstore.reference.table.keys import Family, join, split
 from fsstore.kvstore.reference.table.table import INLINE, Block, Int32, Int64, Row, Rows, Table
+from fsstore.kvstore.reference.table.text import Ints, Mask, Words
 
 __all__ = ["Run", "TableBuilder"]
 
@@ -34,7 +34,7 @@ class Run(NamedTuple):
     Rows count URLs and values from the first of the run.
     """
 
-    found: Found
+    found: FoundFamilies
     loose: list[str]
     rows: Rows
     urls: list[bytes]
@@ -125,7 +125,7 @@ class TableBuilder:
         loose = [keys[position].decode() for position in found.order[found.grouped :].tolist()]
         self._put(found, loose, rows.take(found.order))
 
-    def _put(self, found: Found, loose: list[str], rows: Rows) -> None:
+    def _put(self, found: FoundFamilies, loose: list[str], rows: Rows) -> None:
         """Keep a batch of references in the order of what was found of its keys."""
         self._batch += 1
         for group in found.groups:

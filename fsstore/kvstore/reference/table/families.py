@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.reference.document.text import LONGEST, Ints, Mask, Text, Words
-from fsstore.kvstore.reference.table.keys import Family, Group
+from fsstore.kvstore.reference.table.keys import Family, KeyGroup
 from fsstore.kvstore.reference.table.keys import split as split_keys
+from fsstore.kvstore.reference.table.text import LONGEST, Ints, Mask, Text, Words
 
-__all__ = ["FEW", "Found", "families", "families_of", "hashes_of"]
+__all__ = ["FEW", "FoundFamilies", "families", "families_of", "hashes_of"]
 
 FEW = 32
 """Of how many keys a family is a group."""
@@ -41,14 +41,14 @@ class _Split(NamedTuple):
     loose: Mask
 
 
-class Found(NamedTuple):
+class FoundFamilies(NamedTuple):
     """The families of keys.
 
     The groups lie side by side in the order; behind them stand, in their own order, loose keys and those of families of
     few, each with the hash of its family, which is zero for a loose key.  `read` is how many keys were read.
     """
 
-    groups: list[Group]
+    groups: list[KeyGroup]
     order: Ints
     hashes: Words
     read: int
@@ -59,7 +59,7 @@ class Found(NamedTuple):
         return len(self.order) - len(self.hashes)
 
 
-def families(text: Text, start: Ints, stop: Ints) -> Found:
+def families(text: Text, start: Ints, stop: Ints) -> FoundFamilies:
     """Return the families of keys: of one family all are in groups, or none is.
 
     A key stands behind the quote at `start` and ends before `stop`.  It is not read, nor are those behind it, if its
@@ -79,10 +79,10 @@ def families(text: Text, start: Ints, stop: Ints) -> Found:
     order = chained[order]
     behind[order] = False
     groups = _groups(text, start, split, order, heads) if len(heads) else []
-    return Found(groups, np.append(order, np.flatnonzero(behind)), hashes[behind], count)
+    return FoundFamilies(groups, np.append(order, np.flatnonzero(behind)), hashes[behind], count)
 
 
-def families_of(keys: Sequence[bytes]) -> Found:
+def families_of(keys: Sequence[bytes]) -> FoundFamilies:
     """Return the families of keys."""
     text = b'"%b"' % b'""'.join(keys)
     if b"\n" not in text and text.count(b'"') == 2 * len(keys):
@@ -94,9 +94,11 @@ def families_of(keys: Sequence[bytes]) -> Found:
     order, at, groups = [np.array(loose, np.int64)], 0, []
     for group in split:
         order.append(np.arange(len(keys))[group.positions])
-        groups.append(Group(group.family, slice(at, at + len(order[-1])), group.coords))
+        groups.append(KeyGroup(group.family, slice(at, at + len(order[-1])), group.coords))
         at += len(order[-1])
-    return Found(groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys))
+    return FoundFamilies(
+        groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys)
+    )
 
 
 def hashes_of(names: Collection[Family]) -> Words:
@@ -111,7 +113,7 @@ def hashes_of(names: Collection[Family]) -> Words:
     return _hashes(_columns(Text(b"".join(prefixes)), start, stop, seps))
 
 
-def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) -> list[Group]:
+def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) -> list[KeyGroup]:
     """Return the groups of keys in an order, in which each begins at a head."""
     numbers = np.stack(split.numbers, axis=1)[order]
     if numbers.max() < 2**31:
@@ -126,7 +128,7 @@ def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) ->
         if seps not in signs:
             signs[seps] = f"{seps:b}"[:0:-1].translate(_SIGNS).encode()
         family = b"/" + text.data[begin + 1 : end] if end > begin else b"", signs[seps]
-        groups.append(Group(family, slice(low, high), numbers[low:high, len(family[1]) - 1 :: -1]))
+        groups.append(KeyGroup(family, slice(low, high), numbers[low:high, len(family[1]) - 1 :: -1]))
     return groups
 
 

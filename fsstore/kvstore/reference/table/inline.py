@@ -15,7 +15,7 @@ from typing import overload
 
 import numpy as np
 
-from fsstore.kvstore.reference.document.text import Ints
+from fsstore.kvstore.reference.table.text import Ints
 
 __all__ = ["Inline", "Piece", "base64_sizes"]
 

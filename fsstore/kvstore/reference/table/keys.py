@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Family", "Group", "check_key", "join", "split", "split_one"]
+__all__ = ["Family", "KeyGroup", "check_key", "join", "split", "split_one"]
 
 _LINE = re.compile(
     rb"^(?:(.*[^0-9./\n][0-9]*+|)((?:[./](?:0|[1-9][0-9]{0,17}))++)|.*)$",
@@ -34,7 +34,7 @@ Family = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class KeyGroup:
     """Keys of one family among the keys split: their positions there, and coordinates, a row each."""
 
     family: Family
@@ -56,7 +56,7 @@ def check_key(key: str) -> str | None:
     return "the key starts with a slash" if key.startswith("/") else None
 
 
-def split(keys: Sequence[bytes]) -> tuple[list[Group], list[int]]:
+def split(keys: Sequence[bytes]) -> tuple[list[KeyGroup], list[int]]:
     """Return the groups of `keys` by family, and the positions of the loose keys."""
     text = b"/" + b"\n/".join(keys)
     if text.count(b"\n") >= len(keys):
@@ -68,7 +68,7 @@ def split(keys: Sequence[bytes]) -> tuple[list[Group], list[int]]:
     return _by_family([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
 
-def _one_family(text: bytes, keys: Sequence[bytes]) -> Group | None:
+def _one_family(text: bytes, keys: Sequence[bytes]) -> KeyGroup | None:
     """Return the group of keys that are of the family of the first, as nearly always; None otherwise.
 
     `text` is the keys in lines.  Without the prefix at the start of each, all that is left must be canonical integers
@@ -85,7 +85,7 @@ def _one_family(text: bytes, keys: Sequence[bytes]) -> Group | None:
         return None
     if rest.translate(None, _DIGITS) != (b"\n" + seps[1:]) * len(keys):
         return None
-    return Group((prefix, seps), slice(0, len(keys)), _coords(rest, len(seps)))
+    return KeyGroup((prefix, seps), slice(0, len(keys)), _coords(rest, len(seps)))
 
 
 def split_one(key: bytes) -> tuple[Family, list[int]] | None:
@@ -100,7 +100,7 @@ def split_one(key: bytes) -> tuple[Family, list[int]] | None:
     ]
 
 
-def _by_family(prefixes: list[bytes], suffixes: list[bytes]) -> tuple[list[Group], list[int]]:
+def _by_family(prefixes: list[bytes], suffixes: list[bytes]) -> tuple[list[KeyGroup], list[int]]:
     members: dict[Family, list[int]] = {}
     for position, (prefix, suffix) in enumerate(zip(prefixes, suffixes, strict=True)):
         members.setdefault((prefix, suffix.translate(None, _DIGITS)), []).append(position)
@@ -111,15 +111,15 @@ def _by_family(prefixes: list[bytes], suffixes: list[bytes]) -> tuple[list[Group
             loose += positions
             continue
         coords = _coords(b" ".join([suffixes[position] for position in positions]), len(family[1]))
-        groups.append(Group(family, np.array(positions, np.int64), coords))
+        groups.append(KeyGroup(family, np.array(positions, np.int64), coords))
     return groups, sorted(loose)
 
 
-def _split_with_newlines(keys: Sequence[bytes]) -> tuple[list[Group], list[int]]:
+def _split_with_newlines(keys: Sequence[bytes]) -> tuple[list[KeyGroup], list[int]]:
     plain = [position for position, key in enumerate(keys) if b"\n" not in key]
     groups, loose = split([keys[position] for position in plain]) if plain else ([], [])
     where = np.array(plain, np.int64)
-    moved = [Group(group.family, where[group.positions], group.coords) for group in groups]
+    moved = [KeyGroup(group.family, where[group.positions], group.coords) for group in groups]
     odd = [position for position, key in enumerate(keys) if b"\n" in key]
     return moved, sorted(odd + [plain[position] for position in loose])
 

@@ -35,7 +35,7 @@ from fsstore.kvstore.reference.target.web_root import guarded_home, guarded_root
 from fsstore.kvstore.web.header import check_headers
 from fsstore.values.json_value import quote
 
-__all__ = ["OpenTarget", "Place", "Targets", "check_prefixes", "open_in", "open_with_spec"]
+__all__ = ["OpenTarget", "TargetPlace", "Targets", "check_prefixes", "open_in", "open_with_spec"]
 
 OpenTarget: TypeAlias = Callable[[Any, Mapping[str, Any] | None], "KvPrefix | Awaitable[KvPrefix]"]
 """Opens a URL or kvstore spec, with storage options or None."""
@@ -44,7 +44,7 @@ _CACHE_LINKS = ("simplecache", "filecache", "blockcache", "cached")
 _MAX_PLACES = 65536  # URLs whose place is remembered
 
 
-class Place(NamedTuple):
+class TargetPlace(NamedTuple):
     """Where the bytes of a URL are: the name of a root, and the key in it."""
 
     root: str
@@ -66,9 +66,9 @@ class Targets:
     rewrite: Mapping[str, str] = field(default_factory=dict)
     _roots: dict[str, KvPrefix] = field(default_factory=dict)
     _how: dict[str, tuple[Any, Mapping[str, Any] | None]] = field(default_factory=dict)
-    _places: dict[str, Place] = field(default_factory=dict)
+    _places: dict[str, TargetPlace] = field(default_factory=dict)
 
-    def locate(self, url: str) -> Place:
+    def locate(self, url: str) -> TargetPlace:
         """Return the place of a URL as it stands in the set; raises if the policy refuses it."""
         place = self._places.get(url)
         if place is None:
@@ -81,7 +81,7 @@ class Targets:
         """Return the URL with its longest prefix in `rewrite` replaced."""
         return replaced(url, self.rewrite)
 
-    def _locate(self, url: str) -> Place:
+    def _locate(self, url: str) -> TargetPlace:
         if is_relative(url):
             return self._relative(url)
         link = first_link(url)
@@ -96,10 +96,10 @@ class Targets:
             if not _are_options(given):
                 name = prefix if normal != prefix else f"{prefix} alone"
                 self._how[name] = (given, None)
-                return Place(name, normal[len(prefix) :].lstrip("/"))
+                return TargetPlace(name, normal[len(prefix) :].lstrip("/"))
         return self._rooted(normal, prefix)
 
-    def _rooted(self, normal: str, prefix: str | None) -> Place:
+    def _rooted(self, normal: str, prefix: str | None) -> TargetPlace:
         """Return the place of a URL below its host or bucket, opened with the options of a prefix."""
         scheme, _, rest = normal.partition("://")
         host, _, key = rest.partition("/")
@@ -113,9 +113,9 @@ class Targets:
             root = f"{scheme}://{host}/"
         name = root if prefix is None else f"{prefix} {root}"
         self._how[name] = (root, None if prefix is None else self.prefixes[prefix])
-        return Place(name, key)
+        return TargetPlace(name, key)
 
-    def _relative(self, url: str) -> Place:
+    def _relative(self, url: str) -> TargetPlace:
         base = self.base
         if base is None:
             return self._locate(os.path.abspath(url))  # noqa: PTH100  # textual: links are checked later
@@ -133,7 +133,7 @@ class Targets:
             self._roots[""] = KvPrefix(
                 guarded_home(base.driver, self.policy.check) if restricts else base.driver
             )
-        return Place("", path)
+        return TargetPlace("", path)
 
     def _below_home(self, home: str | None, path: str) -> bool:
         if home is None or self.base is None:
@@ -141,7 +141,7 @@ class Targets:
         allowed = (*(self.policy.allow or ()), *self.policy.granted)
         return longest_prefix(normalize(home.rstrip("/") + "/" + path), allowed) is not None
 
-    def _chained(self, url: str, link: Link) -> Place:
+    def _chained(self, url: str, link: Link) -> TargetPlace:
         """Return the place of a chain such as `zip://member::s3://bucket/x.zip`."""
         if link.scheme in _CACHE_LINKS:
             return self._locate(link.inner)
@@ -152,7 +152,7 @@ class Targets:
         below = self._locate(link.inner)
         name = f"{below.root} {below.key} zip"
         self._how[name] = (("zip", below), None)
-        return Place(name, link.path.lstrip("/"))
+        return TargetPlace(name, link.path.lstrip("/"))
 
     def _check_links(self, normal: str) -> None:
         """Check where a local path really leads, when only some paths are allowed."""
@@ -261,7 +261,8 @@ async def open_with_spec(
     """
     from fsstore.kvstore.contract.kind import KvOpening
     from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.kvstore.spec.parse import kv_kind, kv_spec
+    from fsstore.kvstore.spec.parse import kv_spec
+    from fsstore.kvstore.spec.spec_value import kv_kind
 
     if isinstance(where, tuple):
         kind = kv_kind(where[0])

@@ -15,12 +15,13 @@ from functools import partial
 from typing import Any, TypeAlias, overload
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.driver import KvPrefix, StandsOver
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.reference.collection.refset import Page, Resolved, TableSet
-from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.reference.state.refset import Page, Resolved, TableSet
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.target.policy import join_relative
 from fsstore.kvstore.reference.target.target_url import is_relative, last_link
 from fsstore.values import registry
@@ -55,14 +56,14 @@ def _place(directory: KvPrefix) -> tuple[Any, str]:
     if driver.id == "file":
         return "file", os.path.abspath(directory.path)  # noqa: PTH100  # textual: links stay
     if driver.id == "memory":
-        return getattr(driver, "storage", driver), directory.path
+        return driver.storage if isinstance(driver, MemoryDriver) else driver, directory.path
     for name in ("url", "base_url"):
         url = reveal(members.get(name))
         if isinstance(url, str) and "://" in url and "::" not in url and "?" not in url:
             scheme, _, rest = url.partition("://")
             host, _, path = rest.partition("/")
             return (driver.id, {**members, name: f"{scheme}://{host}"}), posixpath.join(path, directory.path)
-    return (driver.id, members, getattr(driver, "base", None)), directory.path
+    return (driver.id, members, driver.base if isinstance(driver, StandsOver) else None), directory.path
 
 
 def _absolute(origin: KvPrefix, url: str) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.engine.secret import redact_url
-from fsstore.kvstore.reference.collection.refset import Resolved
-from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.reference.state.refset import Resolved
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE
 from fsstore.kvstore.reference.target.policy import host_of, normalize

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.reference.collection.refset import TableSet
 from fsstore.kvstore.reference.document.json_refs import from_json, from_mapping
+from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.value import encode_text
 from fsstore.kvstore.reference.tools.fits_repair import refuse_compressed, repaired
 from fsstore.runtime import execution

@@ -16,7 +16,7 @@ from fsstore.errors import NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.engine.secret import redact_url
-from fsstore.kvstore.reference.collection.set_state import State
+from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.table import WHOLE
 from fsstore.kvstore.reference.target.targets import Targets
 from fsstore.runtime import execution

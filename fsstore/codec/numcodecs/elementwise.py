@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.codec.contract import Array
 from fsstore.codec.numcodecs.flat import as_array
 from fsstore.codec.scratch import passing
 

@@ -24,7 +24,7 @@ from fsstore.errors import AbortedError, NotFoundError, StoreError, Unimplemente
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvDriver, Read, Stamp, Write, now
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.collection.refset import Page, ReferenceSet, Resolved
+from fsstore.kvstore.reference.state.refset import Page, ReferenceSet, Resolved
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 

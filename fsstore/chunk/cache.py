@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.codec.chain.bound_chain import Array
+from fsstore.codec.contract import Array
 from fsstore.runtime.cache_pool import CachePool
 
 __all__ = ["CachedChunk", "ChunkCache"]

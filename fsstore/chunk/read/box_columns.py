@@ -16,12 +16,13 @@ import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.grid import IntArray
-from fsstore.chunk.plan.open_chunks import Chunks
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import Box
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ReadPart
-from fsstore.codec.chain.bound_chain import Array, BoundChain
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
 
 __all__ = ["BoxRun", "BoxView", "Boxes", "is_box", "plan_boxes"]
@@ -32,7 +33,7 @@ _DENSE = (0, 1)  # strides of what is constant, or without gaps
 class BoxView(NamedTuple):
     """A read of a box that is not planned yet."""
 
-    chunks: Chunks
+    chunks: OpenChunks
     transform: IndexTransform
     order: str
 
@@ -122,7 +123,7 @@ class _Alike(NamedTuple):
     `corners`: of each box the offsets by dimension of the array, and its bounds.
     """
 
-    chunks: Chunks
+    chunks: OpenChunks
     sources: tuple[int, ...]
     order: str
     numbers: list[int]

@@ -18,7 +18,7 @@ import numpy as np
 
 from fsstore.errors import ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.reference.collection.set_state import Overlay
+from fsstore.kvstore.reference.state.set_state import Overlay
 from fsstore.kvstore.reference.table.grid import is_document
 from fsstore.kvstore.reference.table.table import INLINE
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.generate.columns import written_out
 from fsstore.kvstore.reference.generate.generator import Gen, parse_gen
 from fsstore.kvstore.reference.generate.index import GenIndex
 from fsstore.kvstore.reference.generate.template import Templates
@@ -192,7 +193,7 @@ class TableSet:
 
     def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[Page]:
         """Yield what a generator describes whose keys are all different, without reading the keys back."""
-        for batch in gen.expand():
+        for batch in written_out(gen):
             numbers = np.array([self._number(url) for url in batch.urls], np.int32)
             rows = Rows(numbers[batch.where], batch.offset, batch.length)
             names = batch.names

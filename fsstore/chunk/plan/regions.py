@@ -1,0 +1,164 @@
+"""Cutting a domain into boxes of whole chunks that fit into memory: the pieces in which arrays are copied.
+
+A box is a block of chunks of the target, so that no two boxes share one.  Its sides grow, a chunk at a time, along the
+dimension that saves most reading, until the memory is used: where chunks of source and target lie differently, a box
+reads whole chunks of the source, and what lies beside the box was read in vain.
+
+Boxes are numbered and computed from their number: a plan of a hundred million of them takes no more memory than one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+__all__ = ["Region", "Regions", "covered", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box of indices: where it begins, and where it ends, along each dimension."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size along each dimension."""
+        return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an index expression."""
+        return tuple(map(slice, self.start, self.stop))
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """All boxes of a domain, by number, the last dimension fastest.
+
+    Chunks begin at multiples of their size, counted from `anchor`; boxes are `step` long, which is whole chunks.
+    """
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    step: tuple[int, ...]
+    anchor: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many boxes there are along each dimension."""
+        sides = zip(self.start, self.stop, self.step, self.anchor, strict=True)
+        return tuple(
+            -(-(stop - anchor) // step) - (start - anchor) // step if stop > start else 0
+            for start, stop, step, anchor in sides
+        )
+
+    def __len__(self) -> int:
+        """Return how many boxes there are."""
+        return math.prod(self.counts)
+
+    def __getitem__(self, number: int) -> Region:
+        """Return a box by its number."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        places = []
+        for count in reversed(self.counts):
+            number, place = divmod(number, count)
+            places.append(place)
+        return self.at(tuple(reversed(places)))
+
+    def at(self, places: tuple[int, ...]) -> Region:
+        """Return a box by its place among the others along each dimension."""
+        low, high = [], []
+        for dimension, place in enumerate(places):
+            step, anchor = self.step[dimension], self.anchor[dimension]
+            first = (self.start[dimension] - anchor) // step
+            begin = anchor + (first + place) * step
+            low.append(max(begin, self.start[dimension]))
+            high.append(min(begin + step, self.stop[dimension]))
+        return Region(tuple(low), tuple(high))
+
+    def touched(self, box: Region) -> list[range]:
+        """Return the places, along each dimension, of the boxes that a box touches."""
+        found = []
+        for dimension, (low, high) in enumerate(zip(box.start, box.stop, strict=True)):
+            step, anchor = self.step[dimension], self.anchor[dimension]
+            first = (self.start[dimension] - anchor) // step
+            found.append(range((low - anchor) // step - first, -(-(high - anchor) // step) - first))
+        return found
+
+
+def covered(regions: Regions, chunk: Sequence[int]) -> int:
+    """Return how many elements are read for all boxes together if whole chunks of a grid that begins at zero are."""
+    total = 1
+    for dimension, size in enumerate(chunk):
+        total *= _covered_along(regions, dimension, size)
+    return total
+
+
+def _covered_along(regions: Regions, dimension: int, size: int) -> int:
+    start, stop = regions.start[dimension], regions.stop[dimension]
+    step = regions.step[dimension]
+    if size <= 1 or start >= stop:
+        return max(0, stop - start)
+    period = step // math.gcd(step, size)  # boxes after which the pattern of the two grids repeats
+    anchor = regions.anchor[dimension]
+    first, last = (start - anchor) // step, -(-(stop - anchor) // step)
+
+    def one(number: int) -> int:
+        low, high = max(start, anchor + number * step), min(stop, anchor + (number + 1) * step)
+        return min(-(-high // size) * size, max(stop, high)) - max(low // size * size, min(start, low))
+
+    count = last - first
+    if count <= 4 * period + 4 or count <= 10_000:
+        return sum(one(number) for number in range(first, last))
+    whole = sum(one(number) for number in range(first + 1, first + 1 + period))
+    return whole * count // period  # the ends differ by less than a chunk each
+
+
+def cut(
+    domain: Region, chunk: Sequence[int], source: Sequence[int], anchor: Sequence[int], most: int
+) -> Regions:
+    """Return boxes of whole chunks with at most `most` elements each, or of one chunk where that is larger.
+
+    `source` are the chunks that are read, in the coordinates of the target.
+    """
+    sizes = [max(1, size) for size in domain.shape]
+    step = [min(max(1, side), _end(size, side)) for side, size in zip(chunk, sizes, strict=True)]
+
+    def regions(sides: list[int]) -> Regions:
+        return Regions(domain.start, domain.stop, tuple(sides), tuple(anchor))
+
+    while True:
+        grown = []
+        for dimension in reversed(range(len(step))):
+            longer = _longer(step, dimension, chunk[dimension], source[dimension], sizes[dimension], most)
+            if longer is not None:
+                sides = [*step[:dimension], longer, *step[dimension + 1 :]]
+                grown.append((covered(regions(sides), source), longer / step[dimension], sides))
+        if not grown:
+            return regions(step)
+        step = min(grown, key=itemgetter(0, 1))[2]
+
+
+def _end(size: int, side: int) -> int:
+    return -(-size // max(1, side)) * max(1, side)
+
+
+def _longer(step: list[int], dimension: int, chunk: int, source: int, size: int, most: int) -> int | None:
+    """Return the next length worth trying along a dimension: up to whole chunks of the source, at most double."""
+    side, chunk = step[dimension], max(1, chunk)
+    if side >= size:
+        return None
+    wanted = side + chunk
+    if source > side:
+        wanted = max(wanted, min(-(-source // chunk) * chunk, 2 * side))
+    else:
+        wanted = max(wanted, min(2 * side, _end(size, chunk)))
+    rest = math.prod(step) // side
+    while wanted * rest > most and wanted > side + chunk:
+        wanted = max(side + chunk, (wanted // 2) // chunk * chunk)
+    return wanted if wanted * rest <= most else None

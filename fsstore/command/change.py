@@ -1,0 +1,151 @@
+"""Commands that move and change: copy, verify, delete, attrs."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from typing import Any
+
+from fsstore.command.output import put, put_json
+from fsstore.command.places import context_of, executor_of, group_of, place_of, source_of, told
+from fsstore.command.selection import selection
+from fsstore.command.usage import UsageError
+
+__all__ = ["attrs_get", "attrs_set", "copy", "delete", "verify"]
+
+
+def copy(arguments: Namespace) -> int:
+    """Copy an array or a group, or show the plan."""
+    from fsstore.job.copy import copy as copied
+    from fsstore.job.copy import plan_copy
+
+    source, target = source_of(arguments, arguments.source), place_of(arguments, arguments.target)
+    options: dict[str, Any] = {"schema": _schema(arguments), "max_memory": arguments.max_memory}
+    if arguments.region:
+        options["region"] = selection(arguments.region)
+    context = context_of(arguments)
+    with executor_of(arguments) as executor:
+        if arguments.plan:
+            put(plan_copy(source, target, executor=executor, context=context, **options).result())
+            return 0
+        report = copied(
+            source, target, executor=executor, if_exists=arguments.if_exists, progress=told(arguments), context=context,
+            **options,
+        ).result()  # fmt: skip
+    if arguments.json:
+        put_json({name: getattr(report, name) for name in report.__dataclass_fields__})
+    else:
+        put(report)
+    return 0
+
+
+def _schema(arguments: Namespace) -> dict[str, Any]:
+    wishes: dict[str, Any] = {}
+    if arguments.zarr_format is not None:
+        wishes["zarr_format"] = arguments.zarr_format
+    for name in ("chunks", "shards"):
+        text = getattr(arguments, name)
+        if text:
+            try:
+                wishes[name] = [int(part) for part in text.replace("x", ",").split(",")]
+            except ValueError:
+                raise UsageError(f"--{name} is integers with commas between them: 10,100,100") from None
+    if arguments.codec:
+        wishes["codec"] = None if arguments.codec == "none" else _json_or_text(arguments.codec)
+    if arguments.dtype:
+        wishes["dtype"] = arguments.dtype
+    return wishes
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def verify(arguments: Namespace) -> int:
+    """Check an array or a group; the exit code says whether anything is wrong."""
+    from fsstore.job.verify import verify as verified
+
+    against = source_of(arguments, arguments.against) if arguments.against else None
+    found = verified(
+        source_of(arguments),
+        against,
+        level=arguments.level,
+        max_memory=arguments.max_memory,
+        progress=told(arguments),
+    ).result()
+    if arguments.json:
+        put_json(found.to_json())
+    else:
+        put(found)
+    return 0 if found else 1
+
+
+def delete(arguments: Namespace) -> int:
+    """Delete an array or a group with everything in it."""
+    if not arguments.yes:
+        raise UsageError(f"This deletes {arguments.place} with everything in it; say --yes if that is meant")
+    from fsstore.dataset.removal import delete_tree
+    from fsstore.dataset.source import store_spec
+    from fsstore.kvstore.spec.opening import open_kv
+    from fsstore.runtime import execution
+
+    source_of(arguments)  # what is no array and no group is not deleted
+
+    async def run() -> None:
+        opened = await open_kv(store_spec(place_of(arguments)), context_of(arguments))
+        await delete_tree(opened.as_directory().prefix)
+
+    execution.call(run())
+    return 0
+
+
+def _attributes(arguments: Namespace, *, mode: str) -> Any:
+    from fsstore.arrays.opening import open as open_array
+    from fsstore.dataset.group import Group
+
+    found = source_of(arguments)
+    if isinstance(found, Group):
+        return group_of(arguments, mode).attrs if mode != "r" else found.attrs
+    if mode == "r":
+        return found.attrs
+    return open_array(found.spec(), context=context_of(arguments)).result().attrs
+
+
+def attrs_get(arguments: Namespace) -> int:
+    """Print attributes."""
+    attributes = _attributes(arguments, mode="r")
+    if arguments.name is None:
+        put_json(dict(attributes))
+        return 0
+    if arguments.name not in attributes:
+        return 1
+    value = attributes[arguments.name]
+    if arguments.json or not isinstance(value, str):
+        put_json(value)
+    else:
+        put(value)
+    return 0
+
+
+def attrs_set(arguments: Namespace) -> int:
+    """Set attributes, or remove them."""
+    changes, gone = {}, []
+    for each in arguments.changes:
+        name, equals, value = each.partition("=")
+        if equals:
+            changes[name] = _json_or_text(value)
+        elif each.endswith("-"):
+            gone.append(each[:-1])
+        else:
+            raise UsageError(
+                f"{each!r} is no change of an attribute; write NAME=VALUE, or NAME- to remove it"
+            )
+    attributes = _attributes(arguments, mode="r+")
+    if changes:
+        attributes.update(changes)
+    for name in gone:
+        del attributes[name]
+    return 0

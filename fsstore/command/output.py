@@ -1,0 +1,48 @@
+"""What a command prints: text in which names cannot steer the terminal, JSON, and columns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["columns", "plain", "put", "put_json"]
+
+
+def plain(text: object) -> str:
+    """Return text with control characters, escape sequences included, shown as escapes; line ends stay."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in str(text)
+    )
+
+
+def put(text: object) -> None:
+    """Print text on standard output."""
+    sys.stdout.write(f"{plain(text)}\n")
+
+
+def put_json(value: Any) -> None:
+    """Print JSON on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_converted, ensure_ascii=True) + "\n")
+
+
+def _converted(value: Any) -> Any:
+    """Return what JSON has instead of a value: numbers for those of NumPy, lists for tuples, else text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def columns(rows: Sequence[tuple[str, object]]) -> str:
+    """Return names and values as two columns."""
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = []
+    for name, value in rows:
+        first, *rest = str(value).split("\n")
+        lines.append(f"{name:<{width}}  {first}")
+        lines += [f"{'':<{width}}  {line}" for line in rest]
+    return "\n".join(lines)

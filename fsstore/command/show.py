@@ -1,0 +1,342 @@
+"""Commands that look: info, ls, tree, cat, stats, spec, detect, serve."""
+
+from __future__ import annotations
+
+import math
+import sys
+from argparse import Namespace
+from typing import Any
+
+from fsstore.command.output import columns, plain, put, put_json
+from fsstore.command.places import context_of, place_of, source_of
+from fsstore.command.selection import selection
+from fsstore.command.usage import UsageError
+
+__all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
+
+_SAMPLE = 16_000_000  # elements that `stats` reads unless it is told to read all
+_MOST_PRINTED = 1_000_000  # elements as text
+
+
+def info(arguments: Namespace) -> int:
+    """Describe an array or a group."""
+    from fsstore.dataset.group import Group
+
+    found = source_of(arguments)
+    _put_facts(
+        _of_group(found) if isinstance(found, Group) else _of_array(found, sizes=arguments.sizes), arguments
+    )
+    return 0
+
+
+def _put_facts(facts: dict[str, Any], arguments: Namespace) -> None:
+    if arguments.json:
+        put_json(facts)
+    else:
+        put(columns([(name, _told(value)) for name, value in facts.items() if value not in (None, {}, [])]))
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {inner}" for name, inner in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _of_group(group: Any) -> dict[str, Any]:
+    members = group.keys()
+    return {
+        "kind": "group", "place": group.kvstore.url,
+        "format": f"zarr {group.zarr_format}" if group.zarr_format else "n5",
+        "members": members, "attributes": dict(group.attrs),
+    }  # fmt: skip
+
+
+def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
+    from fsstore.errors import UnimplementedError
+
+    json = store.spec().to_json()
+    layout = store.chunk_layout
+    try:
+        attributes = dict(store.attrs)
+    except UnimplementedError:
+        attributes = {}
+    itemsize = store.dtype.numpy_dtype.itemsize
+    facts: dict[str, Any] = {
+        "kind": "array", "driver": json["driver"], "place": _url(store), "shape": list(store.shape),
+        "dtype": store.dtype.name, "dimensions": [label for label in store.domain.labels if label],
+        "chunks": list(layout.read_chunk.shape or ()), "shards": None, "codec": _codec(json),
+        "fill_value": None if store.fill_value is None else store.fill_value.tolist(), "bytes": store.size * itemsize,
+        "attributes": attributes,
+    }  # fmt: skip
+    if layout.write_chunk.shape != layout.read_chunk.shape:
+        facts["shards"] = list(layout.write_chunk.shape or ())
+    if sizes:
+        facts |= _stored(store)
+    return facts
+
+
+def _url(store: Any) -> str:
+    from fsstore.errors import UnimplementedError
+
+    try:
+        return str(store.url)
+    except UnimplementedError:
+        return ""
+
+
+def _codec(json: Any) -> Any:
+    metadata = json.get("metadata", {})
+    for name in ("codecs", "compressor", "compression"):
+        if name in metadata:
+            codecs = metadata[name] if isinstance(metadata[name], list) else [metadata[name]]
+            return [
+                each.get("name", each.get("id", each.get("type"))) if isinstance(each, dict) else each
+                for each in codecs
+            ]
+    return None
+
+
+def _stored(store: Any) -> dict[str, Any]:
+    """Return what a listing says of the stored chunks."""
+    from fsstore.dataset.removal import is_document
+    from fsstore.kvstore.contract.driver import Read
+    from fsstore.runtime import execution
+
+    async def count() -> tuple[int, int]:
+        place = store.kvstore.prefix
+        chunks = size = 0
+        async for batch in place.scan():
+            found = [entry for entry in batch if not is_document(entry.key)]
+            unknown = [Read(entry.key, 0, 0) for entry in found if entry.size is None]
+            asked = await place.read_many(unknown) if unknown else []
+            chunks += len(found)
+            size += sum(entry.size or 0 for entry in found) + sum(answer.size or 0 for answer in asked)
+        return chunks, size
+
+    chunks, size = execution.call(count())
+    sides = store.chunk_layout.write_chunk.shape or store.shape
+    total = math.prod(-(-length // side) for length, side in zip(store.shape, sides, strict=True))
+    logical = store.size * store.dtype.numpy_dtype.itemsize
+    ratio = round(logical / size, 2) if size else None
+    return {"stored_chunks": f"{chunks} of {total}", "stored_bytes": size, "ratio": ratio}
+
+
+def ls(arguments: Namespace) -> int:
+    """List what is directly below a place, or its keys."""
+    if arguments.keys:
+        return _list_keys(arguments)
+    found = source_of(arguments)
+    from fsstore.dataset.group import Group
+
+    if not isinstance(found, Group):
+        raise UsageError(
+            f"{arguments.place} is an array; `fsstore ls --keys` lists its keys, and `fsstore info` describes it"
+        )
+    names = found.keys()
+    if arguments.json:
+        put_json(names)
+    else:
+        for name in names:
+            put(name)
+    return 0
+
+
+def _list_keys(arguments: Namespace) -> int:
+    from fsstore.kvstore.store.kv_store import KvStore
+
+    store = KvStore.open(place_of(arguments), context=context_of(arguments)).result()
+    keys = [key.decode("utf-8", "backslashreplace") for key in store.list().result()]
+    if arguments.json:
+        put_json(sorted(keys))
+    else:
+        for key in sorted(keys):
+            put(key)
+    return 0
+
+
+def tree(arguments: Namespace) -> int:
+    """Show groups and arrays below a place as a tree."""
+    from fsstore.dataset.group import Group
+
+    found = source_of(arguments)
+    if not isinstance(found, Group):
+        _put_facts(_of_array(found, sizes=False), arguments)
+        return 0
+    if arguments.json:
+        from fsstore.dataset.listing import described
+
+        groups, entries = described(found._listed())
+        arrays = {
+            path: {"shape": list(each.shape), "dtype": each.dtype, "chunks": list(each.chunks or ())}
+            for path, each in entries.items()
+        }
+        put_json({"groups": groups, "arrays": arrays})
+    else:
+        put(found.tree())
+    return 0
+
+
+def cat(arguments: Namespace) -> int:
+    """Print the values of a selection."""
+    import numpy as np
+
+    store = _array(arguments)
+    view = store[selection(arguments.selection)]
+    if arguments.format in ("text", "csv", "json") and view.size > _MOST_PRINTED and not arguments.json:
+        raise UsageError(
+            f"The selection has {view.size:,} elements; take fewer, or write them with --format npy or raw"
+        )
+    values = view.read().result()
+    if arguments.plot:
+        from fsstore.command.plot import plotted
+
+        put(plotted(np.asarray(values)))
+    elif arguments.format == "npy":
+        np.save(sys.stdout.buffer, values, allow_pickle=False)
+    elif arguments.format == "raw":
+        sys.stdout.buffer.write(np.ascontiguousarray(values).tobytes())
+    elif arguments.format == "json" or arguments.json:
+        put_json(values.tolist() if hasattr(values, "tolist") else values)
+    elif arguments.format == "csv":
+        _csv(np.asarray(values))
+    else:
+        with np.printoptions(threshold=_MOST_PRINTED, linewidth=arguments.width):
+            put(np.array2string(np.asarray(values), separator=" "))
+    return 0
+
+
+def _csv(values: Any) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    rows = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(-1, 1)
+    writer.writerows(
+        [plain(each) if isinstance(each, str) else each for each in row] for row in rows.tolist()
+    )
+
+
+def _array(arguments: Namespace) -> Any:
+    from fsstore.dataset.group import Group
+
+    found = source_of(arguments)
+    if isinstance(found, Group):
+        raise UsageError(
+            f"{arguments.place} is a group; name one of the arrays in it: {', '.join(found.keys()[:20])}"
+        )
+    return found
+
+
+def stats(arguments: Namespace) -> int:
+    """Compute the least, the greatest and the mean value, and a histogram."""
+    import numpy as np
+
+    store = _array(arguments)
+    if store.dtype.numpy_dtype.kind not in "iufb":
+        raise UsageError(f"Statistics are of numbers; the array holds {store.dtype.name}")
+    view = store if arguments.all else _thinned(store)
+    values = np.asarray(view.read().result()).ravel()
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    facts: dict[str, Any] = {"elements": int(values.size), "of": int(store.size), "nan_share": 0.0}
+    if values.size:
+        facts["nan_share"] = float(1 - finite.size / values.size)
+    if finite.size:
+        counts, edges = np.histogram(finite.astype("f8"), bins=10)
+        facts |= {
+            "min": finite.min().item(), "max": finite.max().item(), "mean": float(finite.mean(dtype="f8")),
+            "std": float(finite.std(dtype="f8")),
+            "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+        }  # fmt: skip
+    if arguments.json:
+        put_json(facts)
+        return 0
+    histogram = facts.pop("histogram", None)
+    put(columns([(name, value) for name, value in facts.items()]))
+    if histogram:
+        from fsstore.command.plot import bars
+
+        put(bars(histogram["edges"], histogram["counts"]))
+    return 0
+
+
+def _thinned(store: Any) -> Any:
+    """Return every n-th step along the first dimensions, so that a bounded number of elements is read."""
+    key: list[slice] = []
+    left = store.size
+    for size in store.shape:
+        step = min(size or 1, max(1, -(-left // _SAMPLE)))
+        key.append(slice(None, None, step))
+        left = left // step
+    return store[tuple(key)] if store.rank else store
+
+
+def spec(arguments: Namespace) -> int:
+    """Print the spec that a place means, without secrets."""
+    from fsstore.arrays.spec import Spec
+    from fsstore.dataset.source import store_spec
+
+    place = place_of(arguments)
+    if arguments.open:
+        found = _array(arguments)
+        put_json(found.spec().to_json())
+        return 0
+    put_json(
+        Spec(place).to_json() if isinstance(place, str) and "|" in place else store_spec(place).to_json()
+    )
+    return 0
+
+
+def detect(arguments: Namespace) -> int:
+    """Say which formats stand at a place, one inside the other."""
+    from fsstore.dataset.source import store_spec
+    from fsstore.discover.probe import looked_for
+    from fsstore.driver.auto import enter
+    from fsstore.kvstore.spec.opening import OpenKv, open_kv
+    from fsstore.runtime import execution
+
+    context = context_of(arguments)
+
+    async def look() -> list[str]:
+        place = place_of(arguments)
+        opened = await open_kv(store_spec(place), context)
+        inside, found = await enter(opened, context)
+        steps: list[str] = []
+        at: OpenKv | None = inside
+        while at is not None:
+            steps.append(at.driver.id)
+            at = at.base
+        return [*reversed(steps), found.name or ("group" if not found.is_file else "unknown")]
+
+    steps = execution.call(look())
+    known = steps[-1] not in ("group", "unknown")
+    if arguments.json:
+        put_json({"steps": steps, "detected": known})
+    else:
+        put(" | ".join(steps))
+        if not known:
+            put(f"no array here: {looked_for()}")
+    return 0 if known else 1
+
+
+def serve(arguments: Namespace) -> int:
+    """Serve places as zarr over HTTP until it is interrupted."""
+    from pathlib import PurePosixPath
+
+    from fsstore.serve.server import serve as served
+
+    places: Any = place_of(arguments, arguments.places[0])
+    if len(arguments.places) > 1:
+        names = [PurePosixPath(each.partition("|")[0].rstrip("/")).stem for each in arguments.places]
+        if len(set(names)) < len(names):
+            raise UsageError(
+                "Places that are served together need different names; serve a directory around them"
+            )
+        places = {name: place_of(arguments, each) for name, each in zip(names, arguments.places, strict=True)}
+    server = served(
+        places, host=arguments.host, port=arguments.port, zarr_format=arguments.zarr_format, token=arguments.token,
+        public=arguments.public, context=context_of(arguments),
+    )  # fmt: skip
+    put(server.url)
+    sys.stdout.flush()
+    with server:
+        server.serve_forever()
+    return 0

@@ -1,0 +1,196 @@
+"""All commands: their arguments, what they are for, an example, and the function that does them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["COMMANDS", "Command"]
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+_PLACE: Argument = (("place",), {"metavar": "PLACE", "help": "a path or URL of an array, a group or a store"})
+_MEMORY: Argument = (
+    ("--max-memory",),
+    {"default": "512MB", "metavar": "BYTES", "help": "memory a worker may take"},
+)
+_EXECUTOR: Argument = (
+    ("--executor",),
+    {"metavar": "WHAT", "help": "threads (the default), processes, or the address of a dask scheduler"},
+)
+_OVERWRITE: Argument = (("--overwrite",), {"action": "store_true", "help": "replace what is there"})
+_VERSION: Argument = (
+    ("--version",),
+    {"dest": "version", "metavar": "V", "help": "a version by number or time"},
+)
+_SETS, _DATABASES, _ATTRIBUTES = "reference sets", "OCDBT databases", "attributes of arrays and groups"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command.  `run` is where its function is; `family` describes the commands that share a first word."""
+
+    name: str
+    run: str
+    summary: str
+    example: str
+    arguments: tuple[Argument, ...] = ()
+    family: str = ""
+
+
+def _copy_arguments() -> tuple[Argument, ...]:
+    return (
+        (("source",), {"metavar": "SOURCE", "help": "the array or group to copy"}),
+        (("target",), {"metavar": "TARGET", "help": "where the copy shall be"}),
+        (("--zarr-format",), {"type": int, "choices": (0, 2, 3), "help": "the version of zarr, or 0 for N5"}),
+        (("--chunks",), {"metavar": "N,N,...", "help": "the shape of chunks"}),
+        (("--shards",), {"metavar": "N,N,...", "help": "the shape of shards"}),
+        (("--codec",), {"metavar": "CODEC", "help": "zstd, gzip, blosc, none, or JSON"}),
+        (("--dtype",), {"metavar": "TYPE", "help": "another data type"}),
+        (("--region",), {"metavar": "SELECTION", "help": "a part, as between brackets: '0:10, :, ::2'"}),
+        (
+            ("--if-exists",),
+            {"choices": ("raise", "skip", "replace"), "default": "raise", "help": "what to do then"},
+        ),
+        (("--plan",), {"action": "store_true", "help": "say what would be done, and do nothing"}),
+        _MEMORY,
+        _EXECUTOR,
+    )
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "info", "fsstore.command.show:info", "describe an array or a group", "fsstore info s3://bucket/data.zarr",
+        (_PLACE, (("--sizes",), {"action": "store_true", "help": "list the stored chunks, too"})),
+    ),
+    Command(
+        "ls", "fsstore.command.show:ls", "list the members of a group, or the keys of a store", "fsstore ls data.zip",
+        (_PLACE, (("--keys",), {"action": "store_true", "help": "list keys instead of arrays and groups"})),
+    ),
+    Command(
+        "tree", "fsstore.command.show:tree", "show groups and arrays as a tree", "fsstore tree refs.json", (_PLACE,)
+    ),
+    Command(
+        "cat", "fsstore.command.show:cat", "print the values of a selection", "fsstore cat data.zarr/t '5, 5:9'",
+        (
+            _PLACE,
+            (("selection",), {"nargs": "?", "default": "", "metavar": "SELECTION", "help": "as between brackets"}),
+            (("--format",), {"choices": ("text", "csv", "json", "npy", "raw"), "default": "text", "help": "of output"}),
+            (("--plot",), {"action": "store_true", "help": "draw one or two dimensions as characters"}),
+            (("--width",), {"type": int, "default": 100, "help": "characters a line of text"}),
+        ),
+    ),
+    Command(
+        "stats", "fsstore.command.show:stats", "compute least, greatest, mean and a histogram",
+        "fsstore stats data.zarr/t",
+        (_PLACE, (("--all",), {"action": "store_true", "help": "read everything instead of a sample"})),
+    ),
+    Command(
+        "copy", "fsstore.command.change:copy", "copy, convert or rechunk an array or a group",
+        "fsstore copy data.zarr s3://bucket/new.zarr --zarr-format 3 --chunks 100,50,50", _copy_arguments(),
+    ),
+    Command(
+        "verify", "fsstore.command.change:verify", "check that everything can be read, or that two places agree",
+        "fsstore verify copy.zarr --against data.zarr",
+        (
+            _PLACE,
+            (("--against",), {"metavar": "PLACE", "help": "what it shall agree with"}),
+            (("--level",), {"choices": ("keys", "decode", "values"), "default": "values", "help": "how much"}),
+            _MEMORY,
+        ),
+    ),
+    Command(
+        "delete", "fsstore.command.change:delete", "delete an array or a group", "fsstore delete old.zarr --yes",
+        (_PLACE, (("--yes",), {"action": "store_true", "help": "do it"})),
+    ),
+    Command(
+        "attrs get", "fsstore.command.change:attrs_get", "print attributes", "fsstore attrs get data.zarr/t units",
+        (_PLACE, (("name",), {"nargs": "?", "metavar": "NAME", "help": "one of them"})), _ATTRIBUTES,
+    ),
+    Command(
+        "attrs set", "fsstore.command.change:attrs_set", "set or remove attributes",
+        "fsstore attrs set data.zarr/t units=K 'range=[0, 300]' old-",
+        (_PLACE, (("changes",), {"nargs": "+", "metavar": "NAME=VALUE", "help": "JSON or text; NAME- removes"})),
+        _ATTRIBUTES,
+    ),
+    Command(
+        "refs make", "fsstore.command.sets:refs_make", "make the reference set of files",
+        "fsstore refs make refs.json jan.nc feb.nc --concat time",
+        (
+            (("target",), {"metavar": "TARGET", "help": "the set: .json, .json.zst, .parq"}),
+            (("files",), {"nargs": "+", "metavar": "FILE", "help": "files to be scanned"}),
+            (("--concat",), {"action": "append", "metavar": "DIM", "help": "a dimension to combine along"}),
+            _OVERWRITE,
+        ),
+        _SETS,
+    ),
+    Command(
+        "refs inspect", "fsstore.command.sets:refs_inspect", "describe a set", "fsstore refs inspect refs.json",
+        (_PLACE,), _SETS,
+    ),
+    Command(
+        "refs convert", "fsstore.command.sets:refs_convert", "write a set in another form or with other places",
+        "fsstore refs convert refs.json refs.parq --rewrite s3://old/=s3://new/",
+        (
+            _PLACE,
+            (("target",), {"metavar": "TARGET", "help": "the new set"}),
+            (("--rewrite",), {"action": "append", "metavar": "OLD=NEW", "help": "replace a prefix of URLs"}),
+            _OVERWRITE,
+        ),
+        _SETS,
+    ),
+    Command(
+        "refs verify", "fsstore.command.sets:refs_verify", "check a set against its targets",
+        "fsstore refs verify refs.json --decode",
+        (
+            _PLACE,
+            (("--decode",), {"action": "store_true", "help": "read and decode every chunk"}),
+            (("--allow",), {"action": "append", "metavar": "PREFIX", "help": "targets that may be read"}),
+        ),
+        _SETS,
+    ),
+    Command(
+        "ocdbt versions", "fsstore.command.sets:ocdbt_versions", "list the versions of a database",
+        "fsstore ocdbt versions data.ocdbt", (_PLACE,), _DATABASES,
+    ),
+    Command(
+        "ocdbt verify", "fsstore.command.sets:ocdbt_verify", "check every node and value of a version",
+        "fsstore ocdbt verify data.ocdbt", (_PLACE, _VERSION), _DATABASES,
+    ),
+    Command(
+        "ocdbt compact", "fsstore.command.sets:ocdbt_compact", "copy one version into a new database",
+        "fsstore ocdbt compact data.ocdbt small.ocdbt",
+        (_PLACE, (("target",), {"metavar": "TARGET", "help": "the new database"}), _VERSION), _DATABASES,
+    ),
+    Command(
+        "ocdbt dump", "fsstore.command.sets:ocdbt_dump", "print a manifest or a node as JSON",
+        "fsstore ocdbt dump data.ocdbt",
+        (_PLACE, (("node",), {"nargs": "?", "metavar": "NODE", "help": "a location from another dump"})), _DATABASES,
+    ),
+    Command(
+        "spec", "fsstore.command.show:spec", "print the spec that a place means, without secrets",
+        "fsstore spec 's3://bucket/x.zip|zip:|zarr3:'",
+        (_PLACE, (("--open",), {"action": "store_true", "help": "open the array, and print all of its spec"})),
+    ),
+    Command(
+        "detect", "fsstore.command.show:detect", "say which formats stand at a place", "fsstore detect data.bin",
+        (_PLACE,),
+    ),
+    Command(
+        "serve", "fsstore.command.show:serve", "serve places as zarr over HTTP, read-only",
+        "fsstore serve data.nc --port 8000",
+        (
+            (("places",), {"nargs": "+", "metavar": "PLACE", "help": "what to serve; several are served by name"}),
+            (("--port",), {"type": int, "default": 0, "help": "0 takes any that is free"}),
+            (("--host",), {"default": "127.0.0.1", "help": "an address that other machines can reach"}),
+            (("--zarr-format",), {"type": int, "choices": (2, 3), "default": 3, "help": "the version of zarr shown"}),
+            (("--token",), {"help": "what a request must have as `?token=` or as a bearer token"}),
+            (("--public",), {"action": "store_true", "help": "let everybody read who can reach the host"}),
+        ),
+    ),
+    Command(
+        "completion", "fsstore.command.completion:completion", "print completions for a shell",
+        "fsstore completion bash > ~/.local/share/bash-completion/completions/fsstore",
+        ((("shell",), {"choices": ("bash", "zsh", "fish"), "help": "the shell"}),),
+    ),
+)  # fmt: skip

@@ -1,0 +1,7 @@
+"""The error for arguments that make no sense."""
+
+__all__ = ["UsageError"]
+
+
+class UsageError(ValueError):
+    """What is wrong with the arguments of a command; the program ends with 2."""

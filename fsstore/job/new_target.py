@@ -1,0 +1,97 @@
+"""The array a copy makes: in which format, with which chunks and codec, as the caller wishes or as the source has them.
+
+Nothing here reads or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from fsstore.arrays.store import TensorStore
+from fsstore.dataset.new_array import NewArray, new_array
+from fsstore.errors import StoreError
+from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS, NodeWords, words_of
+
+__all__ = ["array_like", "format_of", "wishes_of"]
+
+_WISHES = ("zarr_format", "dtype", "chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
+
+
+def wishes_of(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a caller wishes of a copy, checked by name."""
+    wishes = dict(schema or {})
+    for name in wishes:
+        if name not in _WISHES:
+            close = get_close_matches(name, _WISHES, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_WISHES)}"
+            raise TypeError(f"A copy has no wish {name!r}; {hint}")
+    return wishes
+
+
+def format_of(source: TensorStore, wishes: Mapping[str, Any], scheme: str) -> NodeWords:
+    """Return the format of a copy: as wished for, as the URL of the target says, as the source has it, or zarr v3."""
+    if "zarr_format" in wishes:
+        if wishes["zarr_format"] not in WORDS:
+            raise ValueError(f"zarr_format is 3, 2 or, for N5, 0, not {wishes['zarr_format']!r}")
+        return WORDS[wishes["zarr_format"]]
+    named = words_of({"zarr2": "zarr"}.get(scheme, scheme))
+    if named is not None:
+        return named
+    if scheme not in ("", "auto"):
+        raise StoreError(f"A copy cannot be written as {scheme!r}; it can be as zarr3, zarr2 and n5")
+    return words_of(_driver_of(source)) or WORDS[3]
+
+
+def array_like(
+    source: TensorStore, words: NodeWords, wishes: Mapping[str, Any], attributes: Mapping[str, Any]
+) -> tuple[NewArray, Any]:
+    """Return what the copy of an array is like, and its fill value."""
+    layout = source.chunk_layout
+    read, write = _sides(layout.read_chunk.shape, source), _sides(layout.write_chunk.shape, source)
+    sharded = words.zarr_format == 3 and read != write and _driver_of(source) == "zarr3"
+    own = {name: value for name, value in attributes.items() if name != ARRAY_DIMENSIONS}
+    names: Any = attributes.get(ARRAY_DIMENSIONS)
+    labels = [label or None for label in source.domain.labels]
+    if not isinstance(names, list) or len(names) != source.rank:
+        names = labels if any(labels) else None
+    options: dict[str, Any] = {
+        "chunks": read if sharded or words.zarr_format == 3 else write,
+        "dimension_names": names,
+        "attributes": own,
+        "codec": _codec_of(source, words) if "dtype" not in wishes else "zstd",
+    }
+    if sharded and "chunks" not in wishes:
+        options["shards"] = write
+    options |= {
+        name: value for name, value in wishes.items() if name not in ("zarr_format", "dtype", "fill_value")
+    }
+    made = new_array(source.shape, wishes.get("dtype", source.dtype.name), options)
+    stored = source.fill_value if words.zarr_format or "fill_value" in wishes else None  # N5 has none
+    fill = wishes.get("fill_value", stored)
+    return made, fill
+
+
+def _sides(chunk: Any, source: TensorStore) -> tuple[int, ...]:
+    sides = chunk or (None,) * source.rank
+    return tuple(side or max(1, size) for side, size in zip(sides, source.shape, strict=True))
+
+
+def _driver_of(source: TensorStore) -> str:
+    return str(source._driver.kind.id)
+
+
+def _codec_of(source: TensorStore, words: NodeWords) -> Any:
+    """Return the codecs of the source where the copy has the same format, without those that `NewArray` adds."""
+    if _driver_of(source) != words.driver:
+        return "zstd"
+    metadata = source.spec().to_json().get("metadata", {})
+    if words.zarr_format == 2:
+        return metadata.get("compressor")
+    if words.zarr_format == 0:
+        return metadata.get("compression")
+    codecs = metadata.get("codecs") or ["bytes"]
+    if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
+        codecs = codecs[0]["configuration"].get("codecs") or ["bytes"]
+    return codecs

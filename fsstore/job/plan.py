@@ -1,0 +1,144 @@
+"""Plans of copies: which boxes, in one pass or two, with what memory and traffic.  Nothing here reads or writes.
+
+A box of the target is whole chunks of it, so tasks never share a chunk.  In one pass a task reads its box, which
+decodes whole chunks of the source.  Where that would decode every byte more than twice, there are two passes: the first
+reads boxes of whole chunks of the source once and spills them, cut along the boxes of the target; the second gathers
+them.  Then each byte is read twice and written twice, whatever the two layouts are, and no task holds more than its
+memory, unless a single chunk does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut
+from fsstore.job.progress import bytes_text
+
+__all__ = ["ChunkSides", "CopyPlan", "CopyRegions", "parse_bytes", "plan_boxes"]
+
+_COPIES = 3  # of a box that a task holds: what is read, what is encoded, and what the codecs work on
+_MOST_READS = 2.0
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSides:
+    """What a planner knows of an array: its chunks that are read and written, and the size of an element."""
+
+    read: tuple[int, ...]
+    write: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What a copy will do: printed, or shown in a notebook, before anything is done.
+
+    `passes` is 0 where encoded chunks move untouched, 1, or 2; `bytes_read` and `bytes_written` are decoded bytes, or
+    encoded ones where `passes` is 0; `why` says what decided the passes.
+    """
+
+    source: str
+    target: str
+    passes: int
+    tasks: int
+    box: tuple[int, ...]
+    bytes_read: int
+    bytes_written: int
+    memory: int
+    why: str
+
+    def __str__(self) -> str:
+        """Return the plan as a few lines of text."""
+        return "\n".join(f"{name:<9}{text}" for name, text in self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        passes = {0: "encoded chunks move untouched", 1: "one pass", 2: "two passes"}[self.passes]
+        return [
+            ("from", self.source),
+            ("to", self.target),
+            ("how", f"{passes}: {self.why}"),
+            ("tasks", f"{self.tasks:,}" + (f", boxes of {self.box}" if self.passes else "")),
+            ("traffic", f"{bytes_text(self.bytes_read)} read, {bytes_text(self.bytes_written)} written"),
+            ("memory", f"{bytes_text(self.memory)} a worker"),
+        ]
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>"
+            for name, text in self._rows()
+        )
+        return f"<table>{rows}</table>"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRegions:
+    """The boxes of a copy: of the target, and, for two passes, of the source."""
+
+    targets: Regions
+    sources: Regions | None
+    bytes_read: int
+    bytes_written: int
+    why: str
+
+    @property
+    def passes(self) -> int:
+        """One or two."""
+        return 1 if self.sources is None else 2
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are in all passes."""
+        return len(self.targets) + (0 if self.sources is None else len(self.sources))
+
+
+def plan_boxes(
+    shape: Sequence[int], source: ChunkSides, target: ChunkSides, memory: int, *, spills: bool
+) -> CopyRegions:
+    """Return the boxes of a copy between arrays of one shape, whose tasks hold at most `memory` bytes.
+
+    Two passes need elements of a fixed size, `spills`; without that there is one, whatever it reads.
+    """
+    whole = Region((0,) * len(shape), tuple(shape))
+    itemsize = max(source.itemsize, target.itemsize, 1)
+    most = max(1, memory // (_COPIES * itemsize))
+    nbytes = math.prod(shape) * source.itemsize
+    origin = (0,) * len(shape)
+    targets = cut(whole, target.write, source.read, origin, most)
+    read = covered(targets, source.read) * source.itemsize
+    times = read / nbytes if nbytes else 1.0
+    if times <= _MOST_READS or not spills:
+        return CopyRegions(targets, None, read, nbytes, f"every byte is decoded {times:.2f} times")
+    targets = cut(whole, target.write, target.write, origin, most)
+    sources = cut(whole, source.read, target.write, origin, most)
+    why = f"one pass would decode every byte {times:.1f} times within this memory"
+    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why)
+
+
+def parse_bytes(size: int | str) -> int:
+    """Return a number of bytes given as such or as text: `"512MB"`, `"1.5 GiB"`."""
+    if isinstance(size, int):
+        if size <= 0:
+            raise ValueError(f"A number of bytes is positive, not {size}")
+        return size
+    text = size.strip().lower()
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = text[len(digits) :].strip()
+    try:
+        return int(float(digits) * _UNITS[unit])
+    except (KeyError, ValueError):
+        raise ValueError(f"{size!r} is no number of bytes; write 64000000, '512MB' or '1.5GiB'") from None

@@ -1,0 +1,164 @@
+"""What some key-value store drivers can do beyond the contract.
+
+Each ability is a class with one or two methods and its own promises.  A driver that has it names the class among its
+bases; who wants to use it asks `able(driver, Ability)` and gets the driver as one that can, or None.  An adapter that
+has an ability because the driver below has it names it in `passes_on`, and `able` looks below by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp
+
+__all__ = [
+    "CopiesRanges",
+    "ListsDocuments",
+    "ListsKeys",
+    "MayBeMissing",
+    "Modifies",
+    "Modify",
+    "PassesOn",
+    "ReadsNow",
+    "ReadsWhole",
+    "WritesAtOnce",
+    "WritesLate",
+    "able",
+]
+
+A = TypeVar("A")
+
+Modify: TypeAlias = Callable[[ReadResult], Awaitable[Buffer | None]]
+"""Makes the new value of a key out of the stored one, None to delete it; may run more than once."""
+
+
+class ReadsNow:
+    """A driver that never waits and answers a single read as a plain call: a coroutine takes longer than a look."""
+
+    __slots__ = ()
+
+    def read_now(self, read: Read) -> ReadResult:
+        """Return what `read_many([read])` answers."""
+        raise NotImplementedError  # who names the ability has it
+
+
+class ReadsWhole:
+    """A driver that looks many keys up at once."""
+
+    __slots__ = ()
+
+    async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
+        """Return what `read_many` answers for reads of the whole values."""
+        raise NotImplementedError  # who names the ability has it
+
+
+class WritesLate:
+    """A driver that writes while values are being made."""
+
+    __slots__ = ()
+
+    async def write_late(
+        self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
+    ) -> list[Stamp]:
+        """Return what `write_many` answers for the writes that the functions `makes` return.
+
+        They are called on `makers` threads, one a core unless told, and what is made meanwhile is written.  Of a value
+        that comes in portions the next is asked for when the one before is written, and none if the condition does not
+        hold.
+        """
+        raise NotImplementedError  # who names the ability has it
+
+
+class WritesAtOnce:
+    """A driver whose `features.atomic_transactions` may be true."""
+
+    __slots__ = ()
+
+    async def write_atomic(
+        self, writes: Sequence[Any], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
+    ) -> list[str]:
+        """Delete the ranges, then apply all of `writes`, as one step; return the keys whose condition does not hold.
+
+        Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        """
+        raise NotImplementedError  # who names the ability has it
+
+
+class Modifies:
+    """A driver that shows a transaction, in which a key can be changed by a function of its value.
+
+    `base` is the store as it is outside of the transaction.
+    """
+
+    __slots__ = ()
+    base: Any
+
+    def modify(self, key: str, function: Modify) -> None:
+        """Change a key by `function` of its value: now for readers inside, and again at commit."""
+        raise NotImplementedError  # who names the ability has it
+
+
+class MayBeMissing:
+    """A driver over something that may be missing as a whole, and must not pass for empty then.
+
+    It raises `NotFoundError` for reads and listings until it is announced that it will be written.
+    """
+
+    __slots__ = ()
+
+    def begin_creating(self) -> None:
+        """Announce that the store is about to be written: from then on it reads as empty."""
+        raise NotImplementedError  # who names the ability has it
+
+
+class ListsDocuments:
+    """A driver that can list its keys without those that end in a number, which chunks do."""
+
+    __slots__ = ()
+
+    def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield what `scan` does, perhaps without keys that end in a number."""
+        raise NotImplementedError  # who names the ability has it
+
+
+class ListsKeys:
+    """A driver that can list its keys as bytes, without the cost of an object a key."""
+
+    __slots__ = ()
+
+    def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
+        """Yield the keys in the range in batches, sorted."""
+        raise NotImplementedError  # who names the ability has it
+
+
+class CopiesRanges:
+    """A driver that can take keys of another without reading their values."""
+
+    __slots__ = ()
+
+    def copies_from(self, other: Any) -> bool:
+        """Return whether `copy_range` takes keys of the driver `other`."""
+        raise NotImplementedError  # who names the ability has it
+
+    async def copy_range(self, other: Any, keys: KeyRange, cut: int, target: str) -> None:
+        """Copy a range of `other`: `target` takes the place of the first `cut` bytes of its keys."""
+        raise NotImplementedError  # who names the ability has it
+
+
+class PassesOn:
+    """An adapter with abilities that the driver below has: those in `passes_on`, if `inner` has them."""
+
+    __slots__ = ()
+    passes_on: ClassVar[frozenset[type]] = frozenset()
+    inner: Any
+
+
+def able(driver: object, ability: type[A]) -> A | None:
+    """Return the driver as one that has an ability, by itself or through what it is an adapter over; else None."""
+    if isinstance(driver, ability):
+        return driver
+    if isinstance(driver, PassesOn) and ability in driver.passes_on:
+        return able(driver.inner, ability)
+    return None

@@ -1,0 +1,246 @@
+"""What a spec of a key-value store says: the value under `KvStore.Spec`.
+
+A spec is the same value for every kind of store: the kind, a path, the kind's own members in canonical JSON, context
+resources (as references, inline, or bound), a base below an adapter, and a context of its own.  What is particular to
+a kind is asked of its `KvKind`.  `parse` makes such values of JSON and URLs, `opening` opens them,
+and `kv_spec` is the face that users see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+from fsstore.context.context import (
+    Context,
+    ContextResource,
+    ContextSpec,
+    ResourceNames,
+    ResourceRef,
+    bind_resource,
+)
+from fsstore.context.resource_kinds import kind_of_member
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore.contract.driver import KvDriver
+from fsstore.kvstore.contract.key_range import key_text
+from fsstore.kvstore.contract.kind import KvKind
+from fsstore.values import registry
+from fsstore.values.json_value import Json, quote
+from fsstore.values.printing import pretty
+from fsstore.values.url import join_pipeline
+
+__all__ = ["KvSpecValue", "Specified", "join_path", "kv_kind"]
+
+
+def join_path(path: str, component: str) -> str:
+    """Return `path` and `component` with exactly one slash between, unless one of them is empty."""
+    if not path or not component or path.endswith("/") or component.startswith("/"):
+        return path + component
+    return f"{path}/{component}"
+
+
+class Specified:
+    """What is open and may stand where a spec is expected."""
+
+    __slots__ = ()
+
+    def standing_spec(self) -> KvSpecValue:
+        """Return the spec that opens the same place, its resources bound."""
+        raise NotImplementedError
+
+
+class KvSpecValue:
+    """A parsed specification of a key-value store."""
+
+    __slots__ = ("_path", "base", "bound_context", "context", "kind", "live", "members", "resources")
+
+    kind: KvKind
+    members: Mapping[str, Json]
+    resources: Mapping[str, ResourceRef]
+    base: KvSpecValue | None
+    context: ContextSpec | None
+    live: KvDriver | None
+    """A driver over a live object, for specs that no JSON can say."""
+    bound_context: Context | None
+    """Where the resources of a bound spec come from; stores that open others later open them there."""
+
+    @classmethod
+    def of(  # one value with the parts of a spec
+        cls,
+        kind: KvKind,
+        path: str,
+        *,
+        members: Mapping[str, Json] | None = None,
+        resources: Mapping[str, ResourceRef] | None = None,
+        base: KvSpecValue | None = None,
+        context: ContextSpec | None = None,
+    ) -> Self:
+        """Return the spec with these parts; the paths are put in the form their kinds keep."""
+        self = object.__new__(cls)
+        self.kind, self.members = kind, dict(members or {})
+        self.resources, self.context, self.live = dict(resources or {}), context, None
+        self.bound_context = None
+        self._path = kind.check_path(path)
+        if base is not None:
+            base = base.replace(path=kind.base_path(base.path))
+        self.base = base
+        return self
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some parts changed."""
+        other = object.__new__(type(self))
+        for name in KvSpecValue.__slots__:
+            setattr(other, name, getattr(self, name))
+        for name, value in changes.items():
+            setattr(other, name, value)
+        return other
+
+    @property
+    def path(self) -> str:
+        """The prefix of all keys."""
+        return self._path
+
+    @path.setter
+    def path(self, path: str | bytes) -> None:
+        self._path = self.kind.check_path(key_text(path))
+
+    @property
+    def url(self) -> str:
+        """The URL pipeline that says the same; raises `UnimplementedError` if there is none."""
+        parts = [] if self.base is None else [self.base.url]
+        if self.live is not None:
+            raise UnimplementedError("A live object has no URL")
+        return join_pipeline([*parts, self.kind.to_url(self._path, self.members)])
+
+    def copy(self) -> Self:
+        """Return a copy."""
+        return self.replace()
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy; nothing below is mutable."""
+        return self.replace()
+
+    def __truediv__(self, component: str | bytes) -> Self:
+        """Return the spec with `component` joined to its path by one slash."""
+        other = self.replace()
+        other.path = join_path(self._path, key_text(component))
+        return other
+
+    def __add__(self, suffix: str | bytes) -> Self:
+        """Return the spec with `suffix` appended to its path as it is."""
+        other = self.replace()
+        other.path = self._path + key_text(suffix)
+        return other
+
+    def walk(self) -> Iterator[KvSpecValue]:
+        """Yield this spec and the ones below, base first: the order in which resources are numbered."""
+        if self.base is not None:
+            yield from self.base.walk()
+        yield self
+
+    def bound_resources(self) -> Iterator[ContextResource]:
+        """Yield the bound resources of this spec and the ones below."""
+        for spec in self.walk():
+            yield from (value for value in spec.resources.values() if isinstance(value, ContextResource))
+
+    def to_json(self, include_defaults: bool = False) -> Any:
+        """Return the JSON form."""
+        bound = list(self.bound_resources())
+        if not bound:
+            return self.json_with(None, include_defaults=include_defaults)
+        names = ResourceNames(bound)
+        out = self.json_with(names, include_defaults=include_defaults)
+        return {**out, "context": names.context} if names.context else out
+
+    def json_with(self, names: ResourceNames | None, *, include_defaults: bool = False) -> dict[str, Any]:
+        """Return the JSON form without a `context` for the bound resources, which `names` calls by name."""
+        if self.live is not None:
+            raise UnimplementedError(
+                f"{self.live.describe_key(self._path)} has no JSON form: it is a live object"
+            )
+        defaults = self.kind.defaults if include_defaults else {}
+        out: dict[str, Any] = {"driver": self.kind.id, **defaults, **self.members}
+        if self._path or include_defaults:
+            out["path"] = self._path
+        if self.base is not None:
+            out["base"] = self.base.json_with(names, include_defaults=include_defaults)
+        for name in self.kind.resources:
+            value: Any = self.resources.get(name)
+            if isinstance(value, ContextResource):
+                value = names.member(value) if names is not None else value.to_json()
+            if value is not None or include_defaults:
+                out[name] = _default_reference(name) if value is None else value
+        if self.context is not None or include_defaults:
+            out["context"] = {} if self.context is None else self.context.to_json(include_defaults)
+        return out
+
+    def bound(self, context: Context) -> Self:
+        """Return the spec with all its resources bound in a context."""
+        if self.context is not None:
+            context = Context(self.context, context)
+        base = None if self.base is None else self.base.bound(context)
+        resources = {
+            name: bind_resource(name, self.resources.get(name), context) for name in self.kind.resources
+        }
+        kept = self.bound_context or context
+        return self.replace(resources=resources, base=base, context=None, bound_context=kept)
+
+    def unbound(self) -> Self:
+        """Return the spec without bound resources and contexts."""
+        base = None if self.base is None else self.base.unbound()
+        return self.replace(resources={}, context=None, base=base, bound_context=None)
+
+    def _identity(self) -> tuple[Any, ...]:
+        resources = {k: id(v) if isinstance(v, ContextResource) else v for k, v in self.resources.items()}
+        return self.kind.id, self._path, self.members, resources, self.base, self.context, id(self.live)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both say the same."""
+        return isinstance(other, KvSpecValue) and self._identity() == other._identity()
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        """Return `KvStore.Spec({...})`; bound resources are shown as lists of one reference."""
+        try:
+            bound = list(self.bound_resources())
+            names = ResourceNames(bound, listed=True) if bound else None
+            shown = self.json_with(names)
+            return pretty("KvStore.Spec", shown if names is None else {**shown, "context": names.context})
+        except UnimplementedError:
+            return "KvStore.Spec(...)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the parts; resources pickled together stay shared.
+
+        Live objects may hold credentials and files: only drivers that say how they are pickled are.
+        """
+        if self.live is not None and type(self.live).__reduce__ is object.__reduce__:
+            raise UnimplementedError(
+                f"{self.live.describe_key(self._path)} cannot be pickled: it is a live object, and only stores"
+                " opened by URL or JSON go to other processes"
+            )
+        parts = {name: getattr(self, name) for name in ("members", "resources", "base", "context")}
+        return _unpickle, (type(self), self.kind.id, self._path, parts, self.live)
+
+
+def _default_reference(name: str) -> str:
+    kind = kind_of_member(name)
+    return name if kind is None else kind.name
+
+
+def kv_kind(name: str) -> KvKind | None:
+    """Return the kind of key-value store with a JSON name, or None."""
+    kind: KvKind | None = registry.kvstores.get(name)
+    return None if kind is None or kind.id != name else kind
+
+
+def _unpickle(
+    cls: type[KvSpecValue], name: str, path: str, parts: dict[str, Any], live: KvDriver | None = None
+) -> KvSpecValue:
+    kind = kv_kind(name)
+    if kind is None:
+        raise StoreError(f"{quote(name)} is not a registered KvStore driver")
+    return cls.of(kind, path, **parts).replace(live=live)

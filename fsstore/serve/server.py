@@ -1,0 +1,190 @@
+"""The HTTP server: connections, tokens and origins.  What is answered is decided in `answer`.
+
+It listens on this machine only, unless a host is given; then it wants a token or the word that everybody may read.
+A request must name the host it was sent to by an address or as `localhost`, so that a page of another site cannot reach
+the server under a name of its own.  There is nothing to be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+from fsstore.context.context import Context, context_of
+from fsstore.dataset.source import store_spec
+from fsstore.errors import NotFoundError, StoreError
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.spec.opening import open_kv
+from fsstore.runtime import execution
+from fsstore.serve.answer import Answer, answer, path_of
+from fsstore.view.driver import open_view
+
+__all__ = ["Server", "serve"]
+
+_TIMEOUT_S = 30  # a reader who is slower than this between two packets is cut off
+_COOKIE = "fsstore"
+
+
+class Server(ThreadingHTTPServer):
+    """A server of stores by name; `url` is where it is, with the token if it has one."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 256
+
+    def __init__(self, stores: Mapping[str, KvPrefix], host: str, port: int, token: str) -> None:
+        self.stores, self.token = dict(stores), token
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        """Where the server is: a URL that can be opened."""
+        host, port = self.server_address[:2]
+        name = f"[{host!s}]" if ":" in str(host) else str(host)
+        return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server for the name of the host."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that ended early."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "fsstore", ""
+    timeout = _TIMEOUT_S
+    disable_nagle_algorithm: ClassVar[bool] = True
+    wbufsize = -1
+
+    def do_GET(self) -> None:
+        """Answer with headers and body."""
+        self._send(self._answer(), body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer with headers."""
+        self._send(self._answer(), body=False)
+
+    def do_OPTIONS(self) -> None:
+        """Allow pages of other sites what they need to read zarr."""
+        self._send(Answer(204, {"Access-Control-Allow-Headers": "Range, If-None-Match"}), body=False)
+
+    def _answer(self) -> Answer:
+        refused = self._refused()
+        if refused is not None:
+            return refused
+        path = path_of(self.path)
+        if path is None:
+            return Answer(400, {"Content-Type": "text/plain"}, b"A path names a key and does not climb.\n")
+        name, slash, key = path.partition("/")
+        if "" in self.server.stores:
+            store, key = self.server.stores[""], path
+        elif not name:
+            return self._index()
+        elif name not in self.server.stores:
+            return Answer(404, {"Content-Type": "text/plain"}, b"Nothing is served under this name.\n")
+        elif not slash:
+            return Answer(301, {"Location": f"{name}/"})
+        else:
+            store = self.server.stores[name]
+        try:
+            named = {name.title(): value for name, value in self.headers.items()}  # browsers write them small
+            return execution.call(answer(store, key, named))
+        except NotFoundError:
+            return Answer(404)
+        except StoreError as error:
+            return Answer(502, {"Content-Type": "text/plain"}, f"{error}\n".encode("utf-8", "replace"))
+
+    def _index(self) -> Answer:
+        import json
+
+        return Answer(
+            200, {"Content-Type": "application/json"}, json.dumps(sorted(self.server.stores)).encode()
+        )
+
+    def _refused(self) -> Answer | None:
+        """Return the answer to a request that may not be answered: for another host, or without the token."""
+        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        if not _is_plain_host(host):
+            return Answer(421, {"Content-Type": "text/plain"}, b"This server is not reached by that name.\n")
+        if not self.server.token:
+            return None
+        given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
+        authorization = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if any(
+            hmac.compare_digest(each.encode(), self.server.token.encode()) for each in (given, authorization)
+        ):
+            return None
+        return Answer(401, {"WWW-Authenticate": "Bearer"}, b"This server wants its token.\n")
+
+    def _send(self, found: Answer, *, body: bool) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            self.send_response(found.status)
+            for name, value in found.headers.items():
+                self.send_header(name, value)
+            self.send_header("Access-Control-Allow-Origin", "*")
+            self.send_header(
+                "Access-Control-Expose-Headers", "Content-Range, ETag, Content-Length, Accept-Ranges"
+            )
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("Cache-Control", "no-cache")
+            self.send_header("Content-Length", str(len(found.body)))
+            self.end_headers()
+            if body:
+                self.wfile.write(found.body)
+            self.wfile.flush()
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  # the name of the base class
+        """Say nothing: URLs may hold the token."""
+
+
+def _is_plain_host(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
+def serve(
+    places: Any,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    zarr_format: int = 3,
+    token: str | None = None,
+    public: bool = False,
+    context: Context | None = None,
+) -> Server:
+    """Return a server that shows places as plain zarr stores over HTTP; `serve_forever` runs it, `shutdown` ends it.
+
+    `places` is one place, or a dictionary of places by name, each below its name.  Whatever the format is, it is shown
+    as zarr of `zarr_format`.  Port 0 takes any that is free.  A `host` that other machines can reach wants a `token`,
+    one is made up if there is none, or `public=True`.
+    """
+    named = places if isinstance(places, dict) and "driver" not in places else {"": places}
+    if any(not name.isidentifier() and name for name in named):
+        raise ValueError(f"Names of what is served are plain words, not {sorted(named)}")
+    chosen = context_of(context)
+    stores = {name: execution.call(_open(place, chosen, zarr_format)) for name, place in named.items()}
+    near = ipaddress.ip_address(host).is_loopback if host != "localhost" else True
+    secret = token or ("" if near or public else secrets.token_urlsafe(16))
+    return Server(stores, "127.0.0.1" if host == "localhost" else host, port, secret)
+
+
+async def _open(place: Any, context: Context, zarr_format: int) -> KvPrefix:
+    opened = await open_view(await open_kv(store_spec(place), context), context, zarr_format=zarr_format)
+    return opened.as_directory().prefix

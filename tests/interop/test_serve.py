@@ -1,0 +1,220 @@
+"""`fsstore serve`: what browsers and other clients get, and what they do not."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import zarr
+
+import fsstore as ts
+from fsstore.serve.answer import path_of
+from fsstore.serve.server import serve
+
+VALUES = np.arange(6000, dtype="i4").reshape(10, 20, 30)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A hierarchy of zarr v2, so that what is served as v3 is presented and not passed on."""
+    path = tmp_path_factory.mktemp("served") / "d.zarr"
+    group = ts.open_group(path, mode="w", zarr_format=2).result()
+    array = group.create_array("sea/t", shape=VALUES.shape, dtype="i4", chunks=(5, 20, 30)).result()
+    array[:] = VALUES
+    group.attrs["text"] = "x" * 3000
+    (path.parent / "secret").write_text("not served")
+    return path
+
+
+@pytest.fixture
+def running():
+    """A function that serves places until the test ends."""
+    servers = []
+
+    def start(places, **options):
+        server = serve(places, **options)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        servers.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def ask(server, path, method="GET", **headers):
+    """Return the status, the headers and the body of a request."""
+    client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    try:
+        client.request(
+            method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
+        response = client.getresponse()
+        return response.status, dict(response.headers), response.read()
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_zarr_python_reads_what_is_served(place, running, version):
+    """zarr-python opens the hierarchy over HTTP in either version and reads the values."""
+    server = running(str(place), zarr_format=version)
+    group = zarr.open_group(server.url, mode="r")
+    assert group.metadata.zarr_format == version
+    assert np.array_equal(group["sea/t"][:], VALUES)
+
+
+def test_tensorstore_and_fsstore_read_it(place, running):
+    """TensorStore and this library read it over HTTP."""
+    import tensorstore
+
+    server = running(str(place))
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "http", "base_url": server.url.rstrip("/"), "path": "/sea/t/"},
+    }
+    assert np.array_equal(tensorstore.open(spec).result()[3].read().result(), VALUES[3])
+    assert np.array_equal(ts.open(f"{server.url}sea/t/|zarr3:").result()[3].read().result(), VALUES[3])
+
+
+def test_ranges_and_conditions(place, running):
+    """Ranges are exact, HEAD tells the size, and a value that has not changed is not sent again."""
+    server = running(str(place), zarr_format=2)
+    status, headers, whole = ask(server, "/sea/t/0.0.0")
+    assert (status, int(headers["Content-Length"])) == (200, len(whole))
+    assert ask(server, "/sea/t/0.0.0", "HEAD")[1]["Content-Length"] == str(len(whole))
+    for wanted, expected in {
+        "bytes=2-5": whole[2:6],
+        "bytes=10-": whole[10:],
+        "bytes=-7": whole[-7:],
+    }.items():
+        status, headers, body = ask(server, "/sea/t/0.0.0", Range=wanted)
+        assert (status, body) == (206, expected)
+    assert headers["Content-Range"] == f"bytes {len(whole) - 7}-{len(whole) - 1}/{len(whole)}"
+    assert ask(server, "/sea/t/0.0.0", Range="bytes=999999-")[0] == 416
+    assert ask(server, "/sea/t/0.0.0", range="bytes=2-5")[2] == whole[2:6]  # as browsers write it
+    tag = headers["ETag"]
+    assert ask(server, "/sea/t/0.0.0", If_None_Match=tag)[::2] == (304, b"")
+    assert ask(server, "/sea/t/9.9.9")[0] == 404
+
+
+def test_documents_are_compressed_and_open_to_pages(place, running):
+    """JSON is sent compressed where the client takes that; pages of other sites may read, and nothing else."""
+    server = running(str(place), zarr_format=2)
+    status, headers, body = ask(server, "/.zattrs", Accept_Encoding="gzip")
+    assert (status, headers["Content-Encoding"]) == (200, "gzip")
+    assert json.loads(gzip.decompress(body))["text"] == "x" * 3000
+    assert headers["Access-Control-Allow-Origin"] == "*"
+    assert ask(server, "/.zattrs", "OPTIONS")[0] == 204
+    for method in ("PUT", "POST", "DELETE"):
+        assert ask(server, "/.zattrs", method)[0] == 501
+
+
+def test_listings(place, running):
+    """Directories are listed as a page or as JSON."""
+    server = running(str(place), zarr_format=2)
+    assert json.loads(ask(server, "/sea/", Accept="application/json")[2]) == [".zgroup", "t/"]
+    page = ask(server, "/sea/t/")[2].decode()
+    assert '<a href="0.0.0">0.0.0</a>' in page
+    assert ask(server, "/sea")[1]["Location"] == "sea/"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret",
+        "/sea/../../secret",
+        "/%2e%2e/secret",
+        "/sea/%2e%2e/%2e%2e/secret",
+        "/..%2fsecret",
+        "/..%5csecret",
+        "/%00",
+    ],
+)
+def test_nothing_beside_it_is_reached(place, running, path):
+    """Paths that climb out of what is served are refused, however they are written."""
+    server = running(str(place), zarr_format=2)
+    status, _, body = ask(server, path)
+    assert status == 400
+    assert b"not served" not in body
+
+
+def test_paths_are_keys():
+    """A path is decoded once, and a query is no part of it."""
+    assert path_of("/a%20b/c?token=x") == "a b/c"
+    assert path_of("/%252e%252e/x") == "%2e%2e/x"
+
+
+def test_names_with_markup(tmp_path, running):
+    """A listing shows names as text, and its page runs no script."""
+    group = ts.open_group(tmp_path / "x", mode="w", zarr_format=2).result()
+    group.create_array("<img src=x onerror=alert(1)>", shape=[1], dtype="i1").result()
+    _, headers, page = ask(running(str(tmp_path / "x"), zarr_format=2), "/")
+    assert b"<img" not in page
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+def test_other_names_and_tokens(place, running):
+    """A request under another host name, or without the token, is refused: a page of another site gets nothing."""
+    server = running(str(place), zarr_format=2, token="s3cret-token")
+    assert "token=s3cret-token" in server.url
+    assert ask(server, "/.zgroup")[0] == 401
+    assert ask(server, "/.zgroup?token=wrong")[0] == 401
+    assert ask(server, "/.zgroup?token=s3cret-token")[0] == 200
+    assert ask(server, "/.zgroup", Authorization="Bearer s3cret-token")[0] == 200
+    assert ask(server, "/.zgroup?token=s3cret-token", Host="evil.example")[0] == 421
+    assert ask(server, "/.zgroup?token=s3cret-token", Host="localhost.evil.example:80")[0] == 421
+
+
+def test_a_host_that_others_reach_wants_a_token(place):
+    """A server beyond this machine has a token unless it is said to be public."""
+    with serve(str(place), host="0.0.0.0") as server:
+        assert len(server.token) > 16
+    with serve(str(place), host="0.0.0.0", public=True) as server:
+        assert server.token == ""
+
+
+def test_many_clients_and_slow_ones(place, running):
+    """Two hundred requests at once are all answered, while connections that say nothing stay open."""
+    server = running(str(place), zarr_format=2)
+    idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)]
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda number: ask(server, f"/sea/t/{number % 2}.0.0")[0], range(200)))
+    assert answers == [200] * 200
+    [each.close() for each in idle]
+
+
+def test_several_places(place, running):
+    """Places given by name stand below their names."""
+    server = running({"one": str(place), "two": str(place / "sea")}, zarr_format=2)
+    assert json.loads(ask(server, "/")[2]) == ["one", "two"]
+    assert ask(server, "/one/sea/t/.zarray")[0] == ask(server, "/two/t/.zarray")[0] == 200
+    assert ask(server, "/three/")[0] == 404
+
+
+def test_the_command_prints_where_it_is(place):
+    """`fsstore serve` prints its URL first, serves, and ends with an interrupt."""
+    import signal
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fsstore", "serve", str(place)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    url = process.stdout.readline().strip()
+    assert np.array_equal(zarr.open_group(url, mode="r")["sea/t"][0], VALUES[0])
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (130, "fsstore: interrupted\n")
