@@ -6,5 +6,5 @@
 * roots: `memory`, `local` files, and `root` for everything that a client library reaches: one driver (`engine`) over
   the clients in `client`, of which `web` speaks HTTP by itself;
 * adapters: `archive` (zip, and values compressed as a whole), `ocdbt` (databases), `reference` (kerchunk sets),
-  `shard` (many values to a file); `stack`: several stores under one root.
+  `shard` (many values to a file, and several stores under one root).
 """

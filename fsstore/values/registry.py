@@ -93,7 +93,7 @@ kvstores: Registry[Any] = Registry(
         "ocdbt": "fsstore.kvstore.ocdbt.kind:KIND",
         "reference": "fsstore.kvstore.reference.kind:KIND",
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
-        "kvstack": "fsstore.kvstore.stack:KIND",
+        "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
         "neuroglancer_uint64_sharded": "fsstore.kvstore.shard.uint64_driver:KIND",
         "zarr3_sharding_indexed": "fsstore.kvstore.shard.grid_driver:KIND",
     },

@@ -31,6 +31,7 @@ from fsstore.values.json_value import (
 
 __all__ = [
     "DATA_TYPES",
+    "check_encoding",
     "chunk_bits",
     "dump_info",
     "parse_info",

@@ -25,6 +25,7 @@ from fsstore.values.units import Unit, Units, merge_units, show_units
 __all__ = [
     "check_scale",
     "choose_scale",
+    "chunk_of",
     "constrain",
     "fixed_layout",
     "implied",

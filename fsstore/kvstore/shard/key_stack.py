@@ -23,11 +23,11 @@ from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text, pr
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
 from fsstore.values.json_value import Fields, Json, array_of, integer, quote, string
 
-__all__ = ["KIND", "Piece", "StackDriver", "StackKind"]
+__all__ = ["KIND", "KeyPiece", "KeyStackDriver", "KeyStackKind"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class KeyPiece:
     """The keys of a range, which `base` holds without their first `strip` bytes."""
 
     keys: KeyRange
@@ -60,9 +60,9 @@ def _common(keys: KeyRange) -> bytes:
     return keys.common_prefix if exact is None else exact
 
 
-def disjoint(layers: Sequence[Piece]) -> list[Piece]:
+def disjoint(layers: Sequence[KeyPiece]) -> list[KeyPiece]:
     """Return what later layers leave of earlier ones, in order of keys."""
-    pieces: list[Piece] = []
+    pieces: list[KeyPiece] = []
     for layer in layers:
         if layer.keys.empty:
             continue
@@ -80,12 +80,12 @@ def disjoint(layers: Sequence[Piece]) -> list[Piece]:
     return sorted(pieces, key=lambda piece: piece.keys.inclusive_min)
 
 
-class StackDriver:
+class KeyStackDriver:
     """The stores of `pieces`, disjoint and in order of keys."""
 
     id: ClassVar[str] = "kvstack"
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[KeyPiece]) -> None:
         self.pieces = tuple(pieces)
         below = [piece.base.driver.features for piece in pieces]
         self.features = Features(
@@ -244,7 +244,7 @@ def _range_of(layer: Mapping[str, Any]) -> tuple[KeyRange, int]:
     return keys, layer.get("strip_prefix", len(_common(keys)))
 
 
-class StackKind(RootKind):
+class KeyStackKind(RootKind):
     """`{"driver": "kvstack", "layers": [{"base": ..., "prefix": ...}, ...]}`; it has no URL."""
 
     id: str = "kvstack"
@@ -263,7 +263,7 @@ class StackKind(RootKind):
         """Refuse: no URL says layers."""
         raise UnimplementedError("URL representation not supported")
 
-    async def open(self, opening: KvOpening) -> StackDriver:
+    async def open(self, opening: KvOpening) -> KeyStackDriver:
         """Open the stores of all layers."""
         from fsstore.kvstore.spec.opening import open_kv
         from fsstore.kvstore.spec.parse import kv_spec
@@ -274,9 +274,9 @@ class StackKind(RootKind):
         for layer in layers:
             keys, strip = _range_of(layer)
             opened = await open_kv(kv_spec(layer["base"]), context)
-            pieces.append(Piece(keys, strip, opened.prefix, layer["base"]))
-        return StackDriver(disjoint(pieces))
+            pieces.append(KeyPiece(keys, strip, opened.prefix, layer["base"]))
+        return KeyStackDriver(disjoint(pieces))
 
 
-KIND = StackKind()
+KIND = KeyStackKind()
 """The kind of `{"driver": "kvstack"}`."""
