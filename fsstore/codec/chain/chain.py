@@ -26,11 +26,20 @@ def find_codec(name: Any) -> CodecFactory:
     for prefix in registry.codec_families.names() if found is None else ():
         if name.startswith(prefix) and (find := registry.codec_families.get(prefix)) is not None:
             found = find(name)
-    if found is None and (find := registry.codec_families.get("numcodecs.")) is not None:
-        found = find(name)  # those of numcodecs are also known without its name in front
+    if found is None:
+        found = _without_prefix(name)
     if found is None:
         raise JsonError(f"{quote(name)} is not registered")
     return found
+
+
+def _without_prefix(name: str) -> CodecFactory | None:
+    """Return the codec of numcodecs that is called so there; its names are also known without a prefix."""
+    find = registry.codec_families.get("numcodecs.")
+    try:
+        return None if find is None else find(name)  # type: ignore[no-any-return]  # what the registry holds
+    except JsonError:  # numcodecs has no such codec either
+        return None
 
 
 def parse_entry(value: Any) -> tuple[CodecFactory, dict[str, Any]]:

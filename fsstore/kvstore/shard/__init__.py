@@ -4,5 +4,5 @@
 `uint64_driver` is that store.  `grid_layout` is the shard of zarr v3, without I/O;
 `grid_driver` is that store.  `rewriting` is how both change a file: read, merged, and written
 under the condition that nobody else wrote meanwhile.
-`key_stack` is the store `kvstack`.
+`key_stack` spreads keys over several stores.
 """
