@@ -2,8 +2,18 @@
 
 `contract` says what a codec promises, `ability` what some can do beyond it, and `configuration` reads its members.
 
-* `zarr3`: the codecs of zarr version 3, a module each; `numcodecs`: the filters and compressors of version 2;
-* `chain`: codecs one after the other, as wished for, as stored, and bound to the chunks of one array;
-* shared: `stream` works in bounded steps, `size` limits what may come out, `fill` says what is left out,
-  `scratch` is memory for a moment.
+* `chain`: chains of codecs: as they are wished for, as they are stored, and bound to the chunks of one array
+* `extension`: codecs that the registry of zarr v3 extensions defines, each a class
+* `fill`: what missing elements are, and whether elements are that: such chunks and sub-chunks are left out of what
+  is stored
+* `image_header`: what is looked at in image data before a decoder written in C sees it, because that decoder trusts
+  it
+* `numcodecs`: the codecs of zarr version 2: filters and compressors of numcodecs and of the libraries that register
+  with it
+* `precomputed`: chunks of the Neuroglancer precomputed format: arrays of channel, z, y and x to bytes and back
+* `scratch`: memory for elements that are needed only for a while: used again and again
+* `size`: how many bytes an encoding may decode to, and the errors when it does not
+* `stream`: compression and decompression in bounded steps, for libraries that offer objects for them (zlib, bz2,
+  lzma)
+* `zarr3`: the codecs of zarr version 3, a module each
 """

@@ -19,6 +19,7 @@
 * `layer_parts`: which layer serves which part of a request to a stack of layers
 * `metadata_entry`: the metadata of one stored array, shared by every handle of a context
 * `plain_kind`: what kinds of array drivers have in common that do not say otherwise
+* `precomputed`: the driver of Neuroglancer precomputed volumes: each array is one scale of a volume
 * `reduce_blocks`: reducing blocks of elements to one: the methods of downsample, on arrays
 * `resize`: changing the shape of a chunked array, through a view of it
 * `resize_target`: what a resize through a view asks of the array below: new extents, and what must not be changed

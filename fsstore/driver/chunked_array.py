@@ -111,6 +111,8 @@ class ChunkedDriver(ArrayDriver):
         kept = self._kept
         if kept is None or kept[0] is not array:
             options, store = self.options, self.entry.store
+            if array.place is not None:
+                store = array.place(store)
             chunks = OpenChunks(
                 _bounds(array, explicit=True),
                 array.model,
@@ -162,10 +164,11 @@ class ChunkedDriver(ArrayDriver):
         return self._read(transform, order)
 
     def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
-        settle(self.entry.store)
         try:
             chunks = self._chunks(self._current())
-            unfinished = before(self.entry.store, lambda: _touched(transform, chunks))
+            settle(chunks.store)
+            transform = array_view(self.array, transform)
+            unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
         if unfinished:  # is to be seen
@@ -186,7 +189,7 @@ class ChunkedDriver(ArrayDriver):
     def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
         try:
             chunks = self._chunks(self._current())
-            shape, maps = located(transform, chunks.bounds)
+            shape, maps = located(array_view(self.array, transform), chunks.bounds)
             spread = broadcast(values.astype(chunks.model.dtype, copy=False), shape)
         except StoreError as error:
             return futures.failed(error)
@@ -220,10 +223,10 @@ class ChunkedDriver(ArrayDriver):
 
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
         """Return the driver as a transaction sees it; None unbinds."""
-        settle(self.entry.store)
+        settle(self._chunks(self._current()).store)
         kvstore = self.kvstore.within(transaction)
         entry = self.entry.within(kvstore, self._current(), self.options.metadata_pool)
-        bound = ChunkedDriver(self.kind, kvstore, entry, self.array, self.options, self.mode)
+        bound = type(self)(self.kind, kvstore, entry, self.array, self.options, self.mode)
         bound.transaction = transaction
         return bound
 
@@ -231,11 +234,21 @@ class ChunkedDriver(ArrayDriver):
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
     ) -> Statistics:
         """Return how much of a view is stored."""
-        await finish(self.entry.store)
         array = self._current()
-        shape, maps = located(transform, _bounds(array, explicit=True))
-        none, every = await stored_share(array.model, self.entry.store, maps, shape)
+        chunks = self._chunks(array)
+        await finish(chunks.store)
+        shape, maps = located(array_view(self.array, transform), chunks.bounds)
+        none, every = await stored_share(array.model, chunks.store, maps, shape)
         return Statistics(none if not_stored else None, every if fully_stored else None)
+
+
+def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform:
+    """Return a view as the model counts, which is from zero."""
+    if not any(array.origin):
+        return transform
+    pairs = zip(transform.maps, array.origin, strict=True)
+    maps = tuple(output._replace(offset=output.offset - low) for output, low in pairs)
+    return IndexTransform._of(transform.domain, maps)
 
 
 def _read_chunks(

@@ -108,7 +108,9 @@ class MetadataEntry:
 
     @property
     def _of_all_views(self) -> tuple[str, ...]:
-        return "document", self.format.id, self.key, self.place
+        # scales of one document are arrays of their own
+        scale = self._options.get("scale_index")
+        return "document", self.format.id, self.key if scale is None else f"{self.key} {scale}", self.place
 
     def within(self, kvstore: OpenKv, array: ChunkedArray, pool: CachePool) -> MetadataEntry:
         """Return the entry that handles in a transaction share: what is known outside, until it is written."""

@@ -7,6 +7,7 @@
 * `n5`: N5: attributes.json to a ChunkedArray, and back
 * `n5_match`: metadata constraints of N5 against schemas and stored datasets, and new datasets from them
 * `node_words`: groups, attributes and names of dimensions in the words of each format
+* `precomputed`: Neuroglancer precomputed volumes: info to a ChunkedArray of one scale, and back
 * `schema_check`: what all formats check of a schema: against a stored array, and while one is created
 * `zarr2`: zarr v2: .zarray to a ChunkedArray, and back
 * `zarr2_create`: creating zarr v2 metadata from a schema and metadata constraints

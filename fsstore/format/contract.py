@@ -6,12 +6,13 @@ its metadata document, creates it from a schema and metadata constraints, change
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype
@@ -28,6 +29,9 @@ class ChunkedArray:
     `metadata` is the document as stored, `constraints` what a spec says of it with every default filled in, `codec` the
     part of this that says how chunks are encoded, `extra` how the format found it (a selected field, say).
     The last `fixed` dimensions belong to the elements and cannot be resized.
+    `origin` is where the domain begins, empty for all zeros; the model counts from zero all the same.
+    `codec_chunk` is the shape of what is encoded as one within a chunk, where there is such a thing.
+    `place` says where the chunks are, given the place of the array; None is right there.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +47,9 @@ class ChunkedArray:
     units: tuple[Unit | None, ...] | None = None
     fill_value: Any = None
     fixed: int = 0
+    origin: tuple[int, ...] = ()
+    codec_chunk: tuple[int, ...] = ()
+    place: Callable[[KvPrefix], KvPrefix] | None = field(default=None, compare=False)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -55,9 +62,10 @@ class ChunkedArray:
         """How the elements lie in chunks."""
         return ChunkLayout(
             inner_order=self.inner_order,
-            grid_origin=(0,) * self.rank,
+            grid_origin=self.origin or (0,) * self.rank,
             write_chunk_shape=self.write_chunk,
             read_chunk_shape=self.read_chunk,
+            **({"codec_chunk_shape": self.codec_chunk} if self.codec_chunk else {}),
         )
 
 

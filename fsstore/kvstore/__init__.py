@@ -6,5 +6,6 @@
 * roots: `memory` (`elsewhere` stands for that of another process), `local` files, and `root` for everything that a
   client library reaches: one driver (`engine`) over the clients in `client`, of which `web` speaks HTTP by itself;
 * adapters: `archive` (zip, and values compressed as a whole), `ocdbt` (databases), `reference` (kerchunk sets),
-  `icechunk` (versioned repositories, read-only), `scan` (files of other formats, such as HDF5).
+  `icechunk` (versioned repositories, read-only), `scan` (files of other formats, such as HDF5), `shard` (many values
+  to a file, and several stores under one root).
 """

@@ -20,7 +20,7 @@ __all__ = ["found", "keep", "process_name"]
 class _Origin:
     """The name of this process, and what was named in it."""
 
-    __slots__ = ("counter", "lock", "name", "things")
+    __slots__ = ("__weakref__", "counter", "lock", "name", "things")
 
     def __init__(self) -> None:
         self.after_fork()

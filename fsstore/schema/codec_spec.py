@@ -16,11 +16,12 @@ from fsstore.values.printing import pretty
 
 __all__ = ["CodecSpec", "merge_codecs"]
 
-_ALIASES: Final = {"zarr2": "zarr"}
+_ALIASES: Final = {"zarr2": "zarr", "neuroglancer-precomputed": "neuroglancer_precomputed"}
 _MERGERS: Final = {
     "zarr": "fsstore.codec.numcodecs.compressor_v2",
     "zarr3": "fsstore.codec.chain.chain_spec",
     "n5": "fsstore.codec.numcodecs.n5_block",
+    "neuroglancer_precomputed": "fsstore.codec.precomputed.chain",
 }
 _MISSING: Any = object()
 
@@ -44,7 +45,7 @@ def _merger(driver: Any) -> Merger:
 class CodecSpec:
     """A constraint on encoding, from its JSON.  Immutable.
 
-    `driver` is `zarr`, `zarr3` or `n5`.  Parameters that are left out are left open.
+    `driver` is `zarr`, `zarr3`, `n5` or `neuroglancer_precomputed`.  Parameters that are left out are left open.
 
     >>> CodecSpec({"driver": "zarr", "compressor": None})
     CodecSpec({'compressor': None, 'driver': 'zarr', 'filters': None})

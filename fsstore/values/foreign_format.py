@@ -56,7 +56,6 @@ FOREIGN: tuple[Detection, ...] = (
         "array",
         files=("info",),
         title="Neuroglancer precomputed",
-        tool="tensorstore or cloud-volume read it",
     ),
     Detection("json", "array", matches=is_whole_json, head=32, tail=64),
     Detection("grib", "foreign", matches=_grib, head=32, at_least=8, title="a GRIB file", tool=_REFERENCES),

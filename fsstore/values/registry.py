@@ -78,6 +78,7 @@ kvstores: Registry[Any] = Registry(
         "s3": "fsstore.kvstore.root.cloud:S3",
         "gcs": "fsstore.kvstore.root.cloud:GCS",
         "gs": "fsstore.kvstore.root.cloud:GCS",
+        "gcs_grpc": "fsstore.kvstore.root.cloud:GCS_GRPC",
         "http": "fsstore.kvstore.root.cloud:HTTP",
         "https": "fsstore.kvstore.root.cloud:HTTP",
         "abfs": "fsstore.kvstore.root.cloud:ABFS",
@@ -94,6 +95,9 @@ kvstores: Registry[Any] = Registry(
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
         "hdf5": "fsstore.kvstore.scan.kind:HDF5",
         "netcdf3": "fsstore.kvstore.scan.kind:NETCDF3",
+        "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
+        "neuroglancer_uint64_sharded": "fsstore.kvstore.shard.uint64_driver:KIND",
+        "zarr3_sharding_indexed": "fsstore.kvstore.shard.grid_driver:KIND",
     },
 )
 """Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
@@ -105,6 +109,8 @@ drivers: Registry[Any] = Registry(
         "zarr": "fsstore.driver.chunked:ZARR2",
         "zarr2": "fsstore.driver.chunked:ZARR2",
         "n5": "fsstore.driver.chunked:N5_KIND",
+        "neuroglancer_precomputed": "fsstore.driver.precomputed:KIND",
+        "neuroglancer-precomputed": "fsstore.driver.precomputed:KIND",
         "auto": "fsstore.driver.auto:KIND",
         "cast": "fsstore.driver.cast:KIND",
         "json": "fsstore.driver.json_element:KIND",
@@ -133,6 +139,11 @@ codecs: Registry[Any] = Registry(
         "sharding_indexed": "fsstore.codec.chain.sharding:ShardingCodec",
         "vlen-utf8": "fsstore.codec.zarr3.vlen:VlenUtf8Codec",
         "vlen-bytes": "fsstore.codec.zarr3.vlen:VlenBytesCodec",
+        "bitround": "fsstore.codec.extension.bitround:BitroundCodec",
+        "cast_value": "fsstore.codec.extension.cast_value:CastValueCodec",
+        "packbits": "fsstore.codec.extension.packbits:PackbitsCodec",
+        "reshape": "fsstore.codec.extension.reshape:ReshapeCodec",
+        "scale_offset": "fsstore.codec.extension.scale_offset:ScaleOffsetCodec",
     },
 )
 """Codecs of zarr v3 (classes with the `Codec` contract), by name."""

@@ -98,7 +98,7 @@ class Presented:
         if (last and keys.inclusive_min >= last) or (keys.exclusive_max and first >= keys.exclusive_max):
             return
         columns = [
-            encoding.parts(sorted(range(count), key=str), first=not axis)
+            encoding.parts(sorted(range(count), key=str), dimension=axis)
             for axis, count in enumerate(self.grid)
         ]
         for parts in itertools.product(*columns):

@@ -14,8 +14,8 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
+from fsstore.kvstore.client.bucket import bucket_engine
 from fsstore.kvstore.client.condition_check import QuestionedEngine
-from fsstore.kvstore.client.object_store import bucket_engine
 from fsstore.kvstore.client.web import HttpEngine
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange

@@ -16,7 +16,7 @@ from fsstore.errors import (
     StoreError,
     UnavailableError,
 )
-from fsstore.kvstore.client.object_store import bucket_engine
+from fsstore.kvstore.client.bucket import bucket_engine
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.contract.kind import KvOpening
 from fsstore.kvstore.engine.driver import EngineDriver

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.codec.numcodecs.image_header import checked_image
+from fsstore.codec.image_header import checked_image
 from fsstore.errors import DataLossError, StoreError
 
 imagecodecs = pytest.importorskip("imagecodecs", reason="the extra `images` brings it")
@@ -63,7 +63,7 @@ def test_sound_bitmaps_are_read(shape, said):
 GUARDED = """
 import ctypes, mmap, random, sys
 import numpy as np, imagecodecs
-from fsstore.codec.numcodecs.image_header import checked_image
+from fsstore.codec.image_header import checked_image
 from fsstore.errors import StoreError
 kind, rounds = sys.argv[1], int(sys.argv[2])
 libc = ctypes.CDLL(None); libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -125,11 +125,16 @@ class CellRun(Sequence[Cell]):
         """Return the keys of the chunks."""
         if not self._plan.separable:
             return [model.key(chunk_numbers(self._plan, cell)) for cell in self]
+        if not model.keys.is_joined:
+            pairs = zip(self._segments, self._places(), strict=True)
+            return model.keys.of_columns(
+                [np.array(_chunks(segments))[np.array(places)] for segments, places in pairs]
+            )
         texts: list[list[str]] = []
         for segments, places in zip(self._segments[: model.key_rank], self._places(), strict=False):
             low = min(places)
             chunks = _chunks(segments)[low : max(places) + 1]
-            parts = model.keys.parts(chunks, first=not texts)
+            parts = model.keys.parts(chunks, len(texts))
             texts.append([parts[place - low] for place in places])
         if len(texts) == 1:
             return texts[0]

@@ -15,6 +15,7 @@ from fsstore.errors import ResourceExhaustedError
 
 __all__ = [
     "Axis",
+    "ClippedAxis",
     "IntArray",
     "RegularAxis",
     "Segment",
@@ -91,6 +92,35 @@ class RegularAxis:
     def size(self, chunk: int) -> int:  # the contract's argument
         """Return how many positions a chunk holds."""
         return self.step
+
+    def chunk_of(self, position: int) -> int:
+        """Return the number of the chunk of one position."""
+        return position // self.step
+
+
+class ClippedAxis:
+    """Chunks of one size, the first at 0, of which the last ends where the array does."""
+
+    __slots__ = ("extent", "step")
+
+    def __init__(self, step: int, extent: int) -> None:
+        self.step, self.extent = step, extent
+
+    def locate(self, positions: IntArray) -> IntArray:
+        """Return the number of the chunk of each position."""
+        return positions // self.step
+
+    def start(self, chunk: int) -> int:
+        """Return the first position of a chunk."""
+        return chunk * self.step
+
+    def starts(self, chunks: IntArray) -> IntArray:
+        """Return the first position of each chunk."""
+        return chunks * self.step
+
+    def size(self, chunk: int) -> int:
+        """Return how many positions a chunk holds."""
+        return min(self.step, self.extent - chunk * self.step)
 
     def chunk_of(self, position: int) -> int:
         """Return the number of the chunk of one position."""

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["KeyEncoding"]
+__all__ = ["ChunkKeys", "KeyEncoding"]
 
 _DIGITS = 20  # which no number of a chunk has
+
+
+class ChunkKeys(Protocol):
+    """How chunks are called.  Where `is_joined`, keys are parts, one a dimension; else `of_columns` makes many."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether keys are parts, one a dimension, joined."""
+        ...
+
+    def of_columns(self, columns: Sequence[Any]) -> list[str]:
+        """Return the keys of many chunks, whose numbers along each dimension are a column."""
+        ...
+
+    def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
+        """Return the strings to concatenate for the chunk numbers along one dimension."""
+        ...
+
+    def key(self, chunk: Iterable[int]) -> str:
+        """Return the key of a chunk."""
+        ...
+
+    def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
+        """Return the numbers of the chunk whose key this is, or None if it is none."""
+        ...
 
 
 class KeyEncoding(NamedTuple):
@@ -26,9 +51,18 @@ class KeyEncoding(NamedTuple):
         """Return the encoding that zarr v3 calls `default` or `v2`."""
         return cls("c", separator, "c") if name == "default" else cls("", separator, "0")
 
-    def parts(self, numbers: Iterable[int], *, first: bool) -> list[str]:
+    @property
+    def is_joined(self) -> bool:
+        """Keys are parts, one a dimension, joined."""
+        return True
+
+    def of_columns(self, columns: Sequence[Any]) -> list[str]:
+        """Return the keys of many chunks, whose numbers along each dimension are a column."""
+        return [self.key(numbers) for numbers in zip(*columns, strict=True)]
+
+    def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
         """Return the strings to concatenate for the chunk numbers along one dimension."""
-        lead = (self.lead + self.separator if self.lead else "") if first else self.separator
+        lead = self.separator if dimension else self.lead + self.separator if self.lead else ""
         return [lead + str(number) for number in numbers]
 
     def key(self, chunk: Iterable[int]) -> str:

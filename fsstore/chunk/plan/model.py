@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.chunk.plan.grid import Axis
-from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.keys import ChunkKeys
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
 from fsstore.codec.contract import Array
@@ -34,7 +34,7 @@ class ChunkModel:
 
     dtype: np.dtype[Any]
     axes: tuple[Axis, ...]
-    keys: KeyEncoding
+    keys: ChunkKeys
     chain: BoundChain
     fill_value: Any = None
     key_rank: int | None = None

@@ -27,8 +27,19 @@ def find_codec(name: Any) -> CodecFactory:
         if name.startswith(prefix) and (find := registry.codec_families.get(prefix)) is not None:
             found = find(name)
     if found is None:
+        found = _without_prefix(name)
+    if found is None:
         raise JsonError(f"{quote(name)} is not registered")
     return found
+
+
+def _without_prefix(name: str) -> CodecFactory | None:
+    """Return the codec of numcodecs that is called so there; its names are also known without a prefix."""
+    find = registry.codec_families.get("numcodecs.")
+    try:
+        return None if find is None else find(name)
+    except JsonError:  # numcodecs has no such codec either
+        return None
 
 
 def parse_entry(value: Any) -> tuple[CodecFactory, dict[str, Any]]:

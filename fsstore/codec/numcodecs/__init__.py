@@ -9,10 +9,8 @@ Each reads the configuration that numcodecs writes and gives the same bytes.
 * `elementwise`: codecs that look at each element by itself, applied to a large chunk block by block
 * `flat`: flat data: what the codecs of zarr v2 see of a chunk, elements in a row or bytes
 * `foreign_v2`: the contract of codecs that other packages bring into zarr v2, most of which are read, never written
-* `image_header`: what is looked at in image data before a decoder written in C sees it, because that decoder trusts
-  it
-* `hdf5_v2`: the filters of HDF5 that nothing else has: szip, scale-offset, bitshuffle and LZ4 in blocks, shuffle of odd
-  sizes
+* `hdf5_v2`: the filters of HDF5 that nothing else has: szip, scale-offset, bitshuffle and LZ4 in blocks, shuffle of
+  odd sizes
 * `imagecodecs_v2`: what chunks of TIFF files are encoded with, as tifffile, kerchunk and VirtualiZarr name it:
   imagecodecs_…
 * `kerchunk_v2`: the codecs that kerchunk's scanners name: messages of GRIB, tables of FITS, members of zip files,

@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.codec.contract import BoundCodec, Kind
+from fsstore.codec.image_header import checked_image
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array, fixed_dtype
 from fsstore.codec.numcodecs.foreign_v2 import BoundReader, fixed_size
-from fsstore.codec.numcodecs.image_header import checked_image
 from fsstore.codec.size import encoded_bound, too_long
 from fsstore.codec.stream import bz2_stream, lzma_stream
 from fsstore.codec.zarr3.deflate import BoundDeflate

@@ -2,9 +2,11 @@
 
 What a server answers is checked here: its length, its range, and whether a condition was really judged.
 
+* `bucket`: the engine of a bucket: an obstore store with the options that a root gives it
 * `condition_check`: who decides about conditions on a server that speaks the protocol of S3
 * `generic`: any other fsspec filesystem, through the verbs all of them have: info, cat_file, pipe_file, rm_file, ls
-* `object_option`: reads and policies in the terms of obstore
+* `object_option`: reads and policies in the terms of obstore, which is told to try each request once: see
+  object_store
 * `object_store`: S3, GCS, Azure and HTTP through obstore, the Rust object-store client: a tenth of the client work
   of s3fs
 * `range_answer`: byte ranges as HTTP and object stores speak them: what to ask for, and whether the answer fits

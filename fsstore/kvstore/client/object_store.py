@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fsstore.errors import UnavailableError, UrlError
-from fsstore.kvstore.client.object_option import client_options, get_options, retry_config
+from fsstore.kvstore.client.object_option import get_options, retry_config
 from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
 from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
@@ -34,14 +34,14 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
-from fsstore.kvstore.engine.fault import is_missing, status_of, translate
+from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist_blocking
 from fsstore.redaction import redact, without_user
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
-__all__ = ["ObstoreEngine", "bucket_engine"]
+__all__ = ["ObstoreEngine"]
 
 _BEYOND = ("Wanted range starting at", "bytes 0--1/0")
 S = TypeVar("S")
@@ -53,28 +53,6 @@ _SLOWEST = 32 * 1024  # bytes a second of one of several requests, below which a
 _DELETE_BATCH = 1000  # keys of a request: S3's limit
 _LIST_PAGE = 1000  # S3's page
 _NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
-
-
-def bucket_engine(
-    make: Callable[[dict[str, Any]], Any], shown: str, *, retry: Retry, concurrency: int | None, plain: bool
-) -> ObstoreEngine:
-    """Return the engine of a bucket.  `make` builds the store from client and retry options; `plain` allows HTTP."""
-
-    def store(config: dict[str, Any], timeout_s: float) -> Any:
-        client = client_options(retry, timeout_s, allow_http=plain)
-        return make({"client_options": client, "retry_config": config})
-
-    try:
-        return ObstoreEngine(
-            store,
-            shown=shown,
-            features=Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False),
-            retry=retry,
-            concurrency=concurrency or 32,
-        )
-    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-        failure = translate(error).within(f"Cannot open {quote(shown)}")
-    raise failure
 
 
 class ObstoreEngine(TellsModified):
@@ -118,10 +96,6 @@ class ObstoreEngine(TellsModified):
     def _writer(self, size: int) -> Any:
         """Return the store for values of a size."""
         return self._stores(_patience(size, self._idle_s))
-
-    @property
-    def _reader(self) -> Any:
-        return self._stores(self._patience)
 
     async def _fan_out(
         self,
@@ -211,9 +185,9 @@ class ObstoreEngine(TellsModified):
         import obstore
 
         result = (
-            obstore.get(self._reader, read.key, options=options)
+            obstore.get(self._stores(self._patience), read.key, options=options)
             if options
-            else obstore.get(self._reader, read.key)
+            else obstore.get(self._stores(self._patience), read.key)
         )
         meta, start = result.meta, result.range[0]
         check_announced(meta["size"], limit)
@@ -263,8 +237,9 @@ class ObstoreEngine(TellsModified):
         def ask() -> Any:
             try:
                 return self._head(key)
-            except Exception as error:  # the boundary: every foreign error is translated here
-                raise located(error, "reading", self.shown + key) from error
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                failure = located(error, "reading", self.shown + key)
+            raise failure
 
         found = await execution.offload(lambda: persist_blocking(self.retry, ask))
         return None if found is None else float(found.meta["last_modified"].timestamp())
@@ -274,7 +249,7 @@ class ObstoreEngine(TellsModified):
         import obstore
 
         try:
-            return obstore.get(self._reader, path, options={"head": True})
+            return obstore.get(self._stores(self._patience), path, options={"head": True})
         except Exception as error:  # judged here, or passed on
             if is_missing(error):
                 return None
@@ -382,7 +357,9 @@ class ObstoreEngine(TellsModified):
                 if stream is None:
                     more = {"offset": last} if last is not None else {}
                     stream = iter(
-                        obstore.list(self._reader, directory or None, chunk_size=_LIST_PAGE, **more)
+                        obstore.list(
+                            self._stores(self._patience), directory or None, chunk_size=_LIST_PAGE, **more
+                        )
                     )
                 found = next(stream, None)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here

@@ -84,9 +84,11 @@ class S3Engine(TellsModified):
 
         try:
             found = await self.home.visit(ask)
-        except Exception as error:  # the boundary: every foreign error is translated here
-            raise located(error, "reading", f"s3://{key}") from error
-        return None if found is None else float(found["LastModified"].timestamp())
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = located(error, "reading", f"s3://{key}")
+        else:
+            return None if found is None else float(found["LastModified"].timestamp())
+        raise failure
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes; plain deletions go a thousand a request."""
@@ -106,16 +108,13 @@ class S3Engine(TellsModified):
             try:
                 return await _put(filesystem, write, attempts=attempts, mark=mark)
             except UnavailableError as error:
-                try:
-                    pause = attempts.pause_after(error)
-                except UnavailableError:
-                    if attempts.ambiguous and write.if_equal != UNKNOWN:
-                        return await self._settle(filesystem, write, mark)
-                    raise
+                pause = _pause(attempts, error, write)
             except _ConflictError:
-                if attempts.ambiguous:
-                    return await self._settle(filesystem, write, mark)
-                return Stamp(UNKNOWN, now())
+                if not attempts.ambiguous:
+                    return Stamp(UNKNOWN, now())
+                pause = None
+            if pause is None:
+                return await self._settle(filesystem, write, mark)
             await asyncio.sleep(pause)
 
     async def _settle(self, filesystem: Any, write: Write, mark: str) -> Stamp:
@@ -198,6 +197,16 @@ async def _call(filesystem: Any, method: str, path: str, arguments: dict[str, An
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         failure = located(error, "accessing", f"s3://{path}")
     raise failure
+
+
+def _pause(attempts: Attempts, error: UnavailableError, write: Write) -> float | None:
+    """Return how long to wait before a write is tried again; None after the last try of one that may have happened."""
+    try:
+        return attempts.pause_after(error)
+    except UnavailableError:
+        if attempts.ambiguous and write.if_equal != UNKNOWN:
+            return None
+        raise
 
 
 async def _page(filesystem: Any, prefix: str, asked: dict[str, str]) -> Any:

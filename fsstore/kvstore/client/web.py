@@ -201,10 +201,11 @@ class HttpEngine(TellsModified):
             found = await self.client.visit(ask)
             text = found.headers.get("Last-Modified") if found.status in (200, 206) else None
             return None if text is None else parsedate_to_datetime(text).timestamp()
-        except (ValueError, TypeError):  # no date
+        except (ValueError, TypeError, OverflowError, IndexError):  # no date
             return None
-        except Exception as error:  # the boundary: every foreign error is translated here
-            raise located(error, "reading", key) from error
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            failure = located(error, "reading", key)
+        raise failure
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
         """Refuse: HTTP is read-only here."""

@@ -13,7 +13,7 @@ from fsstore.kvstore.icechunk.repository import Repository
 from fsstore.kvstore.icechunk.virtual import Part, VirtualReader
 from fsstore.values.json_value import quote
 
-__all__ = ["ChunkReader", "stamp_of"]
+__all__ = ["SnapshotChunks", "stamp_of"]
 
 
 def stamp_of(reference: Reference) -> bytes:
@@ -24,7 +24,7 @@ def stamp_of(reference: Reference) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkReader:
+class SnapshotChunks:
     """Reads parts of chunks: those in the repository with one call of its store, the others with one round."""
 
     repository: Repository

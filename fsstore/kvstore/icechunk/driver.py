@@ -26,7 +26,7 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.icechunk.chunk_reader import ChunkReader, stamp_of
+from fsstore.kvstore.icechunk.chunk_reader import SnapshotChunks, stamp_of
 from fsstore.kvstore.icechunk.format.manifest import ArrayManifest, Reference
 from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, ManifestRef, SnapshotNode
 from fsstore.kvstore.icechunk.keys import DOCUMENT, array_of
@@ -49,7 +49,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
 
     id: ClassVar[str] = "icechunk"
 
-    def __init__(self, repository: Repository, chunks: ChunkReader, members: Mapping[str, Json]) -> None:
+    def __init__(self, repository: Repository, chunks: SnapshotChunks, members: Mapping[str, Json]) -> None:
         self.repository, self.chunks = repository, chunks
         self._members = dict(members)
         waits = repository.base.driver.features.waits

@@ -82,7 +82,7 @@ class IcechunkKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the driver over the base; nothing is read before a key is asked for."""
-        from fsstore.kvstore.icechunk.chunk_reader import ChunkReader
+        from fsstore.kvstore.icechunk.chunk_reader import SnapshotChunks
         from fsstore.kvstore.icechunk.driver import IcechunkDriver
         from fsstore.kvstore.icechunk.repository import Repository
         from fsstore.kvstore.icechunk.virtual import VirtualReader
@@ -103,7 +103,7 @@ class IcechunkKind(AdapterKind):
         fetcher = Fetcher(targets, limits_from(opening.resources), repository.described)
         checked = members.get("checksums") is not False
         virtual = VirtualReader(fetcher, checked, base.driver.features.waits)
-        return IcechunkDriver(repository, ChunkReader(repository, virtual), members)
+        return IcechunkDriver(repository, SnapshotChunks(repository, virtual), members)
 
 
 KIND = IcechunkKind()

@@ -41,7 +41,7 @@ from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, boolean, dumps, quote, string
 from fsstore.values.url import decode_path, encode_path, reject_query
 
-__all__ = ["ABFS", "FSSPEC", "GCS", "HTTP", "S3", "fsspec_scheme"]
+__all__ = ["ABFS", "FSSPEC", "GCS", "GCS_GRPC", "HTTP", "S3", "fsspec_scheme"]
 
 
 class S3Driver(EngineDriver):
@@ -195,7 +195,8 @@ class BucketKind(RootKind):
         retry = retry_from(resources, f"{self.id}_request_retries")
         threads = concurrency_from(resources, f"{self.id}_request_concurrency")
         if choose_engine(members, possible=not members.get("storage_options")) == "obstore":
-            from fsstore.kvstore.client.object_store import ObstoreEngine, bucket_engine
+            from fsstore.kvstore.client.bucket import bucket_engine
+            from fsstore.kvstore.client.object_store import ObstoreEngine
 
             def make() -> ObstoreEngine:
                 store = self.store(str(members[self.bucket]), members, resources)
@@ -252,6 +253,23 @@ class AzureKind(BucketKind):
         return url.replace(container, f"{container}@{account}.dfs.core.windows.net", 1) if account else url
 
 
+@dataclass(frozen=True)
+class GrpcKind(BucketKind):
+    """Google's buckets under the name of another transport: `gcs_grpc`, served as `gcs` is.
+
+    What the name's specs say of the transport is ignored, as are members that nobody knows, which TensorStore ignores.
+    """
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take the members of a bucket; drop all others."""
+        members = super().members(fields)
+        fields.rest()
+        return members
+
+    def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
+        return GCS._engine(members, resources)
+
+
 _AZURE_HOST = re.compile(r"(?P<account>[a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 
 FSSPEC = FsspecKind()
@@ -275,6 +293,17 @@ GCS = BucketKind(
     "gcs",
     ("gs",),
     ("gcs_user_project", "gcs_request_concurrency", "gcs_request_retries", "range_coalescing"),
+    bucket="bucket",
+    label="GCS",
+    driver=GcsDriver,
+    store=gcs_store,
+    options=gcs_options,
+)
+
+GCS_GRPC = GrpcKind(
+    "gcs_grpc",
+    ("gcs_grpc",),
+    ("gcs_user_project", "gcs_request_retries", "data_copy_concurrency", "range_coalescing"),
     bucket="bucket",
     label="GCS",
     driver=GcsDriver,

@@ -22,10 +22,10 @@ from kerchunk import hdf
 
 from fsstore.kvstore.reference.tools.left_out import LeftOutWarning, leave_out
 
-__all__ = ["Hdf5Scanner"]
+__all__ = ["KerchunkHdf5"]
 
 
-class Hdf5Scanner(hdf.SingleHdf5ToZarr):  # type: ignore[misc]  # a class of kerchunk has no types
+class KerchunkHdf5(hdf.SingleHdf5ToZarr):  # type: ignore[misc]  # a class of kerchunk has no types
     """kerchunk's scanner, which names what it leaves out."""
 
     def _translator(self, name: str, node: Any, *rest: Any) -> Any:

@@ -256,10 +256,10 @@ def _as_they_are(module: Any) -> None:
 def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import hdf
 
-    from fsstore.kvstore.reference.tools.hdf5_scan import Hdf5Scanner
+    from fsstore.kvstore.reference.tools.hdf5_scan import KerchunkHdf5
 
     _as_they_are(hdf)
-    return Hdf5Scanner(url, storage_options=storage, **options).translate()
+    return KerchunkHdf5(url, storage_options=storage, **options).translate()
 
 
 def _netcdf3(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:

@@ -1,0 +1,227 @@
+"""`compressed_segmentation`: labels in small blocks, each a table of its values and as few bits a voxel as that needs.
+
+All is in little-endian words of 32 bits.  A chunk begins with the place of each channel.  A channel begins with two
+words a block: where its table is and how many bits an index has, and where its indices are.  Blocks whose values are
+the same share one table.
+
+Blocks with indices of one width are decoded together.  Each offset is checked against the channel, and each index
+against what follows its table, so a damaged chunk is an error and nothing outside of it is ever read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fsstore.codec.contract import Array, ByteSpec
+from fsstore.errors import FailedPreconditionError, StoreError
+
+__all__ = ["BoundSegmentation"]
+
+_WIDTHS = (0, 1, 2, 4, 8, 16, 32)
+_AT_ONCE = 1 << 18  # voxels decoded together: what stays in the cache
+_LARGEST = 1 << 24  # words of a channel: places of tables have 24 bits
+
+
+def _corrupted(why: str) -> FailedPreconditionError:
+    return FailedPreconditionError(f"Corrupted Neuroglancer compressed segmentation: {why}")
+
+
+class BoundSegmentation:
+    """The codec of chunks of one type, uint32 or uint64, and shape (channel, z, y, x), in blocks of (x, y, z)."""
+
+    __slots__ = ("block", "dtype", "encoded", "grid", "shape", "width")
+
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], block: tuple[int, int, int]) -> None:
+        self.dtype, self.shape = dtype, shape
+        self.block = block[::-1]  # z, y, x, as the array
+        self.grid = tuple(-(-size // step) for size, step in zip(shape[1:], self.block, strict=True))
+        self.width = dtype.itemsize // 4
+        self.encoded = ByteSpec(itemsize=0)
+
+    # --- decoding
+
+    def decode(self, data: Any) -> Array:
+        """Return the labels of a chunk."""
+        if memoryview(data).nbytes % 4:
+            raise _corrupted(f"{memoryview(data).nbytes} bytes are no whole words")
+        words = np.frombuffer(data, "<u4")
+        channels = self.shape[0]
+        if len(words) < channels:
+            raise _corrupted(f"{len(words)} words are too few for the places of {channels} channels")
+        out = np.empty(self.shape, self.dtype)
+        for channel in range(channels):
+            start = int(words[channel])
+            if start > len(words):
+                raise _corrupted(f"channel {channel} begins at word {start} of {len(words)}")
+            self._decode_channel(words[start:], out[channel])
+        return out
+
+    def _decode_channel(self, words: Array, out: Array) -> None:
+        count = math.prod(self.grid)
+        if len(words) < 2 * count:
+            raise _corrupted(f"{len(words)} words are too few for the headers of {count} blocks")
+        header = words[: 2 * count].reshape(count, 2)
+        tables, bits = (header[:, 0] & 0xFFFFFF).astype(np.int64), header[:, 0] >> 24
+        places = (header[:, 1] & 0xFFFFFF).astype(np.int64)
+        if not np.isin(bits, _WIDTHS).all():
+            raise _corrupted("the number of bits of an index is not 0, 1, 2, 4, 8, 16 or 32")
+        if int(tables.max(initial=0)) > len(words) or int(places.max(initial=0)) > len(words):
+            raise _corrupted("a block points outside the channel")
+        volume = math.prod(self.block)
+        kept = math.prod(min(step, size) for step, size in zip(self.block, self.shape[1:], strict=True))
+        for width in _WIDTHS:
+            blocks = np.flatnonzero(bits == width)
+            length = -(-width * volume // 32)
+            if len(blocks) and int(places[blocks].max()) + length > len(words):
+                raise _corrupted("the indices of a block reach outside the channel")
+            step = max(1, _AT_ONCE // (volume if width else kept))
+            for begin in range(0, len(blocks), step):
+                some = blocks[begin : begin + step]
+                indices = self._indices(words, places[some], width, length)
+                if width:
+                    self._blank(some, indices)
+                self._put(some, self._look_up(words, tables[some], indices), out)
+
+    def _indices(self, words: Array, places: Array, width: int, length: int) -> Array:
+        """Return the table indices of blocks, shaped (block, z, y, x) and cut to what the chunk can hold."""
+        cut = tuple(min(step, size) for step, size in zip(self.block, self.shape[1:], strict=True))
+        if width == 0:
+            return np.zeros((len(places), 1, 1, 1), np.uint8)
+        packed = words[places[:, None] + np.arange(length)]
+        unpacked = _unpacked(packed, width)[:, : math.prod(self.block)].reshape(-1, *self.block)
+        return unpacked[:, : cut[0], : cut[1], : cut[2]]
+
+    def _blank(self, blocks: Array, indices: Array) -> None:
+        """Set the indices of voxels outside of the chunk to zero: they may be anything."""
+        corners = np.unravel_index(blocks, self.grid)
+        for axis, (corner, count) in enumerate(zip(corners, self.grid, strict=True)):
+            left = self.shape[1 + axis] - (count - 1) * self.block[axis]
+            if left < indices.shape[1 + axis]:
+                at: list[Any] = [corner == count - 1, slice(None), slice(None), slice(None)]
+                at[1 + axis] = slice(left, None)
+                indices[tuple(at)] = 0
+
+    def _look_up(self, words: Array, tables: Array, indices: Array) -> Array:
+        lengths = (len(words) - tables) // self.width
+        if (indices.max(axis=(1, 2, 3)) >= lengths).any():
+            raise _corrupted("an index reaches behind its table")
+        at = tables.astype(np.intp)[:, None, None, None] + (
+            indices if self.width == 1 else indices.astype(np.intp) * 2
+        )
+        values: Array = words.take(at)
+        if self.width == 1:
+            return values
+        return values | (words.take(at + 1).astype(np.uint64) << np.uint64(32))
+
+    def _put(self, blocks: Array, values: Array, out: Array) -> None:
+        """Put blocks in their places; those at the edge are cut."""
+        if len(blocks) == math.prod(self.grid) and values.shape[1:] == self.block:
+            whole = values.reshape(*self.grid, *self.block).transpose(0, 3, 1, 4, 2, 5)
+            padded = whole.reshape([n * step for n, step in zip(self.grid, self.block, strict=True)])
+            out[...] = padded[tuple(map(slice, out.shape))]
+            return
+        inner = tuple(size // step for size, step in zip(out.shape, self.block, strict=True))
+        z, y, x = np.unravel_index(blocks, self.grid)
+        full = (z < inner[0]) & (y < inner[1]) & (x < inner[2])
+        if full.any():
+            body = out[tuple(slice(n * step) for n, step in zip(inner, self.block, strict=True))]
+            shape = [size for n, step in zip(inner, self.block, strict=True) for size in (n, step)]
+            view = _split(body, shape).transpose(0, 2, 4, 1, 3, 5)
+            view[z[full], y[full], x[full]] = values[full]
+        for number in np.flatnonzero(~full).tolist():
+            corner = (int(z[number]), int(y[number]), int(x[number]))
+            target = out[tuple(slice(c * s, (c + 1) * s) for c, s in zip(corner, self.block, strict=True))]
+            value = values[number]
+            target[...] = value[tuple(map(slice, target.shape))] if value.size > 1 else value
+
+    # --- encoding
+
+    def encode(self, data: Array) -> bytes:
+        """Return a chunk encoded as TensorStore and the reference packages do, byte for byte."""
+        channels = [self._encode_channel(channel) for channel in data.astype(self.dtype, copy=False)]
+        begins = np.cumsum([self.shape[0], *map(len, channels)])[:-1]
+        if any(len(channel) > _LARGEST for channel in channels) or (len(begins) and begins[-1] >= 1 << 32):
+            raise StoreError(
+                "The chunk is too large for compressed_segmentation: a channel may have 64 MiB.  Use smaller chunks"
+            )
+        return b"".join([begins.astype("<u4").tobytes(), *[channel.tobytes() for channel in channels]])
+
+    def _encode_channel(self, labels: Array) -> Array:
+        header: list[int] = []
+        body: list[Array] = []
+        known: dict[bytes, int] = {}
+        end = 2 * math.prod(self.grid)
+        for table, indices in self._blocks(labels):
+            width = _width_of(len(table))
+            begin = end
+            if width:
+                body.append(_packed(indices, width))
+                end += len(body[-1])
+            key = table.tobytes()
+            place = known.get(key)
+            if place is None:
+                place = known[key] = end
+                body.append(np.frombuffer(key, "<u4"))
+                end += len(body[-1])
+            header += (place & 0xFFFFFF | width << 24, begin & 0xFFFFFFFF)
+        return np.concatenate([np.array(header, "<u4"), *body])
+
+    def _blocks(self, labels: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield the values of each block, sorted, and the index of each voxel among them, 0 where there is none."""
+        stored = self.dtype.newbyteorder("<")
+        for corner in np.ndindex(*self.grid):
+            slices = tuple(slice(c * s, (c + 1) * s) for c, s in zip(corner, self.block, strict=True))
+            block = np.ascontiguousarray(labels[slices])
+            first = block[0, 0, 0]
+            if (block == first).all():
+                yield np.array([first], stored), block
+                continue
+            table, indices = np.unique(block, return_inverse=True)
+            indices = indices.reshape(block.shape)
+            if block.shape != self.block:
+                whole = np.zeros(self.block, np.intp)
+                whole[tuple(map(slice, block.shape))] = indices
+                indices = whole
+            yield table.astype(stored), indices.reshape(-1)
+
+
+def _split(body: Array, shape: list[int]) -> Array:
+    """Return a view of a strided array with each dimension split in two."""
+    strides = [
+        stride for axis, outer in enumerate(body.strides) for stride in (outer * shape[2 * axis + 1], outer)
+    ]
+    return np.lib.stride_tricks.as_strided(body, shape, strides)
+
+
+def _width_of(count: int) -> int:
+    """Return the bits of an index into a table of `count` values."""
+    return next(width for width in _WIDTHS if 1 << width >= count)
+
+
+def _unpacked(packed: Array, width: int) -> Array:
+    """Return the indices in rows of words."""
+    if width == 32:
+        return packed
+    if width == 16:
+        return packed.view("<u2")
+    octets = packed.view(np.uint8)
+    if width == 8:
+        return octets
+    if width == 1:
+        return np.unpackbits(octets, axis=1, bitorder="little")
+    parts = [(octets >> shift) & ((1 << width) - 1) for shift in range(0, 8, width)]
+    return np.stack(parts, axis=-1).reshape(len(packed), -1)
+
+
+def _packed(indices: Array, width: int) -> Array:
+    """Return words that hold the indices of a block."""
+    per_word = 32 // width
+    padded = np.zeros(-(-len(indices) // per_word) * per_word, np.uint32)
+    padded[: len(indices)] = indices
+    shifts = (np.arange(per_word) * width).astype(np.uint32)
+    words: Array = np.bitwise_or.reduce(padded.reshape(-1, per_word) << shifts, axis=1)
+    return words.astype("<u4", copy=False)
