@@ -28,7 +28,8 @@ def named_dtype(value: Any) -> np.dtype[Any]:
     """Return the type of integers or floats that a name in metadata means."""
     name = string(value)
     if name in (*_SMALL, *_SMALL_FLOATS) and hasattr(ml_dtypes, name):
-        return np.dtype(getattr(ml_dtypes, name))
+        small: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return small
     try:
         found: np.dtype[Any] = dtype_of(name).numpy_dtype
     except StoreError:

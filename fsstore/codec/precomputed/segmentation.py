@@ -115,7 +115,9 @@ class BoundSegmentation:
         values: Array = words.take(at)
         if self.width == 1:
             return values
-        return values | (words.take(at + 1).astype(np.uint64) << np.uint64(32))
+        high: Array = words.take(at + 1).astype(np.uint64) << np.uint64(32)
+        both: Array = values | high
+        return both
 
     def _put(self, blocks: Array, values: Array, out: Array) -> None:
         """Put blocks in their places; those at the edge are cut."""
