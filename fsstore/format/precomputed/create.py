@@ -37,7 +37,7 @@ def create_scale(
     stored = None if info is None else info["data_type"]
     if merged.dtype is None and stored is None:
         raise StoreError("dtype must be specified")
-    data_type: str = stored if merged.dtype is None else str(merged.dtype.name)
+    data_type = str(stored if merged.dtype is None else merged.dtype.name)
     if stored is not None and stored != data_type:
         raise FailedPreconditionError(
             f"Specified dtype ({data_type}) does not match existing value ({stored})"
