@@ -34,7 +34,7 @@ def on_a_disk(monkeypatch):
 def later(monkeypatch):
     """Jobs that give space back, which the test does when it likes."""
     jobs = []
-    pool = SimpleNamespace(submit=lambda job, kind: jobs.append(job))
+    pool = SimpleNamespace(hand_over=lambda job, kind: jobs.append(job))
     monkeypatch.setattr(local_space, "execution", pool)
     return jobs
 
