@@ -114,6 +114,13 @@ def array_cases():
             (value,),
             lossy=lossy,
         )
+    for name, configuration, value, lossy in (
+        ("scale_offset", {"offset": 5, "scale": 2}, f, True), ("scale_offset", {"offset": -3, "scale": 1}, a, False),
+        ("cast_value", {"data_type": "int64"}, a, False), ("cast_value", {"data_type": "float32"}, a, False),
+        ("reshape", {"shape": [6, 4]}, a, False), ("bitround", {"keepbits": 8}, f, True), ("packbits", {}, a % 3 == 0, False),
+    ):  # fmt: skip
+        codec = find_codec(name).from_json(configuration)
+        yield CodecCase(codec, ChunkSpec(value.dtype, value.shape), (value,), lossy=lossy)
 
 
 CASES = [*bytes_cases(), *array_cases()]
