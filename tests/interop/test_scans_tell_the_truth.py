@@ -87,17 +87,16 @@ def test_datasets_without_elements_open(tmp_path):
 
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_a_compound_attribute_leaves_the_values_alone(tmp_path, shape):
-    """An attribute that JSON cannot hold is left out by name; the variable keeps its values and other attributes."""
+    """An attribute that JSON cannot hold is left out; the variable keeps its values and other attributes."""
     path = f"{tmp_path}/a.h5"
     with h5py.File(path, "w") as file:
         file["t"] = np.arange(1, 4)
         file["t"].attrs["odd"] = np.zeros(shape, [("a", "i4"), ("b", "f8")])
         file["t"].attrs["units"] = "K"
-    _, lacks = scanned(path)
+    scanned(path)
     assert read(path, "t").tolist() == [1, 2, 3]
     opened = xr.open_dataset(f"file://{path}.json|reference:", engine="fsstore")
     assert opened.t.attrs["units"] == "K"
-    assert "odd" in opened.t.attrs or "'odd'" in lacks[0]
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
@@ -168,14 +167,16 @@ def test_records_of_netcdf3(tmp_path, variables, threshold):
 
 
 def test_records_of_a_file_that_is_still_written(tmp_path):
-    """A file that does not say how many records it has is refused by name."""
+    """Of a file that does not say how many records it has, those are read that are whole in it."""
     path = f"{tmp_path}/a.nc"
     records(path, RECORDS["numbers"], 4)
+    with netcdf_file(path, mmap=False) as file:
+        wanted = {name: file.variables[name][...].tolist() for name in RECORDS["numbers"]}
     data = bytearray((tmp_path / "a.nc").read_bytes())
     data[4:8] = b"\xff" * 4
     (tmp_path / "a.nc").write_bytes(data)
-    with pytest.raises(references.ScanError, match=r"a\.nc: .*how many records"):
-        references.scan(path)
+    scanned(path)
+    assert {name: read(path, name).tolist() for name in wanted} == wanted
 
 
 def test_records_in_another_order(tmp_path):

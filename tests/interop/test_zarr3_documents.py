@@ -120,7 +120,7 @@ CHAINS = [
     *chains(*([LITTLE, blosc(shuffle=shuffle)] for shuffle in ("noshuffle", "bitshuffle", 1, "auto"))),
     *chains(*([LITTLE, blosc(typesize=size)] for size in (0, 1, 255, 256)), *([LITTLE, blosc(blocksize=size)] for size in (64, -1, 715827543))),
     *chains([CRC, LITTLE], [LITTLE, LITTLE], [], None, "bytes", ["bytes"], [{}], [codec("bytes", endian="little", x=1)], [codec("bytes", endian="middle")]),
-    *chains([{**LITTLE, "must_understand": False}], [{"name": "foo", "must_understand": False}, LITTLE], [codec("endian", endian="little")], [{"name": "packbits"}]),
+    *chains([{**LITTLE, "must_understand": False}], [{"name": "foo", "must_understand": False}, LITTLE], [codec("endian", endian="little")], [{"name": "no_such_codec"}]),
     *chains([shard([2])], [shard([4])], [shard([1], [BIG, CRC])], [shard([3])], [shard([0])], [shard([8])], [shard([2, 1])], [shard([2], extra=1)], [shard([2], [])]),
     *chains(*([shard([2], index_location=place)] for place in ("start", "end", "middle"))),
     *chains(*([shard([2], index=index)] for index in ([BIG], [BYTES], [LITTLE], [LITTLE, CRC, CRC], [LITTLE, codec("gzip", level=1)], [shard([1, 2], index=[LITTLE])]))),
