@@ -36,7 +36,6 @@ tell the errors apart.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from typing import ClassVar, NoReturn, Self
 
@@ -97,7 +96,10 @@ class StoreError(ValueError):
             self.args = (self.message,)
 
     def _with_message(self, message: str) -> Self:
-        other = copy.copy(self)
+        other = type(self).__new__(
+            type(self)
+        )  # `copy` would share what it copies where tblib has registered itself
+        other.__dict__.update(self.__dict__)
         message = without_secrets(message)
         other.message = message
         other.args = (message,)

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from fsstore.codec.chain.sharding import ShardingCodec
 from fsstore.codec.contract import Codec
+from fsstore.codec.extension.bitround import BitroundCodec
+from fsstore.codec.extension.cast_value import CastValueCodec
+from fsstore.codec.extension.packbits import PackbitsCodec
+from fsstore.codec.extension.reshape import ReshapeCodec
+from fsstore.codec.extension.scale_offset import ScaleOffsetCodec
 from fsstore.codec.zarr3.blosc import BloscCodec
 from fsstore.codec.zarr3.crc32c import Crc32cCodec
 from fsstore.codec.zarr3.deflate import GzipCodec
@@ -26,6 +31,7 @@ from fsstore.driver.downsample import KIND as DOWNSAMPLE
 from fsstore.driver.image import AVIF, BMP, JPEG, PNG, TIFF, WEBP, ImageDriver
 from fsstore.driver.json_element import KIND as JSON
 from fsstore.driver.json_element import JsonDriver
+from fsstore.driver.precomputed import KIND as PRECOMPUTED
 from fsstore.driver.stack import KIND as STACK
 from fsstore.format.contract import Format
 from fsstore.format.zarr2 import Zarr2
@@ -46,7 +52,11 @@ from fsstore.kvstore.ocdbt.driver import OcdbtDriver
 from fsstore.kvstore.ocdbt.kind import KIND as OCDBT
 from fsstore.kvstore.reference.driver import ReferenceDriver
 from fsstore.kvstore.reference.kind import KIND as REFERENCE
-from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, HTTP, S3
+from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, GCS_GRPC, HTTP, S3
+from fsstore.kvstore.scan.kind import HDF5, NETCDF3
+from fsstore.kvstore.shard.grid_driver import KIND as GRID_SHARD
+from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
+from fsstore.kvstore.shard.uint64_driver import KIND as UINT64_SHARDED
 
 kinds: tuple[KvKind, ...] = (
     FILE,
@@ -64,6 +74,12 @@ kinds: tuple[KvKind, ...] = (
     ZSTD,
     BZ2,
     XZ,
+    GCS_GRPC,
+    HDF5,
+    NETCDF3,
+    GRID_SHARD,
+    KVSTACK,
+    UINT64_SHARDED,
 )
 
 stores: tuple[type[KvDriver], ...] = (
@@ -87,10 +103,15 @@ codecs: tuple[type[Codec], ...] = (
     ShardingCodec,
     VlenUtf8Codec,
     VlenBytesCodec,
+    BitroundCodec,
+    CastValueCodec,
+    PackbitsCodec,
+    ReshapeCodec,
+    ScaleOffsetCodec,
 )
 
 driver_kinds: tuple[DriverKind, ...] = (
-    ZARR3, ZARR2, N5_KIND, ARRAY, AUTO, CAST, DOWNSAMPLE, JSON, STACK,
+    ZARR3, ZARR2, N5_KIND, ARRAY, AUTO, CAST, DOWNSAMPLE, JSON, PRECOMPUTED, STACK,
 )  # fmt: skip
 
 images: tuple[DriverKind, ...] = (AVIF, BMP, JPEG, PNG, TIFF, WEBP)

@@ -88,6 +88,7 @@ def test_entry_points_are_installed():
         for group, entries in _project().get("entry-points", {}).items()
         for name, where in entries.items()
     }
+    declared |= {("console_scripts", name): where for name, where in _project().get("scripts", {}).items()}
     assert installed == declared
 
 
