@@ -140,7 +140,7 @@ def test_sets_in_memory_keep_them(folder):
     opened = references.open(folder / "home/r.json")
     for made in (
         opened.rename("a", "aa"),
-        opened.rewrite({"s3://": "gs://"}),
+        opened.rewrite({"zip://m/": "zip://m/"}),
         opened.expand(),
         opened.merge(),
     ):
