@@ -246,11 +246,10 @@ def test_a_profile_that_is_none_is_an_error_of_ours(engine, monkeypatch, tmp_pat
 def test_a_missing_package_is_named(monkeypatch):
     """An optional dependency that is not installed is named, with the extra that brings it."""
     import sys
-
-    import fsspec.registry
+    from importlib import import_module
 
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    monkeypatch.delitem(fsspec.registry._registry, "gs", raising=False)
+    monkeypatch.delitem(import_module("fsspec.registry")._registry, "gs", raising=False)
     with pytest.raises(UnimplementedError, match=r"gcsfs.*fsstore\[gcs\]"):
         fs_open.filesystem_class("gs")
     monkeypatch.setattr(root_option, "find_spec", lambda name: None)
