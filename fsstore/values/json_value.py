@@ -265,7 +265,7 @@ def check_text(value: Any) -> None:
 
 
 _DEEPEST = 128  # levels of a document
-DEEPEST_SPEC = 60
+DEEPEST_SPEC = 68
 """Levels of a spec: each may be one of a store over another, which takes some calls to open."""
 
 

@@ -39,7 +39,7 @@ class Component(NamedTuple):
         return UrlError(message, self.url or self.text, self.position, len(self.text), hint=hint)
 
 
-_MOST = 60  # components of a URL: each is a store over another, which takes a call or two to make
+_MOST = 64  # components of a URL: each is a store over another, which takes a call or two to make
 
 
 def split_pipeline(url: str) -> list[Component]:

@@ -67,8 +67,8 @@ def test_array_specs_survive_their_url(path, driver, casts):
 
 def test_long_chains_are_refused():
     """A URL cannot nest without end."""
-    ts.Spec("memory://a|zarr3:" + "|cast:int8" * 55)
-    with pytest.raises(UrlError, match="more than 60|nested too deeply|more than 64"):
+    ts.Spec("memory://a|zarr3:" + "|cast:int8" * 60)
+    with pytest.raises(UrlError, match="more than 64"):
         ts.Spec("memory://a|zarr3:" + "|cast:int8" * 1000)
 
 

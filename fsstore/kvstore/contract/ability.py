@@ -122,7 +122,7 @@ class KnowsSizes:
 
     async def known_size(self, key: str) -> int | None:
         """Return the size of a value, or None; whether it can be read, reading it shows."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class ListsDocuments:
@@ -166,7 +166,7 @@ class TellsModified:
 
     async def modified(self, key: str) -> float | None:
         """Return when the value was modified, in seconds since 1970; None if that is not known."""
-        raise NotImplementedError  # who names the ability has it
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class PassesOn:

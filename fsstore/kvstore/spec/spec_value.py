@@ -50,7 +50,7 @@ class Specified:
 
     def standing_spec(self) -> KvSpecValue:
         """Return the spec that opens the same place, its resources bound."""
-        raise NotImplementedError
+        raise NotImplementedError  # each open store and array provides it
 
 
 class KvSpecValue:
