@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fsstore.errors import StoreError
-from fsstore.job.progress import Reporter
+from fsstore.task.progress import Reporter
 from fsstore.runtime import execution
 
 __all__ = ["Task", "run_tasks", "width_of"]
