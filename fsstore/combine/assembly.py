@@ -47,7 +47,9 @@ def assemble(batch: Batch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
     left_out = dict(batch.failed)
     if not batch.files:
         reasons = "; ".join(f"{url}: {why}" for url, why in list(left_out.items())[:3])
-        raise CombineError(f"None of the files could be scanned: {reasons}" if reasons else "There are no files")
+        raise CombineError(
+            f"None of the files could be scanned: {reasons}" if reasons else "There are no files"
+        )
     new = frozenset(dim for dim in wishes.dims if (extents(batch, dim) < 0).all())
     batch = with_new_axes(batch, new)
     wishes = _checked(batch, wishes)
@@ -74,7 +76,9 @@ def _checked(batch: Batch, wishes: Wishes) -> Wishes:
         if dim not in wishes.dims:
             raise CombineError(f"Coordinates are given for {quote(dim)}, along which files are not combined")
         if len(given) != len(batch.files) + len(batch.failed):
-            raise CombineError(f"There are {len(given)} coordinates of {quote(dim)} for {len(batch.files)} files")
+            raise CombineError(
+                f"There are {len(given)} coordinates of {quote(dim)} for {len(batch.files)} files"
+            )
         if batch.failed:
             raise CombineError("Coordinates are given for files, some of which could not be scanned")
     return wishes
@@ -91,7 +95,9 @@ def _without_minority(batch: Batch, wishes: Wishes) -> tuple[Batch, Wishes, dict
     out = minority(batch, growing, placed)
     for path in batch.variables:
         columns = batch.variables[path]
-        static = all(not growing & set(batch.forms[form].dims) for form in set(columns.form.tolist()) if form != NONE)
+        static = all(
+            not growing & set(batch.forms[form].dims) for form in set(columns.form.tolist()) if form != NONE
+        )
         known = columns.value[columns.value != NONE]
         if static and len(known):
             usual = int(np.bincount(known).argmax())
@@ -101,7 +107,9 @@ def _without_minority(batch: Batch, wishes: Wishes) -> tuple[Batch, Wishes, dict
         return batch, wishes, out
     kept = np.array([at for at, fact in enumerate(batch.files) if fact.url not in out], np.int64)
     if not len(kept):
-        raise CombineError("No file agrees with most others in everything; combine them with on_difference='layer'")
+        raise CombineError(
+            "No file agrees with most others in everything; combine them with on_difference='layer'"
+        )
     return batch.only(kept), _taken(wishes, kept), out
 
 
@@ -120,7 +128,8 @@ def _places(batch: Batch, path: str, growing: frozenset[str]) -> bool:
 def _orders(batch: Batch, wishes: Wishes) -> dict[str, DimensionOrder]:
     alone = len(wishes.dims) == 1
     return {
-        dim: order_along(batch, dim, wishes.coords.get(dim), wishes.on_overlap, alone=alone) for dim in wishes.dims
+        dim: order_along(batch, dim, wishes.coords.get(dim), wishes.on_overlap, alone=alone)
+        for dim in wishes.dims
     }
 
 
@@ -141,7 +150,9 @@ def _one_file_a_place(
             continue
         other = kept.get(place)
         if other is not None and wishes.on_overlap == "raise":
-            raise CombineError(f"{batch.files[other].url} and {batch.files[at].url} have the same coordinates")
+            raise CombineError(
+                f"{batch.files[other].url} and {batch.files[at].url} have the same coordinates"
+            )
         if other is not None and wishes.on_overlap == "first":
             out[batch.files[at].url] = f"{batch.files[other].url} has the same coordinates"
             continue
@@ -151,7 +162,11 @@ def _one_file_a_place(
     if not out:
         return batch, orders, out
     used = np.array(sorted(kept.values()), np.int64)
-    return batch.only(used), {dim: replace(order, block=order.block[used]) for dim, order in orders.items()}, out
+    return (
+        batch.only(used),
+        {dim: replace(order, block=order.block[used]) for dim, order in orders.items()},
+        out,
+    )
 
 
 class _Assembly:
@@ -191,7 +206,9 @@ class _Assembly:
         arrays = {path: ArrayReport(path, (), "refused", len(self.batch.files), 1, compared.differences)}
         return CombineError(text, CombineReport(len(self.batch.files), {}, arrays))
 
-    def _put_coordinate(self, path: str, order: DimensionOrder, files: int, compared: Compared) -> ArrayReport:
+    def _put_coordinate(
+        self, path: str, order: DimensionOrder, files: int, compared: Compared
+    ) -> ArrayReport:
         values, attributes = _plain_times(order.values, dict(order.attributes or {}))
         self.tables.put_values(path, values, [order.dim], attributes)
         return ArrayReport(path, (order.length,), "values", files, 1, compared.differences)
@@ -210,7 +227,9 @@ class _Assembly:
         have = np.flatnonzero(columns.form != NONE)
         known = columns.value[have]
         if (known != NONE).all() and len(set(known.tolist())) > 1 and not self._equal(known):
-            raise self._refused(path, compared, "it has other values in some files, and none of the dimensions")
+            raise self._refused(
+                path, compared, "it has other values in some files, and none of the dimensions"
+            )
         sizes = {self.batch.forms[form].shape for form in compared.forms}
         if len(sizes) > 1:
             raise self._refused(path, compared, f"it has the shapes {sorted(sizes)}")
@@ -243,9 +262,7 @@ class _Assembly:
                 return self._bounds_scale(path, order, forms)
         return time_scale(forms)
 
-    def _bounds_scale(
-        self, path: str, order: DimensionOrder, forms: Mapping[int, Form]
-    ) -> TimeScale | None:
+    def _bounds_scale(self, path: str, order: DimensionOrder, forms: Mapping[int, Form]) -> TimeScale | None:
         """Return the scale of bounds, which mostly have no units of their own: those of the times they belong to."""
         scale, columns, times = order.scale, self.batch.variables[path], self.batch.variables[order.path]
         assert scale is not None
@@ -269,7 +286,9 @@ class _Assembly:
             raise self._refused(path, compared, "some have no times")
         out = np.zeros(shape, np.int64)
         try:
-            for at, (value, form) in enumerate(zip(columns.value.tolist(), columns.form.tolist(), strict=True)):
+            for at, (value, form) in enumerate(
+                zip(columns.value.tolist(), columns.form.tolist(), strict=True)
+            ):
                 where, inside = self._sides(first, at)
                 out[where] = scale.instants(batch.values[value], form)[inside]
         except (StoreError, ValueError) as error:
@@ -338,7 +357,9 @@ class _Assembly:
         forms = self.batch.forms
         first = forms[compared.forms[0]]
         for axis, start, size, block, skipped in places.axes:
-            own = np.array([forms[form].shape[axis] if form != NONE else -1 for form in columns.form.tolist()])
+            own = np.array(
+                [forms[form].shape[axis] if form != NONE else -1 for form in columns.form.tolist()]
+            )
             trimmed = (own >= 0) & (own != size[block])
             if (start[block] % first.chunks[axis]).any() or skipped.any() or trimmed.any():
                 return None
@@ -372,5 +393,3 @@ def _plain_times(values: Any, attributes: dict[str, Any]) -> tuple[Any, dict[str
     like = parse_units("days since 1970-01-01", "proleptic_gregorian")
     found, units = encode_times(values.astype("M8[us]").astype(np.int64) + like.origin, like)
     return found, {**attributes, "units": units, "calendar": "proleptic_gregorian"}
-
-

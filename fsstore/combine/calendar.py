@@ -43,11 +43,26 @@ _UNITS = {
     "microseconds": 1,
 }
 _SHORT = {
-    **{"d": "days", "day": "days", "h": "hours", "hr": "hours", "hrs": "hours", "hour": "hours"},
-    **{"min": "minutes", "mins": "minutes", "minute": "minutes", "s": "seconds", "sec": "seconds"},
-    **{"secs": "seconds", "second": "seconds", "ms": "milliseconds", "msec": "milliseconds"},
-    **{"millisec": "milliseconds", "millisecond": "milliseconds", "us": "microseconds"},
-    **{"microsecond": "microseconds", "msecs": "milliseconds"},
+    "d": "days",
+    "day": "days",
+    "h": "hours",
+    "hr": "hours",
+    "hrs": "hours",
+    "hour": "hours",
+    "min": "minutes",
+    "mins": "minutes",
+    "minute": "minutes",
+    "s": "seconds",
+    "sec": "seconds",
+    "secs": "seconds",
+    "second": "seconds",
+    "ms": "milliseconds",
+    "msec": "milliseconds",
+    "millisec": "milliseconds",
+    "millisecond": "milliseconds",
+    "us": "microseconds",
+    "microsecond": "microseconds",
+    "msecs": "milliseconds",
 }
 _SINCE = re.compile(
     r"\s*(?P<unit>[A-Za-z]+)\s+since\s+(?P<y>[+-]?\d{1,6})-(?P<m>\d{1,2})-(?P<d>\d{1,2})"
@@ -116,7 +131,8 @@ def instants(values: Any, units: TimeUnits) -> Ints:
         limit = (2**62 - abs(units.origin)) // units.length
         if values.size and (int(values.max()) > limit or int(values.min()) < -limit):
             raise StoreError("A time is too far away to be converted")
-        return values.astype(np.int64) * units.length + units.origin
+        whole_units: Ints = values.astype(np.int64) * units.length + units.origin
+        return whole_units
     if values.dtype.kind != "f" or not np.isfinite(values).all():
         raise StoreError("A time is missing, or is not a number, and cannot be converted")
     whole = np.floor(values.astype(np.float64))
@@ -200,7 +216,7 @@ def _dates(calendar: str, days: Ints) -> tuple[Ints, Ints, Ints]:
         wrong = (days < first) | (days >= following)
         if not wrong.any():
             break
-        year = np.where(wrong, year + np.floor_divide(days - first, 366) + (days >= following) * 0, year)
+        year = np.where(wrong, year + np.floor_divide(days - first, 366), year)
         year = np.where(days >= _days(calendar, year + 1, one, one), year + 1, year)
     rest = days - _days(calendar, year, one, one)
     leap = _is_leap(calendar, year)

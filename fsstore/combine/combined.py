@@ -17,7 +17,7 @@ from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.reference.load import PARQUET_NAMES
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.target.location import beside, name_of
-from fsstore.kvstore.reference.tools.relocation import Moving, written_as, moving
+from fsstore.kvstore.reference.tools.relocation import Moving, moving, written_as
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.mosaic.document import stored_of
 from fsstore.mosaic.driver import mosaic_driver
@@ -28,14 +28,18 @@ from fsstore.values.json_value import quote
 
 __all__ = ["Combined", "CombinedSaving", "document_bytes", "moved_batch", "moved_mosaic"]
 
-CombinedSaving = Literal["mosaic", "mosaic.json", "json", "json.zst", "json.gz", "json.bz2", "json.xz", "parquet"]
+CombinedSaving = Literal[
+    "mosaic", "mosaic.json", "json", "json.zst", "json.gz", "json.bz2", "json.xz", "parquet"
+]
 _SETS = (".json", ".json.zst", ".json.zstd", ".json.gz", ".json.bz2", ".json.xz", *PARQUET_NAMES)
 
 
 class Combined:
     """Many files as one dataset.  `report` says how they agree; `mosaic` is the dataset as a value."""
 
-    def __init__(self, mosaic: Mosaic, report: CombineReport, batch: Batch, place: KvPrefix, wishes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, mosaic: Mosaic, report: CombineReport, batch: Batch, place: KvPrefix, wishes: Mapping[str, Any]
+    ) -> None:
         self.mosaic, self.report, self.batch = mosaic, report, batch
         self.place, self.wishes = place, dict(wishes)
 
@@ -77,20 +81,22 @@ class Combined:
 
         Names that end in `.json`, `.parquet` and the like save a reference set for every tool that reads these, which
         cannot hold layered arrays, nor what is needed to add files.  All others save a virtual dataset: parquet, or
-        JSON where the name ends in `.mosaic.json`.  Relative URLs name from there what they name here; `relative` is put
-        before them instead.
+        JSON where the name ends in `.mosaic.json`.  Relative URLs name from there what they name here; `relative` is
+        put before them instead.
         """
         execution.call(self._save(url, format, overwrite=overwrite, relative=relative))
 
-    async def _save(self, url: Any, how: CombinedSaving | None, *, overwrite: bool, relative: str | None) -> None:
+    async def _save(
+        self, url: Any, how: CombinedSaving | None, *, overwrite: bool, relative: str | None
+    ) -> None:
         base = await place_of(url)
         name = name_of(base)
-        if how is None and not name.endswith(".mosaic.json") and name.endswith(_SETS):
-            await execution.offload(lambda: self.references.save(url, overwrite=overwrite, relative=relative))
-            return
-        if how not in (None, "mosaic", "mosaic.json"):
-            kept = how
-            await execution.offload(lambda: self.references.save(url, kept, overwrite=overwrite, relative=relative))
+        of_a_set = how is None and not name.endswith(".mosaic.json") and name.endswith(_SETS)
+        if of_a_set or (how is not None and how != "mosaic" and how != "mosaic.json"):
+            form: Any = how
+            await execution.offload(
+                lambda: self.references.save(url, form, overwrite=overwrite, relative=relative)
+            )
             return
         move = moving(self.place, await beside(base), relative)
         as_json = how == "mosaic.json" or (how is None and name.endswith(".json"))

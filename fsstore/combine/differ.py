@@ -58,7 +58,9 @@ class Compared:
 def stored_type(form: Form) -> np.dtype[Any]:
     """Return the type of stored values."""
     kind = ZARR2 if form.version == 2 else ZARR3
-    found: np.dtype[Any] = decode_stored(kind.format, form.document_for(form.shape), {WHOLE: True}).dtype.numpy_dtype
+    found: np.dtype[Any] = decode_stored(
+        kind.format, form.document_for(form.shape), {WHOLE: True}
+    ).dtype.numpy_dtype
     return found
 
 
@@ -127,7 +129,11 @@ def _differences(
         values = {number: each.get(name, "none") for number, each in said.items()}
         if len(set(values.values())) > 1:
             urls = urls or [fact.url for fact in batch.files]
-            pairs = [(url, values[form]) for url, form in zip(urls, columns.form.tolist(), strict=True) if form != NONE]
+            pairs = [
+                (url, values[form])
+                for url, form in zip(urls, columns.form.tolist(), strict=True)
+                if form != NONE
+            ]
             out.append(grouped(name, [url for url, _ in pairs], [value for _, value in pairs]))
     if (columns.form == NONE).any():
         urls = urls or [fact.url for fact in batch.files]
@@ -168,9 +174,7 @@ def decoding_of(form: Form, wanted: str) -> Decoding:
     if change is None or change == (1.0, 0.0):
         return found
     floats = found.floats or ("<f4" if stored.kind == "f" and stored.itemsize <= 4 else "<f8")
-    return Decoding(
-        floats, found.unsigned, found.missing, found.scale, found.offset, change[0], change[1]
-    )
+    return Decoding(floats, found.unsigned, found.missing, found.scale, found.offset, change[0], change[1])
 
 
 def minority(batch: Batch, growing: Set[str], placed: Set[str]) -> dict[str, str]:

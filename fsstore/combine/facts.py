@@ -146,10 +146,9 @@ def joined(batches: Sequence[Batch]) -> Batch:
             found = each.variables.get(path) or VariableColumns.absent(len(each.files))
             maps = (form_maps[number], value_maps[number], url_maps[number])
             parts.append(_renumbered(found, maps, int(inline_first[number])))
-        variables[path] = VariableColumns(
-            *(np.concatenate([part[at] for part in parts]) for at in range(4)),
-            Rows(*map(np.concatenate, zip(*(part[4] for part in parts), strict=True))),
-        )
+        form, value, count, chunk = (np.concatenate([part[at] for part in parts]) for at in range(4))
+        rows = Rows(*map(np.concatenate, zip(*(part[4] for part in parts), strict=True)))
+        variables[path] = VariableColumns(form, value, count, chunk, rows)
     groups, varying = _groups(batches)
     return Batch(
         [fact for each in batches for fact in each.files],
@@ -165,9 +164,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
     )
 
 
-def _renumbered(
-    found: VariableColumns, maps: tuple[Ints, Ints, Ints], first_inline: int
-) -> tuple[Ints, Ints, Ints, Ints, Rows]:
+def _renumbered(found: VariableColumns, maps: tuple[Ints, Ints, Ints], first_inline: int) -> tuple[Any, ...]:
     form, value, url = maps
     number, offset, length = found.rows
     here = number >= 0
@@ -179,15 +176,14 @@ def _renumbered(
 
 
 def _mapped(table: Ints, column: Ints) -> Ints:
-    return np.append(table, NONE)[column]
+    found: Ints = np.append(table, NONE)[column]
+    return found
 
 
 def _interned(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[Ints]]:
     """Return the distinct items of all lists, and for each list which of them its own are."""
     known: dict[Any, int] = {}
-    maps = []
-    for each in lists:
-        maps.append(np.array([known.setdefault(item, len(known)) for item in each], np.int64))
+    maps = [np.array([known.setdefault(item, len(known)) for item in each], np.int64) for each in lists]
     return list(known), maps
 
 

@@ -55,11 +55,15 @@ class FilePlaces:
 
 
 def put_layered(
-    tables: WholeTables, path: str, forms: Sequence[Form], columns: VariableColumns, compared: Compared, places: FilePlaces
+    tables: WholeTables,
+    path: str,
+    forms: Sequence[Form],
+    columns: VariableColumns,
+    compared: Compared,
+    places: FilePlaces,
 ) -> Layered:
     """Put an array of pieces, and the sources it reads."""
     have = np.flatnonzero(columns.form != NONE)
-    first = forms[compared.forms[0]]
     decodings, dtype, attributes = _values(path, forms, compared, incomplete=len(have) < places.cells)
     encoding_of = dict(zip(compared.forms, compared.encodings, strict=True))
     encoding = np.array([encoding_of.get(form, NONE) for form in columns.form.tolist()], np.int64)
@@ -67,7 +71,7 @@ def put_layered(
     arrays: dict[int, tuple[str, tuple[int, ...], int]] = {}
     for each in sorted(set(encoding[have].tolist())):
         files = np.flatnonzero(encoding == each)
-        name = f"{HIDDEN}{len(tables.layered)}.{each}"
+        name = f"{HIDDEN}array-{len(tables.layered)}-encoding-{each}-"
         arrays[each] = _put_source(tables, name, forms, columns, (files, places, origin))
     sources: dict[tuple[int, Decoding], int] = {}
     listed: list[Source] = []
@@ -87,22 +91,27 @@ def put_layered(
     everywhere = len(have) == places.cells
     pieces = Pieces(places.shape, axes, source, origin[have], None if everywhere else cell)
     fill = _fill(dtype, attributes)
-    chunks = _chunks(forms, columns, places, dtype)
+    chunks = _chunks(forms, columns, dtype)
     shown = Layered(path, dtype.str, places.shape, chunks, fill, attributes, tuple(listed), pieces)
     shown.check()
-    del first
     tables.layered[path] = shown
     return shown
 
 
 def _put_source(
-    tables: WholeTables, name: str, forms: Sequence[Form], columns: VariableColumns, where: tuple[Ints, FilePlaces, Ints]
+    tables: WholeTables,
+    name: str,
+    forms: Sequence[Form],
+    columns: VariableColumns,
+    where: tuple[Ints, FilePlaces, Ints],
 ) -> tuple[str, tuple[int, ...], int]:
     """Put the hidden array of some files; `origin` learns where each begins in it."""
     files, places, origin = where
     form = forms[int(columns.form[files[0]])]
     lead = places.axes[0][0] if places.axes else 0
-    sizes = np.array([forms[number].shape for number in columns.form[files].tolist()], np.int64).reshape(len(files), -1)
+    sizes = np.array([forms[number].shape for number in columns.form[files].tolist()], np.int64).reshape(
+        len(files), -1
+    )
     shape = sizes.max(axis=0) if sizes.shape[1] else np.zeros(0, np.int64)
     starts: list[tuple[int, Ints]] = []
     if places.axes:
@@ -141,10 +150,14 @@ def _values(
     first = listed[compared.forms[0]]
     types = {number: stored_type(form) for number, form in listed.items()}
     if any(kind.kind not in "biufcSmM" for kind in types.values()):
-        raise CombineError(f'"{path}" differs between files, and its type {first.parsed.get("dtype")} has no layers')
+        raise CombineError(
+            f'"{path}" differs between files, and its type {first.parsed.get("dtype")} has no layers'
+        )
     attributes = dict(first.attrs)
     try:
-        decodings = {number: decoding_of(form, str(first.attrs.get("units", ""))) for number, form in listed.items()}
+        decodings = {
+            number: decoding_of(form, str(first.attrs.get("units", ""))) for number, form in listed.items()
+        }
         common = np.result_type(*types.values())
     except (StoreError, TypeError) as error:
         raise CombineError(f'The values of "{path}" have no common type: {error}') from error
@@ -181,9 +194,7 @@ def _fill(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
     return "nan" if dtype.kind in "fc" else None
 
 
-def _chunks(
-    forms: Sequence[Form], columns: VariableColumns, places: FilePlaces, dtype: np.dtype[Any]
-) -> tuple[int, ...]:
+def _chunks(forms: Sequence[Form], columns: VariableColumns, dtype: np.dtype[Any]) -> tuple[int, ...]:
     """Return the shape of chunks that are shown: that of most files, but not larger than a file."""
     usual = forms[Counter(form for form in columns.form.tolist() if form != NONE).most_common(1)[0][0]]
     chunks = [max(1, min(step, size)) for step, size in zip(usual.chunks, usual.shape, strict=True)]

@@ -53,14 +53,18 @@ async def written_out(places: Any) -> list[str]:
         place = fspath(each)
         out += await _matching(place) if _WILD.search(place.partition("|")[0]) else [place]
     if not out:
-        raise NotFoundError(f"No file matches {', '.join(map(quote, map(str, given)))}" if given else "There are no files")
+        raise NotFoundError(
+            f"No file matches {', '.join(map(quote, map(str, given)))}" if given else "There are no files"
+        )
     return list(dict.fromkeys(out))
 
 
 async def _matching(pattern: str) -> list[str]:
     place, bar, rest = pattern.partition("|")
     if "://" not in place:
-        found = await execution.offload(lambda: sorted(glob.glob(place, recursive=True)))
+        found = await execution.offload(
+            lambda: sorted(glob.glob(place, recursive=True))  # noqa: PTH207  # texts in, texts out
+        )
         return [each + bar + rest for each in found]
     match = _WILD.search(place)
     assert match is not None
@@ -103,7 +107,9 @@ async def scan_many(urls: Sequence[str], dims: Sequence[str], means: Means) -> B
     return joined([each for each in out if each is not None])
 
 
-async def _attempted(urls: list[str], dims: list[str], executor: Executor | None, reporter: Reporter) -> Batch:
+async def _attempted(
+    urls: list[str], dims: list[str], executor: Executor | None, reporter: Reporter
+) -> Batch:
     """Return the batch of some files; where a worker was lost it is scanned again, in the end by this process."""
     for _ in range(_ATTEMPTS if executor is not None else 0):
         assert executor is not None
@@ -161,7 +167,7 @@ def stored_bytes(stored: Stored, *, as_json: bool = False) -> bytes:
     """Return a document: in parquet where that can be written, unless JSON is asked for."""
     if not as_json:
         try:
-            import pyarrow  # noqa: F401  # whether it is there
+            import pyarrow as pa  # noqa: F401  # whether it is there
         except ImportError:
             as_json = True
     return to_json(stored) if as_json else to_parquet(stored)

@@ -119,7 +119,9 @@ def order_along(
     sizes = np.where(sizes < 0, 1, sizes)
     if given is None and (path is None or (batch.variables[path].value == NONE).any()):
         return _as_given(batch, dim, sizes, is_new=is_new, alone=alone)
-    scale, attributes, each = None, {}, []
+    scale: TimeScale | None = None
+    attributes: dict[str, Any] = {}
+    each: list[Any] = []
     if given is not None:
         each = [np.atleast_1d(np.asarray(value)) for value in given]
     else:
@@ -127,8 +129,10 @@ def order_along(
         scale, attributes, each = _read(batch, path)
     for value, size, fact in zip(each, sizes.tolist(), batch.files, strict=True):
         if value.ndim != 1 or len(value) != size:
-            raise CombineError(f"The coordinates of {quote(dim)} in {fact.url} are not one for each of {size} steps")
-    found = _sorted(batch, dim, each, on_overlap, alone=alone)
+            raise CombineError(
+                f"The coordinates of {quote(dim)} in {fact.url} are not one for each of {size} steps"
+            )
+    found = _sorted([fact.url for fact in batch.files], dim, each, on_overlap, alone=alone)
     blocks, block, problems, skipped, kept = found
     start = np.cumsum(kept) - kept
     parts = [value[low : low + size] for value, low, size in zip(blocks, skipped, kept, strict=True)]
@@ -162,7 +166,9 @@ def _read(batch: Batch, path: str) -> tuple[TimeScale | None, dict[str, Any], li
     try:
         read = [np.atleast_1d(scale.instants(batch.values[value], form)) for value, form in pairs]
     except StoreError as error:
-        raise CombineError(f"The times of {quote(path)} cannot be brought together: {error.message}") from error
+        raise CombineError(
+            f"The times of {quote(path)} cannot be brought together: {error.message}"
+        ) from error
     return scale, dict(first.attrs), read
 
 
@@ -175,19 +181,21 @@ def _as_given(batch: Batch, dim: str, sizes: Ints, *, is_new: bool, alone: bool)
 
 
 def _sorted(
-    batch: Batch, dim: str, each: Sequence[Any], on_overlap: OnOverlap, *, alone: bool
+    urls: Sequence[str], dim: str, each: Sequence[Any], on_overlap: OnOverlap, *, alone: bool
 ) -> tuple[list[Any], Ints, list[str], Ints, Ints]:
     """Return blocks in order, the block of each file, problems, and what of each block is used."""
     known: dict[Any, int] = {}
     numbers = [known.setdefault((value.tobytes(), len(value)), len(known)) for value in each]
     distinct: list[Any] = [None] * len(known)
     names: list[list[str]] = [[] for _ in known]
-    for number, value, fact in zip(numbers, each, batch.files, strict=True):
+    for number, value, url in zip(numbers, each, urls, strict=True):
         distinct[number] = value
-        names[number].append(fact.url)
+        names[number].append(url)
     problems = []
     if alone:
-        problems += [f"{quote(dim)} has the same values in {' and '.join(some[:4])}" for some in names if len(some) > 1]
+        problems += [
+            f"{quote(dim)} has the same values in {' and '.join(some[:4])}" for some in names if len(some) > 1
+        ]
         if problems and on_overlap == "raise":
             raise CombineError(f"Files are doubled: {problems[0]}; leave one out, or say on_overlap")
     down = _direction(distinct, names, dim)
@@ -217,7 +225,11 @@ def _direction(blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str) 
 
 
 def _trimmed(
-    blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str, how: tuple[OnOverlap, bool], problems: list[str]
+    blocks: Sequence[Any],
+    names: Sequence[Sequence[str]],
+    dim: str,
+    how: tuple[OnOverlap, bool],
+    problems: list[str],
 ) -> tuple[Ints, Ints]:
     """Return how much of the beginning of blocks is skipped, and how much is kept, so that none overlaps."""
     on_overlap, down = how

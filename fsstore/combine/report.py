@@ -72,7 +72,11 @@ class CombineReport:
     @property
     def agrees(self) -> bool:
         """Whether all files were taken, and none differs from the others."""
-        return not self.problems and not self.left_out and not any(each.differences for each in self.arrays.values())
+        return (
+            not self.problems
+            and not self.left_out
+            and not any(each.differences for each in self.arrays.values())
+        )
 
     def __str__(self) -> str:
         """Return the report as text."""
@@ -100,7 +104,12 @@ class CombineReport:
                 for path, each in value["arrays"].items()
             }  # fmt: skip
             return cls(
-                value["files"], value["dims"], arrays, tuple(value["problems"]), value["left_out"], value["notes"]
+                value["files"],
+                value["dims"],
+                arrays,
+                tuple(value["problems"]),
+                value["left_out"],
+                value["notes"],
             )
         except (AttributeError, KeyError, TypeError):
             return None

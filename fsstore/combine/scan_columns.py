@@ -22,7 +22,10 @@ _MOST_VALUES = 2**31
 def batch_columns(batch: Batch) -> tuple[dict[str, Any], dict[str, Column]]:
     """Return a header and columns."""
     header = {
-        "forms": [[form.version, form.document, list(form.shape), list(form.dims), form.attributes] for form in batch.forms],
+        "forms": [
+            [form.version, form.document, list(form.shape), list(form.dims), form.attributes]
+            for form in batch.forms
+        ],
         "variables": list(batch.variables),
         "values": [[value.dtype.str, list(value.shape)] for value in batch.values],
         "groups": {path: dict(each) for path, each in batch.groups.items()},
@@ -82,7 +85,8 @@ def _batch(header: Mapping[str, Any], stored: Stored) -> Batch:
     urls, inline = stored.texts("scan/urls", of_scan=True), stored.values("scan/inline", of_scan=True)
     limits = (len(forms), len(values), len(urls), len(inline))
     variables = {
-        str(path): _variable(stored, number, len(files), limits) for number, path in enumerate(header["variables"])
+        str(path): _variable(stored, number, len(files), limits)
+        for number, path in enumerate(header["variables"])
     }
     return Batch(
         files,

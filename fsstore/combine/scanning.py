@@ -81,7 +81,7 @@ def scan_files_here(urls: Sequence[str], dims: Sequence[str]) -> Batch:
 
 def _may_wait(urls: Sequence[str]) -> bool:
     """Return whether scanning may suspend: not for plain local paths."""
-    return any("://" in url and not url.startswith("file://") or "|" in url for url in urls)
+    return any(("://" in url and not url.startswith("file://")) or "|" in url for url in urls)
 
 
 async def _open_first(urls: Sequence[str], places: Places, builder: BatchBuilder) -> None:
@@ -193,13 +193,17 @@ class BatchBuilder:
             if self._group_texts.get(key) == value:
                 continue
             found = loads(value, lenient=True)
-            attributes = {} if name == ".zgroup" else found.get("attributes", {}) if name == "zarr.json" else found
+            attributes = (
+                {} if name == ".zgroup" else found.get("attributes", {}) if name == "zarr.json" else found
+            )
             first = self._groups.setdefault(path, {})
             if key not in self._group_texts:
                 first.update(attributes)
                 self._group_texts[key] = value
                 continue
-            differs = {each for each in {*first, *attributes} if repr(first.get(each)) != repr(attributes.get(each))}
+            differs = {
+                each for each in {*first, *attributes} if repr(first.get(each)) != repr(attributes.get(each))
+            }
             self._varying.setdefault(path, set()).update(differs)
 
     def finish(self, urls: Sequence[str]) -> Batch:
@@ -261,7 +265,9 @@ def _columns(
 
 def _form_of(document: bytes, attributes: bytes, version: int) -> Form:
     parsed = dict(loads(document, lenient=True))
-    attrs = dict(parsed.pop("attributes", None) or {}) if version == 3 else dict(loads(attributes, lenient=True))
+    attrs = (
+        dict(parsed.pop("attributes", None) or {}) if version == 3 else dict(loads(attributes, lenient=True))
+    )
     shape = tuple(int(size) for size in parsed.pop("shape"))
     parsed.pop("attributes", None)
     dims = parsed.get("dimension_names") if version == 3 else attrs.get(_LABELS)

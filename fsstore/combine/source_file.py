@@ -96,7 +96,9 @@ class ScannedSource:
         """Return encoded chunks, through the blocks that scanning has read already."""
         here = found.rows.url >= 0
         if any(found.urls[at] != self.fact.url for at in np.unique(found.rows.url[here]).tolist()):
-            raise StoreError(f'The values of "{path}" lie in another file and cannot be used to place this one')
+            raise StoreError(
+                f'The values of "{path}" lie in another file and cannot be used to place this one'
+            )
         spans = [(start, start + size) for start, size in zip(*_spans(found.rows, here), strict=True)]
         read = iter(await self._source.read(spans) if spans else ())
         return [
@@ -116,8 +118,8 @@ class ListedSource:
         self.fact, self._state = fact, state
         self._store = driver_in_memory(state, {}, place)
         self.documents: Mapping[str, bytes] = {}
-        self.grids: dict[str, Grid] = {}
-        self.notes: dict[str, str] = {}
+        self.grids: Mapping[str, Grid] = {}
+        self.notes: Mapping[str, str] = {}
         self._found: dict[str, tuple[list[int], list[Row], list[str], list[bytes]]] = {}
 
     async def listed(self) -> ListedSource:
@@ -129,12 +131,14 @@ class ListedSource:
             documents.update({n: bytes(a.value) for n, a in zip(wanted, answers, strict=True)})
             del found
         self.documents = documents
+        grids = {}
         for key, value in documents.items():
             path, _, name = key.rpartition("/")
             if name in (_PARSED, "zarr.json"):
                 grid = grid_of(path, loads(value, lenient=True))
                 if grid is not None:
-                    self.grids[path] = grid
+                    grids[path] = grid
+        self.grids = grids
         async for names, found in self._state.scan(KeyRange()):
             for at, name in enumerate(names):
                 self._sort(name, found, at)
@@ -143,14 +147,14 @@ class ListedSource:
     def _sort(self, name: str, found: Any, at: int) -> None:
         if is_document(name):
             return
-        head = name
+        head, number = name, None
         while head:
             head, _, _ = head.rpartition("/")
             grid = self.grids.get(head)
             number = None if grid is None else grid.number(name[len(head) + 1 if head else 0 :])
             if number is not None:
                 break
-        else:
+        if number is None:
             return
         url, offset, length = (int(column[at]) for column in found.rows)
         if url == ABSENT:

@@ -9,31 +9,52 @@ import re
 
 __all__ = ["unit_change"]
 
-_PREFIXES = {"": 1.0, "h": 1e2, "k": 1e3, "M": 1e6, "G": 1e9, "c": 1e-2, "m": 1e-3, "u": 1e-6, "n": 1e-9, "d": 1e-1}
-_BASES = {"m": "m", "meter": "m", "metre": "m", "meters": "m", "metres": "m", "g": "g", "Pa": "Pa", "W": "W", "J": "J"}
+_PREFIXES = {
+    "": 1.0,
+    "h": 1e2,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "c": 1e-2,
+    "m": 1e-3,
+    "u": 1e-6,
+    "n": 1e-9,
+    "d": 1e-1,
+}
+_BASES = {
+    "m": "m",
+    "meter": "m",
+    "metre": "m",
+    "meters": "m",
+    "metres": "m",
+    "g": "g",
+    "Pa": "Pa",
+    "W": "W",
+    "J": "J",
+}
 _KNOWN: dict[str, tuple[str, float, float]] = {
-    **{name: ("K", 1.0, 0.0) for name in ("K", "kelvin", "Kelvin", "degK", "deg_K", "degrees_K")},
-    **{
-        name: ("K", 1.0, 273.15)
-        for name in ("degC", "deg_C", "C", "celsius", "Celsius", "degrees_C", "degree_C", "degree_Celsius", "°C")
-    },
-    **{name: ("K", 5 / 9, 273.15 - 32 * 5 / 9) for name in ("degF", "deg_F", "F", "fahrenheit", "degrees_F")},
-    **{name: ("1", 1.0, 0.0) for name in ("1", "", "dimensionless")},
-    **{name: ("1", 0.01, 0.0) for name in ("%", "percent")},
-    **{name: ("Pa", 1e2, 0.0) for name in ("mb", "mbar", "millibar", "millibars")},
+    **dict.fromkeys(("K", "kelvin", "Kelvin", "degK", "deg_K", "degrees_K"), ("K", 1.0, 0.0)),
+    **dict.fromkeys(
+        ("degC", "deg_C", "C", "celsius", "Celsius", "degrees_C", "degree_C", "degree_Celsius", "°C"),
+        ("K", 1.0, 273.15),
+    ),
+    **dict.fromkeys(("degF", "deg_F", "F", "fahrenheit", "degrees_F"), ("K", 5 / 9, 273.15 - 32 * 5 / 9)),
+    **dict.fromkeys(("1", "", "dimensionless"), ("1", 1.0, 0.0)),
+    **dict.fromkeys(("%", "percent"), ("1", 0.01, 0.0)),
+    **dict.fromkeys(("mb", "mbar", "millibar", "millibars"), ("Pa", 100.0, 0.0)),
     "bar": ("Pa", 1e5, 0.0),
     "kilometer": ("m", 1e3, 0.0),
     "millimeter": ("m", 1e-3, 0.0),
-    **{name: ("s", 1.0, 0.0) for name in ("s", "sec", "second", "seconds")},
-    **{name: ("s", 60.0, 0.0) for name in ("min", "minute", "minutes")},
-    **{name: ("s", 3600.0, 0.0) for name in ("h", "hr", "hour", "hours")},
-    **{name: ("s", 86400.0, 0.0) for name in ("day", "days")},
-    **{name: ("m s-1", 1.0, 0.0) for name in ("m/s", "m s-1", "m s**-1", "m s^-1", "meter/second", "ms-1")},
-    **{name: ("m s-1", 1 / 3.6, 0.0) for name in ("km/h", "km h-1", "km h**-1")},
-    **{name: ("kg m-2", 1.0, 0.0) for name in ("kg m-2", "kg m**-2", "kg/m2", "kg/m^2")},
-    **{name: ("kg m-2 s-1", 1.0, 0.0) for name in ("kg m-2 s-1", "kg m**-2 s**-1", "kg/m2/s", "kg/m^2/s")},
-    **{name: ("kg kg-1", 1.0, 0.0) for name in ("kg kg-1", "kg/kg", "kg kg**-1")},
-    **{name: ("kg kg-1", 1e-3, 0.0) for name in ("g kg-1", "g/kg", "g kg**-1")},
+    **dict.fromkeys(("s", "sec", "second", "seconds"), ("s", 1.0, 0.0)),
+    **dict.fromkeys(("min", "minute", "minutes"), ("s", 60.0, 0.0)),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), ("s", 3600.0, 0.0)),
+    **dict.fromkeys(("day", "days"), ("s", 86400.0, 0.0)),
+    **dict.fromkeys(("m/s", "m s-1", "m s**-1", "m s^-1", "meter/second", "ms-1"), ("m s-1", 1.0, 0.0)),
+    **dict.fromkeys(("km/h", "km h-1", "km h**-1"), ("m s-1", 1 / 3.6, 0.0)),
+    **dict.fromkeys(("kg m-2", "kg m**-2", "kg/m2", "kg/m^2"), ("kg m-2", 1.0, 0.0)),
+    **dict.fromkeys(("kg m-2 s-1", "kg m**-2 s**-1", "kg/m2/s", "kg/m^2/s"), ("kg m-2 s-1", 1.0, 0.0)),
+    **dict.fromkeys(("kg kg-1", "kg/kg", "kg kg**-1"), ("kg kg-1", 1.0, 0.0)),
+    **dict.fromkeys(("g kg-1", "g/kg", "g kg**-1"), ("kg kg-1", 0.001, 0.0)),
 }
 _PREFIXED = re.compile(r"(?P<prefix>[hkMGcmund]?)(?P<base>m|g|Pa|W|J)\Z")
 

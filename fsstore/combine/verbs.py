@@ -1,7 +1,7 @@
 """The verbs: `combine`, and what is done to a saved dataset: `append`, `replace`, `drop`, `changed_files`.
 
-Changing a dataset scans new files only.  The document is written under the condition that it still is what was read, so
-readers see the old extent or the new one, and of two who add files at once the second does it again on top of the first.
+Changing a dataset scans new files only.  The document is written under the condition that it still is what was read:
+readers see the old extent or the new one, and of two writers at once the second does it again on top of the first.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace as replaced
 from fnmatch import fnmatchcase
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
@@ -45,10 +46,6 @@ async def _here() -> KvPrefix:
     return await place_of(f"{Path.cwd()}/")
 
 
-@overload
-def combine(places: Any, dim: str | Sequence[str] = ..., *, dry_run: Literal[False] = ..., **options: Any) -> Future[Combined]: ...
-@overload
-def combine(places: Any, dim: str | Sequence[str] = ..., *, dry_run: Literal[True], **options: Any) -> Future[CombineReport]: ...
 def combine(
     places: Any,
     dim: str | Sequence[str] = (),
@@ -111,7 +108,9 @@ def _renamed(batch: Batch, names: Mapping[str, str | None]) -> Batch:
         return batch
     for name in names:
         if name not in batch.variables:
-            raise NotFoundError(f"There is no variable {quote(name)}; there are {', '.join(map(quote, batch.variables))}")
+            raise NotFoundError(
+                f"There is no variable {quote(name)}; there are {', '.join(map(quote, batch.variables))}"
+            )
     out: dict[str, Any] = {}
     for path, columns in batch.variables.items():
         new = names.get(path, path)
@@ -192,7 +191,9 @@ def _fits(url: str, wanted: str) -> bool:
     return url == wanted or fnmatchcase(url, wanted) or url.endswith("/" + wanted)
 
 
-async def _change(dataset: Any, places: Any, means: Means, change: Callable[[Batch, Batch], Batch]) -> CombineReport:
+async def _change(
+    dataset: Any, places: Any, means: Means, change: Callable[[Batch, Batch], Batch]
+) -> CombineReport:
     base = await place_of(dataset)
     if not base.driver.features.conditional_write:
         raise UnimplementedError(f"{base.describe()} lies where two writers could undo each other's changes")
@@ -205,12 +206,16 @@ async def _change(dataset: Any, places: Any, means: Means, change: Callable[[Bat
         options = dict(mosaic.facts.get("options") or {})
         wishes = _wishes(options)
         if new is None:
-            found = _renamed(await scan_many(urls, wishes.dims, means), options.get("variables") or {}) if urls else Batch()
+            found = (
+                _renamed(await scan_many(urls, wishes.dims, means), options.get("variables") or {})
+                if urls
+                else Batch()
+            )
             new = moved_batch(found, moving(await _here(), await beside(base)))
         after = change(before, new)
         whole, report = await execution.offload(assemble, after, wishes, kind="compute")
-        as_json = not bytes(answer.value[:4]) == b"PAR1"
-        data = await execution.offload(lambda w=whole, a=after: document_bytes(w, a, options, as_json=as_json))
+        as_json = bytes(answer.value[:4]) != b"PAR1"
+        data = await execution.offload(partial(document_bytes, whole, after, options, as_json=as_json))
         stamp = await base.write("", data, answer.generation)
         if stamp.generation != UNKNOWN:
             return report
@@ -219,7 +224,9 @@ async def _change(dataset: Any, places: Any, means: Means, change: Callable[[Bat
 
 def _wishes(options: Mapping[str, Any]) -> Wishes:
     if options.get("coords"):
-        raise UnimplementedError("A dataset whose coordinates were given is not added to; combine its files again")
+        raise UnimplementedError(
+            "A dataset whose coordinates were given is not added to; combine its files again"
+        )
     dims, difference, overlap = options.get("dims"), options.get("on_difference"), options.get("on_overlap")
     if not isinstance(dims, list) or not isinstance(difference, str) or not isinstance(overlap, str):
         raise StoreError("The dataset does not say how it was combined, and cannot be added to")
@@ -236,7 +243,9 @@ def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:
     async def run() -> dict[str, str]:
         base = await place_of(dataset)
         mosaic, _ = await load_mosaic(base)
-        driver = mosaic_driver(mosaic, members, base=await beside(base), described=f"virtual dataset {base.describe()}")
+        driver = mosaic_driver(
+            mosaic, members, base=await beside(base), described=f"virtual dataset {base.describe()}"
+        )
         out: dict[str, str] = {}
 
         async def one(fact: Any) -> None:

@@ -100,7 +100,7 @@ def _number(value: Any) -> float:
             return float(value)
         except ValueError:
             raise JsonError(f"Expected a number, but received: {value[:40]!r}") from None
-    return value if isinstance(value, int) and not isinstance(value, bool) else number(value)
+    return value if type(value) is int else number(value)
 
 
 def _as_stored(value: float, dtype: np.dtype[Any]) -> Any:
@@ -122,7 +122,9 @@ def attributes_decoding(attributes: Mapping[str, Any], stored: np.dtype[Any]) ->
     said = attributes.get("_Unsigned")
     unsigned = stored.kind == "i" and str(said).lower() == "true"
     scale, offset = _single(attributes.get("scale_factor")), _single(attributes.get("add_offset"))
-    missing = tuple(_numbers(attributes.get("_FillValue"), stored) + _numbers(attributes.get("missing_value"), stored))
+    missing = tuple(
+        _numbers(attributes.get("_FillValue"), stored) + _numbers(attributes.get("missing_value"), stored)
+    )
     if stored.kind not in "iuf" or (scale is None and offset is None and not missing):
         return Decoding(unsigned=unsigned)
     kind = np.dtype(f"u{stored.itemsize}") if unsigned else stored

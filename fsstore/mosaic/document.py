@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,9 @@ def stored_of(mosaic: Mosaic, scan: Mapping[str, Column] | None = None) -> Store
         _put_rows(columns, f"block/{number}", block.rows)
         if block.index is not None:
             columns[f"block/{number}/index"] = block.index
-    header["layered"] = [_layered_json(columns, number, each) for number, each in enumerate(mosaic.layered.values())]
+    header["layered"] = [
+        _layered_json(columns, number, each) for number, each in enumerate(mosaic.layered.values())
+    ]
     columns["files/url"] = [fact.url for fact in mosaic.files]
     columns["files/size"] = np.array([fact.size for fact in mosaic.files], np.int64)
     columns["files/generation"] = [fact.generation for fact in mosaic.files]
@@ -137,8 +139,16 @@ def _block(stored: Stored, number: int, value: Any, limits: tuple[int, int]) -> 
     index = None if dense else stored.ints(f"block/{number}/index")
     if index is None:
         if len(rows.url) != total:
-            raise JsonError(f"The chunk grid number {number} has {total} chunks, but {len(rows.url)} references")
-    elif len(index) != len(rows.url) or not len(index) or index[0] < 0 or index[-1] >= total or (index[1:] <= index[:-1]).any():
+            raise JsonError(
+                f"The chunk grid number {number} has {total} chunks, but {len(rows.url)} references"
+            )
+    elif (
+        len(index) != len(rows.url)
+        or not len(index)
+        or index[0] < 0
+        or index[-1] >= total
+        or (index[1:] <= index[:-1]).any()
+    ):
         raise JsonError(f"The references of the chunk grid number {number} are not in order")
     return Block((prefix.encode(), separators.encode()), grid, index, rows)
 
@@ -200,5 +210,3 @@ def _source(value: Any) -> Source:
     if check_key(f"{path}/.zarray") is not None:
         raise JsonError("The path of a source cannot be used")
     return Source(path, shape, version, decoding)
-
-

@@ -195,7 +195,9 @@ class MosaicDriver(ReadOnly, ListsDocuments):
         opening = opening_beneath(kind, place, f"{source.path}/", Context(), members={WHOLE: True})
         found: OpenArray = await kind.open(opening)
         if found.driver.domain().shape != source.shape:
-            raise FailedPreconditionError(f"The source {quote(source.path)} has another shape than its pieces")
+            raise FailedPreconditionError(
+                f"The source {quote(source.path)} has another shape than its pieces"
+            )
         return found
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
@@ -287,5 +289,3 @@ def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver) -> Read
 def _pages(grid: Grid) -> Iterator[list[str]]:
     for start in range(0, grid.count, _PAGE):
         yield grid.keys(np.arange(start, min(start + _PAGE, grid.count)))
-
-

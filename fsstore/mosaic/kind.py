@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fsstore.errors import JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.coalesce import limits_from

@@ -76,7 +76,9 @@ class Pieces:
     def nbytes(self) -> int:
         """The memory of the columns."""
         cells = sum(axis.start.nbytes + axis.stop.nbytes for axis in self.axes)
-        return int(self.source.nbytes + self.origin.nbytes + (0 if self.cell is None else self.cell.nbytes) + cells)
+        return int(
+            self.source.nbytes + self.origin.nbytes + (0 if self.cell is None else self.cell.nbytes) + cells
+        )
 
     def check(self, sources: Sequence[Sequence[int]]) -> None:
         """Raise `JsonError` unless pieces are of known sources (of these shapes), in distinct cells, and inside."""
@@ -92,7 +94,7 @@ class Pieces:
             raise JsonError("The pieces of an array have columns of several lengths")
         if count and (cell[0] < 0 or cell[-1] >= total or (cell[1:] <= cell[:-1]).any()):
             raise JsonError("Two pieces of an array are in one place, or one is outside")
-        if count and not (0 <= int(self.source.min()) and int(self.source.max()) < len(sources)):
+        if count and not (int(self.source.min()) >= 0 and int(self.source.max()) < len(sources)):
             raise JsonError("A piece names a source that is not there")
         self._check_inside(cell, sources)
 
@@ -110,7 +112,9 @@ class Pieces:
         for at, (axis, place) in enumerate(zip(self.axes, places, strict=False)):
             limits = np.array([shape[axis.dimension] for shape in sources], np.int64)[self.source]
             begin = self.origin[:, at]
-            if ((begin < 0) | (begin > limits) | (axis.stop[place] - axis.start[place] > limits - begin)).any():
+            if (
+                (begin < 0) | (begin > limits) | (axis.stop[place] - axis.start[place] > limits - begin)
+            ).any():
                 raise JsonError("A piece lies outside its source")
 
     def find(self, box: Sequence[slice]) -> Iterator[Part]:

@@ -83,7 +83,10 @@ def is_mosaic(head: bytes, tail: bytes = b"") -> bool:  # noqa: ARG001  # the co
 def to_json(stored: Stored) -> bytes:
     """Return the JSON form."""
     header = {MARK: _VERSION, **stored.header}
-    parts = {name: {each: _json_column(column) for each, column in group.items()} for name, group in _groups(stored)}
+    parts = {
+        name: {each: _json_column(column) for each, column in group.items()}
+        for name, group in _groups(stored)
+    }
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in header.items()]
     for name, group in parts.items():
         inner = ",\n  ".join(f"{json.dumps(each)}: {json.dumps(value)}" for each, value in group.items())
@@ -99,16 +102,16 @@ def _json_column(column: Column) -> Any:
     if isinstance(column, np.ndarray):
         return column.tolist()
     if column and isinstance(column[0], bytes):
-        return {"base64": [base64.b64encode(each).decode("ascii") for each in column]}  # type: ignore[arg-type]
+        return {"base64": [base64.b64encode(each).decode("ascii") for each in column]}
     return {"text": list(column)} if column else {"base64": []}
 
 
 def to_parquet(stored: Stored) -> bytes:
     """Return the parquet form."""
-    pyarrow, parquet = _pyarrow()
-    schema = pyarrow.schema([
-        ("text", pyarrow.string()), ("name", pyarrow.string()), ("integers", pyarrow.list_(pyarrow.int64())),
-        ("texts", pyarrow.list_(pyarrow.string())), ("values", pyarrow.list_(pyarrow.binary())),
+    pa, parquet = _pyarrow()
+    schema = pa.schema([
+        ("text", pa.string()), ("name", pa.string()), ("integers", pa.list_(pa.int64())),
+        ("texts", pa.list_(pa.string())), ("values", pa.list_(pa.binary())),
     ])  # fmt: skip
     first = {"first_of_scan": 1 + len(stored.columns)}
     header = json.dumps({MARK: _VERSION, **stored.header, **first}, separators=(",", ":"))
@@ -120,15 +123,15 @@ def to_parquet(stored: Stored) -> bytes:
         sink, schema, compression=compression, use_dictionary=False, write_statistics=False,
         column_encoding={"integers.list.element": "DELTA_BINARY_PACKED"}, data_page_version="1.0",
     ) as writer:  # fmt: skip
-        writer.write_table(pyarrow.Table.from_pylist([{"text": header, "name": "header"}], schema))
+        writer.write_table(pa.Table.from_pylist([{"text": header, "name": "header"}], schema))
         for _, group in _groups(stored):
             for name, column in group.items():
-                writer.write_table(_row(pyarrow, schema, name, column))
+                writer.write_table(_row(pa, schema, name, column))
     return sink.getvalue()
 
 
-def _row(pyarrow: Any, schema: Any, name: str, column: Column) -> Any:
-    kinds = {"integers": pyarrow.int64(), "texts": pyarrow.string(), "values": pyarrow.binary()}
+def _row(pa: Any, schema: Any, name: str, column: Column) -> Any:
+    kinds = {"integers": pa.int64(), "texts": pa.string(), "values": pa.binary()}
     if isinstance(column, np.ndarray):
         used = "integers"
     else:
@@ -136,22 +139,22 @@ def _row(pyarrow: Any, schema: Any, name: str, column: Column) -> Any:
     row: dict[str, Any] = {"text": [None], "name": [name]}
     for kind, inner in kinds.items():
         if kind == used:
-            flat = pyarrow.array(column, inner)
-            row[kind] = pyarrow.ListArray.from_arrays(pyarrow.array([0, len(flat)], pyarrow.int32()), flat)
+            flat = pa.array(column, inner)
+            row[kind] = pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), flat)
         else:
-            row[kind] = pyarrow.nulls(1, pyarrow.list_(inner))
-    return pyarrow.Table.from_pydict(row, schema)
+            row[kind] = pa.nulls(1, pa.list_(inner))
+    return pa.Table.from_pydict(row, schema)
 
 
 def _pyarrow() -> Any:
     try:
-        import pyarrow
+        import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
         raise UnimplementedError(
             "Virtual datasets in parquet need pyarrow: pip install 'fsstore[parquet]'"
         ) from None
-    return pyarrow, parquet
+    return pa, parquet
 
 
 def from_bytes(data: Any, *, with_scan: bool = False) -> Stored:
@@ -170,7 +173,9 @@ def from_bytes(data: Any, *, with_scan: bool = False) -> Stored:
 def _from_json(data: bytes, with_scan: bool) -> Stored:
     found = loads(data, lenient=True)
     if not isinstance(found, dict) or found.pop(MARK, None) != _VERSION:
-        raise JsonError(f"The virtual dataset is of another version than {_VERSION}, which is all that is known here")
+        raise JsonError(
+            f"The virtual dataset is of another version than {_VERSION}, which is all that is known here"
+        )
     columns, scan = found.pop("columns", {}), found.pop("scan_columns", {})
     if not isinstance(columns, dict) or not isinstance(scan, dict):
         raise JsonError("The columns of a virtual dataset are an object")
@@ -192,7 +197,7 @@ def _parsed(name: str, column: Any) -> Column:
 
 
 def _from_parquet(data: bytes, with_scan: bool) -> Stored:
-    pyarrow, parquet = _pyarrow()
+    _, parquet = _pyarrow()
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     if metadata.num_rows > _MOST_ROWS or metadata.num_row_groups > _MOST_ROWS:
@@ -202,9 +207,15 @@ def _from_parquet(data: bytes, with_scan: bool) -> Stored:
         raise ResourceExhaustedError(f"The virtual dataset takes more than {_MOST_BYTES} bytes of memory")
     header = loads(file.read_row_group(0, columns=["text"]).column("text")[0].as_py(), lenient=True)
     if not isinstance(header, dict) or header.pop(MARK, None) != _VERSION:
-        raise JsonError(f"The virtual dataset is of another version than {_VERSION}, which is all that is known here")
+        raise JsonError(
+            f"The virtual dataset is of another version than {_VERSION}, which is all that is known here"
+        )
     first = header.pop("first_of_scan", None)
-    stop = metadata.num_row_groups if with_scan or not isinstance(first, int) else min(first, metadata.num_row_groups)
+    stop = (
+        metadata.num_row_groups
+        if with_scan or not isinstance(first, int)
+        else min(first, metadata.num_row_groups)
+    )
     found: dict[str, Column] = {}
     scan: dict[str, Column] = {}
     for number in range(1, stop):
@@ -221,5 +232,9 @@ def _column_of(row: Any) -> Column:
             inner = chunk.flatten()
             if inner.null_count:
                 raise JsonError("A column of a virtual dataset has missing elements")
-            return inner.to_numpy(zero_copy_only=False).astype(np.int64) if kind == "integers" else inner.to_pylist()
+            return (
+                inner.to_numpy(zero_copy_only=False).astype(np.int64)
+                if kind == "integers"
+                else inner.to_pylist()
+            )
     return []

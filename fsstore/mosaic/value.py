@@ -45,7 +45,7 @@ class Source:
     path: str
     shape: tuple[int, ...]
     version: int
-    decoding: Decoding = Decoding()
+    decoding: Decoding = field(default_factory=Decoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ class Layered:
             return np.zeros((), self.numpy_dtype)[()]
         if isinstance(self.fill, str) and self.numpy_dtype.kind == "S":
             return np.array(self.fill.encode(), self.numpy_dtype)[()]
-        return np.array(float(self.fill) if isinstance(self.fill, str) else self.fill).astype(self.numpy_dtype)[()]
+        return np.array(float(self.fill) if isinstance(self.fill, str) else self.fill).astype(
+            self.numpy_dtype
+        )[()]
 
     @property
     def grid(self) -> Grid:
@@ -109,9 +111,13 @@ class Layered:
             dtype = self.numpy_dtype
             fill = self.fill_value
         except (TypeError, ValueError) as error:
-            raise JsonError(f'The layered array "{self.path}" has no type that can be shown: {error}') from error
+            raise JsonError(
+                f'The layered array "{self.path}" has no type that can be shown: {error}'
+            ) from error
         if dtype.kind not in "biufcSmM" or dtype.itemsize == 0:
-            raise JsonError(f'The layered array "{self.path}" has the type {self.dtype}, which cannot be shown')
+            raise JsonError(
+                f'The layered array "{self.path}" has the type {self.dtype}, which cannot be shown'
+            )
         if math.prod(self.chunks) * dtype.itemsize > _LARGEST_CHUNK:
             raise JsonError(f'The layered array "{self.path}" has chunks that are too large')
         assert self.grid is not None

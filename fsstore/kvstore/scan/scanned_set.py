@@ -93,6 +93,7 @@ class ScannedSet:
         for family, at, coords in _families([keys[position] for position in chunks]):
             path = self._paths.get(family)
             if path is None:
+                out += self._by_name(keys, np.array(chunks, np.int64)[at].tolist())
                 continue
             numbers = self.hierarchy.grids[path].numbers(coords)
             inside = numbers >= 0
@@ -104,6 +105,20 @@ class ScannedSet:
             found = ((loose.get(keys[position]), position) for position in chunks)
             out += [(path, np.array([at], np.int64), zero) for path, at in found if path is not None]
         return [each for each in out if len(each[1])]
+
+    def _by_name(self, keys: Sequence[str], positions: Sequence[int]) -> list[tuple[str, Numbers, Numbers]]:
+        """Return the same for keys of arrays whose names end in numbers, which belong to no family of theirs."""
+        out = []
+        for position in positions:
+            head, slash, _ = keys[position].rpartition("/")
+            while slash:
+                grid = self.hierarchy.grids.get(head)
+                number = None if grid is None else grid.number(keys[position][len(head) + 1 :])
+                if number is not None:
+                    out.append((head, np.array([position], np.int64), np.array([number], np.int64)))
+                    break
+                head, slash, _ = head.rpartition("/")
+        return out
 
     async def tables(self, paths: Sequence[str]) -> list[ChunkTable]:
         """Return the chunk tables of arrays; those that are not known are read together."""
