@@ -92,7 +92,7 @@ class Combined:
         base = await place_of(url)
         name = name_of(base)
         of_a_set = how is None and not name.endswith(".mosaic.json") and name.endswith(_SETS)
-        if of_a_set or (how is not None and how != "mosaic" and how != "mosaic.json"):
+        if of_a_set or how not in (None, "mosaic", "mosaic.json"):
             form: Any = how
             await execution.offload(
                 lambda: self.references.save(url, form, overwrite=overwrite, relative=relative)

@@ -118,7 +118,7 @@ def order_along(
         raise CombineError(f"{batch.files[at].url} has no dimension {quote(dim)}, which other files have")
     sizes = np.where(sizes < 0, 1, sizes)
     if given is None and (path is None or (batch.variables[path].value == NONE).any()):
-        return _as_given(batch, dim, sizes, is_new=is_new, alone=alone)
+        return _as_given(dim, sizes, is_new=is_new, alone=alone)
     scale: TimeScale | None = None
     attributes: dict[str, Any] = {}
     each: list[Any] = []
@@ -172,7 +172,7 @@ def _read(batch: Batch, path: str) -> tuple[TimeScale | None, dict[str, Any], li
     return scale, dict(first.attrs), read
 
 
-def _as_given(batch: Batch, dim: str, sizes: Ints, *, is_new: bool, alone: bool) -> DimensionOrder:
+def _as_given(dim: str, sizes: Ints, *, is_new: bool, alone: bool) -> DimensionOrder:
     """Return files one after the other in the order in which they were given."""
     if not alone:
         raise CombineError(f"Files have no coordinates along {quote(dim)}; give them as `coords`")

@@ -68,9 +68,10 @@ class Decoding:
 
     def to_json(self) -> dict[str, Json]:
         """Return the members that say something; NaN is text."""
-        found = {name: value for name, value in asdict(self).items() if value != getattr(Decoding(), name)}
-        if self.missing:
-            found["missing"] = [repr(each) if isinstance(each, float) else each for each in self.missing]
+        usual = asdict(Decoding())
+        found = {name: value for name, value in asdict(self).items() if value != usual[name]}
+        if "missing" in found:
+            found["missing"] = [each if type(each) is int else repr(each) for each in self.missing]
         return found
 
     @classmethod

@@ -232,9 +232,9 @@ def _column_of(row: Any) -> Column:
             inner = chunk.flatten()
             if inner.null_count:
                 raise JsonError("A column of a virtual dataset has missing elements")
-            return (
-                inner.to_numpy(zero_copy_only=False).astype(np.int64)
-                if kind == "integers"
-                else inner.to_pylist()
-            )
+            if kind == "integers":
+                numbers: np.ndarray[Any, np.dtype[np.int64]] = inner.to_numpy(zero_copy_only=False)
+                return numbers.astype(np.int64)
+            listed: list[str] | list[bytes] = inner.to_pylist()
+            return listed
     return []
