@@ -42,8 +42,8 @@ def picture(mosaic: references.Combined) -> str:
     height = TOP + ROW * len(names) + 40
     scale = (WIDTH - LEFT - 20) / length
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-        'font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+        '<g font-size="13">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="20">one box a file; the same colour: one array of references</text>',
     ]
@@ -60,7 +60,7 @@ def picture(mosaic: references.Combined) -> str:
         f'<line x1="{LEFT}" y1="{y}" x2="{WIDTH - 20}" y2="{y}" stroke="black"/>',
         f'<text x="{LEFT}" y="{y + 18}">time</text>',
         f'<text x="{WIDTH - 20}" y="{y + 18}" text-anchor="end">{length} steps</text>',
-        "</svg>",
+        "</g></svg>",
     ]
     return "\n".join(out) + "\n"
 

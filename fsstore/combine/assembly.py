@@ -16,7 +16,7 @@ import numpy as np
 
 from fsstore.combine.calendar import encode_times, is_time, parse_units
 from fsstore.combine.differ import Compared, compare, minority
-from fsstore.combine.facts import NONE, Batch, Form, Ints, VariableColumns
+from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
 from fsstore.combine.layers import FilePlaces, put_layered
 from fsstore.combine.new_axis import with_new_axes
 from fsstore.combine.order import DimensionOrder, OnOverlap, TimeScale, extents, order_along, time_scale
@@ -42,7 +42,7 @@ class Wishes:
     coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
-def assemble(batch: Batch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
+def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
     """Return the whole and what is to be said of it; raises `CombineError` where files cannot be combined."""
     left_out = dict(batch.failed)
     if not batch.files:
@@ -71,7 +71,7 @@ def assemble(batch: Batch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
     return Mosaic(work.tables.finish(), work.tables.layered, list(batch.files), facts), report
 
 
-def _checked(batch: Batch, wishes: Wishes) -> Wishes:
+def _checked(batch: FileBatch, wishes: Wishes) -> Wishes:
     for dim, given in wishes.coords.items():
         if dim not in wishes.dims:
             raise CombineError(f"Coordinates are given for {quote(dim)}, along which files are not combined")
@@ -89,7 +89,7 @@ def _taken(wishes: Wishes, kept: Ints) -> Wishes:
     return replace(wishes, coords=coords)
 
 
-def _without_minority(batch: Batch, wishes: Wishes) -> tuple[Batch, Wishes, dict[str, str]]:
+def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, Wishes, dict[str, str]]:
     growing = frozenset(wishes.dims)
     placed = {path for path in batch.variables if _places(batch, path, growing)}
     out = minority(batch, growing, placed)
@@ -113,7 +113,7 @@ def _without_minority(batch: Batch, wishes: Wishes) -> tuple[Batch, Wishes, dict
     return batch.only(kept), _taken(wishes, kept), out
 
 
-def _places(batch: Batch, path: str, growing: frozenset[str]) -> bool:
+def _places(batch: FileBatch, path: str, growing: frozenset[str]) -> bool:
     """Return whether a variable places files along a dimension, or tells times whose values are known."""
     columns = batch.variables[path]
     name = path.rpartition("/")[2]
@@ -125,7 +125,7 @@ def _places(batch: Batch, path: str, growing: frozenset[str]) -> bool:
     return known and all(is_time(form.attrs) and growing & set(form.dims) for form in forms)
 
 
-def _orders(batch: Batch, wishes: Wishes) -> dict[str, DimensionOrder]:
+def _orders(batch: FileBatch, wishes: Wishes) -> dict[str, DimensionOrder]:
     alone = len(wishes.dims) == 1
     return {
         dim: order_along(batch, dim, wishes.coords.get(dim), wishes.on_overlap, alone=alone)
@@ -134,8 +134,8 @@ def _orders(batch: Batch, wishes: Wishes) -> dict[str, DimensionOrder]:
 
 
 def _one_file_a_place(
-    batch: Batch, orders: dict[str, DimensionOrder], wishes: Wishes
-) -> tuple[Batch, dict[str, DimensionOrder], dict[str, str]]:
+    batch: FileBatch, orders: dict[str, DimensionOrder], wishes: Wishes
+) -> tuple[FileBatch, dict[str, DimensionOrder], dict[str, str]]:
     """Return the files that are used: one a place, and none of which nothing is left."""
     cell: Any = np.zeros(len(batch.files), np.int64)
     empty = np.zeros(len(batch.files), np.bool_)
@@ -172,7 +172,7 @@ def _one_file_a_place(
 class _Assembly:
     """The whole while it is put together."""
 
-    def __init__(self, batch: Batch, orders: Mapping[str, DimensionOrder], wishes: Wishes) -> None:
+    def __init__(self, batch: FileBatch, orders: Mapping[str, DimensionOrder], wishes: Wishes) -> None:
         self.batch, self.orders, self.wishes = batch, orders, wishes
         versions = {form.version for form in batch.forms}
         self.tables = WholeTables(batch, 3 if versions == {3} else 2)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from fsstore.combine.facts import Batch
+from fsstore.combine.facts import FileBatch
 from fsstore.combine.many import stored_bytes
 from fsstore.combine.report import CombineReport
 from fsstore.combine.scan_columns import batch_columns
@@ -21,7 +21,7 @@ from fsstore.kvstore.reference.tools.relocation import Moving, moving, written_a
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.mosaic.document import stored_of
 from fsstore.mosaic.driver import mosaic_driver
-from fsstore.mosaic.stored import Stored
+from fsstore.mosaic.stored import StoredColumns
 from fsstore.mosaic.value import Mosaic
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -38,7 +38,12 @@ class Combined:
     """Many files as one dataset.  `report` says how they agree; `mosaic` is the dataset as a value."""
 
     def __init__(
-        self, mosaic: Mosaic, report: CombineReport, batch: Batch, place: KvPrefix, wishes: Mapping[str, Any]
+        self,
+        mosaic: Mosaic,
+        report: CombineReport,
+        batch: FileBatch,
+        place: KvPrefix,
+        wishes: Mapping[str, Any],
     ) -> None:
         self.mosaic, self.report, self.batch = mosaic, report, batch
         self.place, self.wishes = place, dict(wishes)
@@ -117,11 +122,11 @@ class Combined:
         return f"<Combined: {len(self.mosaic.files)} files{how}>"
 
 
-def document_bytes(mosaic: Mosaic, batch: Batch, wishes: Mapping[str, Any], *, as_json: bool) -> bytes:
+def document_bytes(mosaic: Mosaic, batch: FileBatch, wishes: Mapping[str, Any], *, as_json: bool) -> bytes:
     """Return the document of a dataset, with what is needed to add files."""
     header, columns = batch_columns(batch)
     kept = replace(mosaic, facts={**mosaic.facts, "options": dict(wishes), "scan": header})
-    stored: Stored = stored_of(kept, columns)
+    stored: StoredColumns = stored_of(kept, columns)
     return stored_bytes(stored, as_json=as_json)
 
 
@@ -137,7 +142,7 @@ def moved_mosaic(mosaic: Mosaic, move: Moving | None) -> Mosaic:
     return replace(mosaic, references=TableSet(replace(table, urls=urls)), files=files)
 
 
-def moved_batch(batch: Batch, move: Moving | None) -> Batch:
+def moved_batch(batch: FileBatch, move: Moving | None) -> FileBatch:
     """Return a batch whose relative URLs are written in another way."""
     if move is None:
         return batch

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.calendar import is_time
-from fsstore.combine.facts import NONE, Batch, Form, VariableColumns
+from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns
 from fsstore.combine.report import Difference, grouped
 from fsstore.combine.unit_change import unit_change
 from fsstore.driver.chunked import ZARR2, ZARR3
@@ -64,7 +64,7 @@ def stored_type(form: Form) -> np.dtype[Any]:
     return found
 
 
-def compare(batch: Batch, path: str, growing: Set[str], *, is_placed: bool = False) -> Compared:
+def compare(batch: FileBatch, path: str, growing: Set[str], *, is_placed: bool = False) -> Compared:
     """Return how the forms of a variable differ.
 
     Sizes of dimensions that are `growing` may differ, and all that is encoded may of a variable whose values are known
@@ -119,7 +119,7 @@ def _obstacle(forms: Sequence[Form], growing: Set[str]) -> str:
 
 
 def _differences(
-    batch: Batch, columns: VariableColumns, forms: Mapping[int, Form], growing: Set[str]
+    batch: FileBatch, columns: VariableColumns, forms: Mapping[int, Form], growing: Set[str]
 ) -> tuple[Difference, ...]:
     said = {number: _said(form, growing) for number, form in forms.items()}
     names = dict.fromkeys(name for each in said.values() for name in each)
@@ -177,7 +177,7 @@ def decoding_of(form: Form, wanted: str) -> Decoding:
     return Decoding(floats, found.unsigned, found.missing, found.scale, found.offset, change[0], change[1])
 
 
-def minority(batch: Batch, growing: Set[str], placed: Set[str]) -> dict[str, str]:
+def minority(batch: FileBatch, growing: Set[str], placed: Set[str]) -> dict[str, str]:
     """Return the files that differ from most others in how a variable is stored or meant, and in what."""
     out: dict[str, str] = {}
     for path, columns in batch.variables.items():

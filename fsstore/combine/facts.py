@@ -18,7 +18,7 @@ import numpy as np
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.value import FileFact
 
-__all__ = ["NONE", "Batch", "Form", "Ints", "VariableColumns", "joined", "value_key"]
+__all__ = ["NONE", "FileBatch", "Form", "Ints", "VariableColumns", "joined", "value_key"]
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -68,7 +68,7 @@ class VariableColumns:
     """One variable in all files of a batch.
 
     `form` and `value` have an entry a file; `count` says how many of the references are a file's.  `number` is that of
-    the chunk in the grid of its file.  URLs count `Batch.urls`, inline values `Batch.inline`.
+    the chunk in the grid of its file.  URLs count `FileBatch.urls`, inline values `FileBatch.inline`.
     """
 
     form: Ints
@@ -91,7 +91,7 @@ class VariableColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FileBatch:
     """What was found in some files.
 
     `groups` has the attributes of groups by path, of the first file that has each; `varying` says which of these
@@ -114,7 +114,7 @@ class Batch:
         """The memory of the columns."""
         return sum(each.nbytes for each in self.variables.values())
 
-    def only(self, kept: Ints) -> Batch:
+    def only(self, kept: Ints) -> FileBatch:
         """Return the batch of some of its files, in the order asked for."""
         variables = {path: _taken(each, kept) for path, each in self.variables.items()}
         used = {path: each for path, each in variables.items() if (each.form != NONE).any()}
@@ -130,7 +130,7 @@ def _taken(columns: VariableColumns, kept: Ints) -> VariableColumns:
     )
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
+def joined(batches: Sequence[FileBatch]) -> FileBatch:
     """Return one batch of the files of all, in their order."""
     if len(batches) == 1:
         return batches[0]
@@ -150,7 +150,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
         rows = Rows(*map(np.concatenate, zip(*(part[4] for part in parts), strict=True)))
         variables[path] = VariableColumns(form, value, count, chunk, rows)
     groups, varying = _groups(batches)
-    return Batch(
+    return FileBatch(
         [fact for each in batches for fact in each.files],
         forms,
         variables,
@@ -208,7 +208,7 @@ def value_key(value: Any) -> tuple[Any, ...]:
     return value.dtype.str, value.shape, value.tobytes() if value.dtype.kind != "O" else tuple(value.ravel())
 
 
-def _groups(batches: Sequence[Batch]) -> tuple[dict[str, Mapping[str, Any]], dict[str, frozenset[str]]]:
+def _groups(batches: Sequence[FileBatch]) -> tuple[dict[str, Mapping[str, Any]], dict[str, frozenset[str]]]:
     groups: dict[str, Mapping[str, Any]] = {}
     varying: dict[str, frozenset[str]] = {}
     for each in batches:

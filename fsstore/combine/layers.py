@@ -21,8 +21,8 @@ from fsstore.combine.report import CombineError
 from fsstore.combine.whole import WholeTables, placed_rows
 from fsstore.errors import StoreError
 from fsstore.mosaic.decoding import Decoding
-from fsstore.mosaic.pieces import Axis, Pieces
-from fsstore.mosaic.value import HIDDEN, Layered, Source
+from fsstore.mosaic.pieces import CellAxis, Pieces
+from fsstore.mosaic.value import HIDDEN, Layered, PieceSource
 
 __all__ = ["FilePlaces", "put_layered"]
 
@@ -74,20 +74,20 @@ def put_layered(
         name = f"{HIDDEN}array-{len(tables.layered)}-encoding-{each}-"
         arrays[each] = _put_source(tables, name, forms, columns, (files, places, origin))
     sources: dict[tuple[int, Decoding], int] = {}
-    listed: list[Source] = []
+    listed: list[PieceSource] = []
     number_of: dict[int, int] = {}
     for form in compared.forms:
         key = (encoding_of[form], decodings[form])
         if key not in sources:
             source_path, shape, version = arrays[key[0]]
             sources[key] = len(listed)
-            listed.append(Source(source_path, shape, version, key[1]))
+            listed.append(PieceSource(source_path, shape, version, key[1]))
         number_of[form] = sources[key]
     cell = places.cell()[have]
     order = np.argsort(cell, kind="stable")
     have, cell = have[order], cell[order]
     source = np.array([number_of[form] for form in columns.form[have].tolist()], np.int64)
-    axes = tuple(Axis(axis, start, start + size) for axis, start, size, _, _ in places.axes)
+    axes = tuple(CellAxis(axis, start, start + size) for axis, start, size, _, _ in places.axes)
     everywhere = len(have) == places.cells
     pieces = Pieces(places.shape, axes, source, origin[have], None if everywhere else cell)
     fill = _fill(dtype, attributes)

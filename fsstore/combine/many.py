@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from fsstore.combine.facts import Batch, joined
+from fsstore.combine.facts import FileBatch, joined
 from fsstore.combine.scan_columns import batch_columns, batch_of
 from fsstore.combine.scanning import place_of, scan_files_here
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
-from fsstore.mosaic.stored import Stored, from_bytes, to_json, to_parquet
+from fsstore.mosaic.stored import StoredColumns, from_bytes, to_json, to_parquet
 from fsstore.runtime import execution
 from fsstore.task.journal import job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import width_of
 from fsstore.values.json_value import quote
 
-__all__ = ["Means", "scan_many", "stored_bytes", "written_out"]
+__all__ = ["ScanMeans", "scan_many", "stored_bytes", "written_out"]
 
 _WILD = re.compile(r"[*?\[]")
 _ATTEMPTS = 3
@@ -36,7 +36,7 @@ _DIRECTORY = ".fsstore-scan"
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ScanMeans:
     """What does the work: an executor or None, files a task, who is told, and where finished tasks are noted."""
 
     executor: Executor | None = None
@@ -82,7 +82,7 @@ async def _matching(pattern: str) -> list[str]:
     return [head + name + bar + rest for name in shown]
 
 
-async def scan_many(urls: Sequence[str], dims: Sequence[str], means: Means) -> Batch:
+async def scan_many(urls: Sequence[str], dims: Sequence[str], means: ScanMeans) -> FileBatch:
     """Return what is found in files, in their order."""
     size = max(1, means.batch)
     shares = [list(urls[start : start + size]) for start in range(0, len(urls), size)]
@@ -90,7 +90,7 @@ async def scan_many(urls: Sequence[str], dims: Sequence[str], means: Means) -> B
     notes = await _notes(urls, dims, means, size)
     known = await notes.read(len(shares)) if notes else {}
     room = asyncio.Semaphore(max(1, width_of(means.executor)) if means.executor else 1)
-    out: list[Batch | None] = [known.get(number) for number in range(len(shares))]
+    out: list[FileBatch | None] = [known.get(number) for number in range(len(shares))]
 
     async def one(number: int) -> None:
         async with room:
@@ -109,12 +109,12 @@ async def scan_many(urls: Sequence[str], dims: Sequence[str], means: Means) -> B
 
 async def _attempted(
     urls: list[str], dims: list[str], executor: Executor | None, reporter: Reporter
-) -> Batch:
+) -> FileBatch:
     """Return the batch of some files; where a worker was lost it is scanned again, in the end by this process."""
     for _ in range(_ATTEMPTS if executor is not None else 0):
         assert executor is not None
         try:
-            found: Batch = await asyncio.wrap_future(executor.submit(scan_files_here, urls, dims))
+            found: FileBatch = await asyncio.wrap_future(executor.submit(scan_files_here, urls, dims))
         except (BrokenExecutor, OSError, RuntimeError):
             reporter.retried()
             continue
@@ -129,7 +129,7 @@ class _Notes:
     place: KvPrefix
     name: str
 
-    async def read(self, count: int) -> dict[int, Batch]:
+    async def read(self, count: int) -> dict[int, FileBatch]:
         """Return the batches that are written down and whole."""
         found = {}
         for number in range(count):
@@ -143,18 +143,18 @@ class _Notes:
                 continue  # half a file of a run that was killed: the batch is scanned again
         return found
 
-    async def write(self, number: int, batch: Batch) -> None:
+    async def write(self, number: int, batch: FileBatch) -> None:
         """Write a batch down; files that failed are tried again by the next run, with their batch."""
         if batch.failed:
             return
         header, columns = batch_columns(batch)
-        await self.place.write(self._key(number), stored_bytes(Stored({"scan": header}, {}, columns)))
+        await self.place.write(self._key(number), stored_bytes(StoredColumns({"scan": header}, {}, columns)))
 
     def _key(self, number: int) -> str:
         return f"{_DIRECTORY}/{self.name}/{number:08d}"
 
 
-async def _notes(urls: Sequence[str], dims: Sequence[str], means: Means, size: int) -> _Notes | None:
+async def _notes(urls: Sequence[str], dims: Sequence[str], means: ScanMeans, size: int) -> _Notes | None:
     if means.journal is None:
         return None
     text = fspath(means.journal) if isinstance(means.journal, PathLike) else means.journal
@@ -163,7 +163,7 @@ async def _notes(urls: Sequence[str], dims: Sequence[str], means: Means, size: i
     return _Notes(place, job_name({"urls": list(urls), "dims": list(dims), "size": size, "version": 1}))
 
 
-def stored_bytes(stored: Stored, *, as_json: bool = False) -> bytes:
+def stored_bytes(stored: StoredColumns, *, as_json: bool = False) -> bytes:
     """Return a document: in parquet where that can be written, unless JSON is asked for."""
     if not as_json:
         try:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fsstore.combine.facts import NONE, Batch, Form
+from fsstore.combine.facts import NONE, FileBatch, Form
 from fsstore.combine.report import CombineError
 
 __all__ = ["with_new_axes"]
@@ -20,7 +20,7 @@ _BOUND_TO_AXES = ("transpose", "sharding_indexed", "reshape", "vlen-utf8", "vlen
 _LABELS = "_ARRAY_DIMENSIONS"
 
 
-def with_new_axes(batch: Batch, dims: Set[str]) -> Batch:
+def with_new_axes(batch: FileBatch, dims: Set[str]) -> FileBatch:
     """Return the batch with `dims`, which no file has, as first dimensions of what differs between files.
 
     Coordinates of other dimensions stay, and so does what is equal in all files, as far as its values are known.

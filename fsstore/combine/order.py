@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.combine.calendar import TimeUnits, encode_times, in_calendar, instants, is_time, parse_units
-from fsstore.combine.facts import NONE, Batch, Form, Ints
+from fsstore.combine.facts import NONE, FileBatch, Form, Ints
 from fsstore.combine.report import CombineError
 from fsstore.errors import StoreError
 from fsstore.values.json_value import quote
@@ -64,7 +64,7 @@ class DimensionOrder:
         return int((self.start + self.size).max()) if len(self.start) else 0
 
 
-def extents(batch: Batch, dim: str) -> Ints:
+def extents(batch: FileBatch, dim: str) -> Ints:
     """Return the size of a dimension in each file, -1 where it has none of the name."""
     out = np.full(len(batch.files), -1, np.int64)
     sizes = np.array([_size(form, dim) for form in batch.forms] or [-1], np.int64)
@@ -105,7 +105,7 @@ def time_scale(forms: Mapping[int, Form]) -> TimeScale | None:
 
 
 def order_along(
-    batch: Batch, dim: str, given: Sequence[Any] | None, on_overlap: OnOverlap, *, alone: bool
+    batch: FileBatch, dim: str, given: Sequence[Any] | None, on_overlap: OnOverlap, *, alone: bool
 ) -> DimensionOrder:
     """Return where files lie along a dimension; raises `CombineError` if their coordinates leave no order.
 
@@ -145,7 +145,7 @@ def order_along(
     )
 
 
-def _coordinate(batch: Batch, dim: str) -> str | None:
+def _coordinate(batch: FileBatch, dim: str) -> str | None:
     """Return the path of the coordinate variable of a dimension: 1-D, or a scalar that becomes one."""
     found = [path for path in batch.variables if path.rpartition("/")[2] == dim]
     for path in sorted(found, key=lambda each: (each.count("/"), each)):
@@ -155,7 +155,7 @@ def _coordinate(batch: Batch, dim: str) -> str | None:
     return None
 
 
-def _read(batch: Batch, path: str) -> tuple[TimeScale | None, dict[str, Any], list[Any]]:
+def _read(batch: FileBatch, path: str) -> tuple[TimeScale | None, dict[str, Any], list[Any]]:
     columns = batch.variables[path]
     numbers = dict.fromkeys(columns.form.tolist())
     scale = time_scale({number: batch.forms[number] for number in numbers})

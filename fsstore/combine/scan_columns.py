@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.facts import NONE, Batch, Form, VariableColumns
+from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.table.table import INLINE, Rows
-from fsstore.mosaic.stored import Column, Stored
+from fsstore.mosaic.stored import Column, StoredColumns
 from fsstore.mosaic.value import FileFact
 
 __all__ = ["batch_columns", "batch_of"]
@@ -19,7 +19,7 @@ __all__ = ["batch_columns", "batch_of"]
 _MOST_VALUES = 2**31
 
 
-def batch_columns(batch: Batch) -> tuple[dict[str, Any], dict[str, Column]]:
+def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
     """Return a header and columns."""
     header = {
         "forms": [
@@ -55,7 +55,7 @@ def each_of(columns: VariableColumns) -> tuple[Any, ...]:
     return columns.form, columns.value, columns.count, columns.number
 
 
-def batch_of(header: Mapping[str, Any], stored: Stored) -> Batch:
+def batch_of(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
     """Return the batch of a header and columns; raises `JsonError` for what cannot be right."""
     try:
         return _batch(header, stored)
@@ -65,7 +65,7 @@ def batch_of(header: Mapping[str, Any], stored: Stored) -> Batch:
         raise JsonError(f"What is kept for adding files is damaged: {error}") from error
 
 
-def _batch(header: Mapping[str, Any], stored: Stored) -> Batch:
+def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
     names = stored.texts("scan/file/url", of_scan=True)
     sizes = stored.ints("scan/file/size", of_scan=True).tolist()
     tags = stored.texts("scan/file/generation", of_scan=True)
@@ -88,7 +88,7 @@ def _batch(header: Mapping[str, Any], stored: Stored) -> Batch:
         str(path): _variable(stored, number, len(files), limits)
         for number, path in enumerate(header["variables"])
     }
-    return Batch(
+    return FileBatch(
         files,
         forms,
         variables,
@@ -102,7 +102,9 @@ def _batch(header: Mapping[str, Any], stored: Stored) -> Batch:
     )
 
 
-def _variable(stored: Stored, number: int, files: int, limits: tuple[int, int, int, int]) -> VariableColumns:
+def _variable(
+    stored: StoredColumns, number: int, files: int, limits: tuple[int, int, int, int]
+) -> VariableColumns:
     found = [stored.ints(f"scan/{number}/{name}", of_scan=True) for name in _NAMES]
     form, value, count, chunk, url, offset, length = found
     forms, values, urls, inline = limits

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.calendar import is_time
-from fsstore.combine.facts import NONE, Batch, Form, VariableColumns, value_key
+from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns, value_key
 from fsstore.combine.source_file import ArrayReferences, SourceFile, open_source
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
@@ -29,7 +29,7 @@ from fsstore.mosaic.value import FileFact
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
-__all__ = ["Places", "place_of", "scan_files_here"]
+__all__ = ["FileStores", "place_of", "scan_files_here"]
 
 _SMALL = 64 * 1024  # bytes of a variable that does not grow, up to which files are compared by its values
 _TIMES = 2**20
@@ -49,7 +49,7 @@ async def place_of(url: Any) -> KvPrefix:
 
 
 @dataclass(slots=True)
-class Places:
+class FileStores:
     """Opens the places of files; those of one directory share its store."""
 
     known: dict[str, KvPrefix] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class Places:
         return self.known[head].join(name)
 
 
-def scan_files_here(urls: Sequence[str], dims: Sequence[str]) -> Batch:
+def scan_files_here(urls: Sequence[str], dims: Sequence[str]) -> FileBatch:
     """Return what is found in files; a worker calls it with its share of them."""
     builder = BatchBuilder(frozenset(dims))
 
-    async def run() -> Batch:
-        places = Places()
+    async def run() -> FileBatch:
+        places = FileStores()
         await _open_first(urls, places, builder)
         for start in range(1, len(urls), _AT_ONCE):
             some = urls[start : start + _AT_ONCE]
@@ -84,12 +84,12 @@ def _may_wait(urls: Sequence[str]) -> bool:
     return any(("://" in url and not url.startswith("file://")) or "|" in url for url in urls)
 
 
-async def _open_first(urls: Sequence[str], places: Places, builder: BatchBuilder) -> None:
+async def _open_first(urls: Sequence[str], places: FileStores, builder: BatchBuilder) -> None:
     if urls:
         await _scan(urls[0], places, builder)
 
 
-async def _scan(url: str, places: Places, builder: BatchBuilder) -> None:
+async def _scan(url: str, places: FileStores, builder: BatchBuilder) -> None:
     try:
         source = await open_source(url, await places.open(url))
         await builder.add(url, source)
@@ -206,7 +206,7 @@ class BatchBuilder:
             }
             self._varying.setdefault(path, set()).update(differs)
 
-    def finish(self, urls: Sequence[str]) -> Batch:
+    def finish(self, urls: Sequence[str]) -> FileBatch:
         """Return the batch, its files in the order of `urls`."""
         listed = [self._files[url] for url in urls if url in self._files]
         names: dict[str, int] = {}
@@ -216,7 +216,7 @@ class BatchBuilder:
         for path in paths:
             each = [found.get(path) for _, found in listed]
             variables[path] = _columns(each, names, inline)
-        return Batch(
+        return FileBatch(
             [fact for fact, _ in listed],
             self._listed,
             variables,

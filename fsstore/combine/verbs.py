@@ -19,8 +19,8 @@ import numpy as np
 
 from fsstore.combine.assembly import OnDifference, Wishes, assemble
 from fsstore.combine.combined import Combined, document_bytes, moved_batch
-from fsstore.combine.facts import Batch, joined
-from fsstore.combine.many import Means, scan_many, written_out
+from fsstore.combine.facts import FileBatch, joined
+from fsstore.combine.many import ScanMeans, scan_many, written_out
 from fsstore.combine.order import OnOverlap
 from fsstore.combine.report import CombineError, CombineReport
 from fsstore.combine.scan_columns import batch_of
@@ -77,7 +77,7 @@ def combine(
     dims = (dim,) if isinstance(dim, str) else tuple(dim)
     _check(on_difference, on_overlap)
     wishes = Wishes(dims, on_difference, on_overlap, dict(coords or {}))
-    means = Means(executor, batch, progress, journal)
+    means = ScanMeans(executor, batch, progress, journal)
     options = {
         "dims": list(dims),
         "on_difference": on_difference,
@@ -102,7 +102,7 @@ def _check(on_difference: str, on_overlap: str) -> None:
         raise ValueError(f'on_overlap is "raise", "first" or "last", not {on_overlap!r}')
 
 
-def _renamed(batch: Batch, names: Mapping[str, str | None]) -> Batch:
+def _renamed(batch: FileBatch, names: Mapping[str, str | None]) -> FileBatch:
     """Return the batch with variables under other names, without those that are to be dropped."""
     if not names:
         return batch
@@ -135,14 +135,14 @@ def append(
     Files that the dataset has already are an error: `replace` scans them again.
     """
 
-    def change(before: Batch, new: Batch) -> Batch:
+    def change(before: FileBatch, new: FileBatch) -> FileBatch:
         known = {fact.url for fact in before.files}
         doubled = [fact.url for fact in new.files if fact.url in known]
         if doubled:
             raise CombineError(f"The dataset has {quote(doubled[0])} already; `replace` scans it again")
         return joined([before, new])
 
-    return execution.start(_change(dataset, places, Means(executor, 100, progress, journal), change))
+    return execution.start(_change(dataset, places, ScanMeans(executor, 100, progress, journal), change))
 
 
 def replace(
@@ -154,7 +154,7 @@ def replace(
 ) -> Future[CombineReport]:
     """Begin to scan files of a saved dataset again, which have changed; the others stay as they are."""
 
-    def change(before: Batch, new: Batch) -> Batch:
+    def change(before: FileBatch, new: FileBatch) -> FileBatch:
         known = {fact.url: at for at, fact in enumerate(before.files)}
         unknown = [fact.url for fact in new.files if fact.url not in known]
         if unknown:
@@ -168,14 +168,14 @@ def replace(
         rank = [known[fact.url] for fact in both.files]
         return both.only(np.argsort(np.array(rank, np.int64), kind="stable"))
 
-    return execution.start(_change(dataset, places, Means(executor, 100, progress), change))
+    return execution.start(_change(dataset, places, ScanMeans(executor, 100, progress), change))
 
 
 def drop(dataset: Any, places: Any) -> Future[CombineReport]:
     """Begin to take files out of a saved dataset: by their URLs as the dataset has them, or patterns of these."""
     wanted = [fspath(each) for each in ([places] if isinstance(places, str | PathLike) else places)]
 
-    def change(before: Batch, new: Batch) -> Batch:
+    def change(before: FileBatch, new: FileBatch) -> FileBatch:
         del new
         gone = {fact.url for fact in before.files if any(_fits(fact.url, each) for each in wanted)}
         for each in wanted:
@@ -184,7 +184,7 @@ def drop(dataset: Any, places: Any) -> Future[CombineReport]:
         kept = np.array([at for at, fact in enumerate(before.files) if fact.url not in gone], np.int64)
         return before.only(kept)
 
-    return execution.start(_change(dataset, [], Means(), change))
+    return execution.start(_change(dataset, [], ScanMeans(), change))
 
 
 def _fits(url: str, wanted: str) -> bool:
@@ -192,14 +192,14 @@ def _fits(url: str, wanted: str) -> bool:
 
 
 async def _change(
-    dataset: Any, places: Any, means: Means, change: Callable[[Batch, Batch], Batch]
+    dataset: Any, places: Any, means: ScanMeans, change: Callable[[FileBatch, FileBatch], FileBatch]
 ) -> CombineReport:
     base = await place_of(dataset)
     if not base.driver.features.conditional_write:
         raise UnimplementedError(f"{base.describe()} lies where two writers could undo each other's changes")
     given = [places] if isinstance(places, str | PathLike) else list(places)
     urls = await written_out(given) if given else []
-    new: Batch | None = None
+    new: FileBatch | None = None
     for _ in range(_TRIES):
         mosaic, answer = await load_mosaic(base, with_scan=True)
         before = batch_of(mosaic.facts.get("scan") or {}, mosaic.scan)
@@ -209,7 +209,7 @@ async def _change(
             found = (
                 _renamed(await scan_many(urls, wishes.dims, means), options.get("variables") or {})
                 if urls
-                else Batch()
+                else FileBatch()
             )
             new = moved_batch(found, moving(await _here(), await beside(base)))
         after = change(before, new)

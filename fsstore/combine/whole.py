@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.facts import Batch, Form, Ints
+from fsstore.combine.facts import FileBatch, Form, Ints
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import grid_of
 from fsstore.kvstore.reference.table.keys import Family, split_one
@@ -24,7 +24,7 @@ _LABELS = "_ARRAY_DIMENSIONS"
 class WholeTables:
     """Collects what the whole consists of.  URLs and inline values of the batch keep their numbers."""
 
-    def __init__(self, batch: Batch, version: int) -> None:
+    def __init__(self, batch: FileBatch, version: int) -> None:
         self.version = version
         self.layered: dict[str, Layered] = {}
         self._urls = list(batch.urls)

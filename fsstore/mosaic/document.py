@@ -13,9 +13,9 @@ from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, WHOLE, Block, Rows, Table
 from fsstore.mosaic.decoding import Decoding
-from fsstore.mosaic.pieces import Axis, Pieces
-from fsstore.mosaic.stored import Column, Stored
-from fsstore.mosaic.value import FileFact, Layered, Mosaic, Source
+from fsstore.mosaic.pieces import CellAxis, Pieces
+from fsstore.mosaic.stored import Column, StoredColumns
+from fsstore.mosaic.value import FileFact, Layered, Mosaic, PieceSource
 from fsstore.values.json_value import Fields, array_of, boolean, integer, obj, string
 
 __all__ = ["mosaic_of", "stored_of"]
@@ -24,7 +24,7 @@ _SIZE = integer(0, 2**62)
 _STEP = integer(1, 2**62)
 
 
-def stored_of(mosaic: Mosaic, scan: Mapping[str, Column] | None = None) -> Stored:
+def stored_of(mosaic: Mosaic, scan: Mapping[str, Column] | None = None) -> StoredColumns:
     """Return a dataset as a header and columns."""
     table = mosaic.references.table
     columns: dict[str, Column] = {}
@@ -48,7 +48,7 @@ def stored_of(mosaic: Mosaic, scan: Mapping[str, Column] | None = None) -> Store
     columns["files/url"] = [fact.url for fact in mosaic.files]
     columns["files/size"] = np.array([fact.size for fact in mosaic.files], np.int64)
     columns["files/generation"] = [fact.generation for fact in mosaic.files]
-    return Stored(header, columns, scan or {})
+    return StoredColumns(header, columns, scan or {})
 
 
 def _put_rows(columns: dict[str, Column], name: str, rows: Rows) -> None:
@@ -88,7 +88,7 @@ def _layered_json(columns: dict[str, Column], number: int, each: Layered) -> dic
     }
 
 
-def mosaic_of(stored: Stored, scan: Any = None) -> Mosaic:
+def mosaic_of(stored: StoredColumns, scan: Any = None) -> Mosaic:
     """Return the dataset of a document; raises `JsonError` for what cannot be right."""
     header = dict(stored.header)
     table = _table(stored, header.pop("blocks", []))
@@ -108,7 +108,7 @@ def mosaic_of(stored: Stored, scan: Any = None) -> Mosaic:
     return found
 
 
-def _table(stored: Stored, blocks: Any) -> Table:
+def _table(stored: StoredColumns, blocks: Any) -> Table:
     urls, inline, keys = stored.texts("urls"), stored.values("inline"), stored.texts("keys")
     for key in keys:
         why = check_key(key)
@@ -124,7 +124,7 @@ def _table(stored: Stored, blocks: Any) -> Table:
     return Table(urls, inline, {key: at for at, key in enumerate(keys)}, rows, made)
 
 
-def _block(stored: Stored, number: int, value: Any, limits: tuple[int, int]) -> Block:
+def _block(stored: StoredColumns, number: int, value: Any, limits: tuple[int, int]) -> Block:
     fields = Fields(value)
     prefix, separators = fields.require("prefix", string), fields.require("separators", string)
     grid = tuple(fields.require("grid", array_of(_STEP)))
@@ -153,7 +153,7 @@ def _block(stored: Stored, number: int, value: Any, limits: tuple[int, int]) -> 
     return Block((prefix.encode(), separators.encode()), grid, index, rows)
 
 
-def _rows(stored: Stored, name: str, limits: tuple[int, int]) -> Rows:
+def _rows(stored: StoredColumns, name: str, limits: tuple[int, int]) -> Rows:
     url, offset, length = (stored.ints(f"{name}/{each}") for each in ("url", "offset", "length"))
     if not len(url) == len(offset) == len(length):
         raise JsonError(f'The columns of "{name}" have several lengths')
@@ -170,14 +170,14 @@ def _rows(stored: Stored, name: str, limits: tuple[int, int]) -> Rows:
     return Rows(url.astype(np.int32), offset, length)
 
 
-def _layered(stored: Stored, number: int, value: Any) -> Layered:
+def _layered(stored: StoredColumns, number: int, value: Any) -> Layered:
     fields = Fields(value)
     head = f"layered/{number}"
     shape = tuple(fields.require("shape", array_of(_SIZE)))
     dimensions = fields.require("axes", array_of(integer(0, 31)))
     everywhere = fields.require("everywhere", boolean)
     axes = tuple(
-        Axis(at, stored.ints(f"{head}/start/{at}"), stored.ints(f"{head}/stop/{at}")) for at in dimensions
+        CellAxis(at, stored.ints(f"{head}/start/{at}"), stored.ints(f"{head}/stop/{at}")) for at in dimensions
     )
     source, origin = stored.ints(f"{head}/source"), stored.ints(f"{head}/origin")
     if len(origin) != len(source) * len(axes):
@@ -200,7 +200,7 @@ def _fill(value: Any) -> Any:
     return value
 
 
-def _source(value: Any) -> Source:
+def _source(value: Any) -> PieceSource:
     fields = Fields(value)
     path = fields.require("path", string)
     shape = tuple(fields.require("shape", array_of(_SIZE)))
@@ -209,4 +209,4 @@ def _source(value: Any) -> Source:
     fields.finish()
     if check_key(f"{path}/.zarray") is not None:
         raise JsonError("The path of a source cannot be used")
-    return Source(path, shape, version, decoding)
+    return PieceSource(path, shape, version, decoding)

@@ -38,11 +38,11 @@ from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
-from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, Source
+from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["MosaicDriver", "mosaic_driver"]
+__all__ = ["MosaicDriver", "changed", "mosaic_driver"]
 
 _PAGE = 4096
 
@@ -165,7 +165,7 @@ class MosaicDriver(ReadOnly, ListsDocuments):
             for at, step, size in zip(chunk.place, array.chunks, array.shape, strict=True)
         ]
 
-        async def one(source: Source, inside: tuple[slice, ...], where: tuple[slice, ...]) -> None:
+        async def one(source: PieceSource, inside: tuple[slice, ...], where: tuple[slice, ...]) -> None:
             values = await self._read(source, inside)
             out[where] = source.decoding.apply(values, dtype)
 
@@ -174,7 +174,7 @@ class MosaicDriver(ReadOnly, ListsDocuments):
             await execution.gather(one(array.sources[part.source], part.inside, part.box) for part in parts)
         return out.tobytes()
 
-    async def _read(self, source: Source, inside: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+    async def _read(self, source: PieceSource, inside: tuple[slice, ...]) -> np.ndarray[Any, Any]:
         try:
             if source.path not in self._sources:
                 opened = await self._opened(source)
@@ -186,7 +186,7 @@ class MosaicDriver(ReadOnly, ListsDocuments):
         except StoreError as error:
             raise error.within(f"Error reading a piece of {self._described}") from error
 
-    async def _opened(self, source: Source) -> OpenArray:
+    async def _opened(self, source: PieceSource) -> OpenArray:
         inner: Any = _Checked(self) if self._facts else self.references
         memory = kv_kind("memory")
         assert memory is not None

@@ -20,7 +20,7 @@ from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import open_in
 from fsstore.mosaic.document import mosaic_of
 from fsstore.mosaic.driver import mosaic_driver
-from fsstore.mosaic.stored import Stored, from_bytes
+from fsstore.mosaic.stored import StoredColumns, from_bytes
 from fsstore.mosaic.value import Mosaic
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json, boolean
@@ -69,7 +69,7 @@ async def load_mosaic(base: KvPrefix, *, with_scan: bool = False) -> tuple[Mosai
         raise NotFoundError(f"There is no virtual dataset at {base.describe()}")
 
     def parsed() -> Mosaic:
-        stored: Stored = from_bytes(found.value, with_scan=with_scan)
+        stored: StoredColumns = from_bytes(found.value, with_scan=with_scan)
         return mosaic_of(stored, stored if with_scan else None)
 
     try:

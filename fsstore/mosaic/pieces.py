@@ -17,12 +17,12 @@ import numpy as np
 
 from fsstore.errors import JsonError
 
-__all__ = ["Axis", "Part", "Pieces"]
+__all__ = ["CellAxis", "PiecePart", "Pieces"]
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Axis(NamedTuple):
+class CellAxis(NamedTuple):
     """The cells along a dimension: ascending intervals that do not overlap."""
 
     dimension: int
@@ -45,7 +45,7 @@ class Axis(NamedTuple):
         return first, max(first, last)
 
 
-class Part(NamedTuple):
+class PiecePart(NamedTuple):
     """A part of a box that one source serves: where its values lie in the source, and in the box."""
 
     source: int
@@ -62,7 +62,7 @@ class Pieces:
     """
 
     shape: tuple[int, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[CellAxis, ...]
     source: Ints
     origin: Ints
     cell: Ints | None = None
@@ -117,7 +117,7 @@ class Pieces:
             ).any():
                 raise JsonError("A piece lies outside its source")
 
-    def find(self, box: Sequence[slice]) -> Iterator[Part]:
+    def find(self, box: Sequence[slice]) -> Iterator[PiecePart]:
         """Yield the parts of a box (slices with both ends, step 1) that pieces serve, in C order."""
         spans = [axis.within(box[axis.dimension].start, box[axis.dimension].stop) for axis in self.axes]
         for place in product(*(range(*span) for span in spans)):
@@ -132,7 +132,7 @@ class Pieces:
                 begin = int(self.origin[number, at]) - start
                 inside[axis.dimension] = slice(low + begin, high + begin)
                 where[axis.dimension] = slice(low - side.start, high - side.start)
-            yield Part(int(self.source[number]), tuple(inside), tuple(where))
+            yield PiecePart(int(self.source[number]), tuple(inside), tuple(where))
 
     def _number(self, place: Sequence[int]) -> int | None:
         """Return the piece in a cell."""

@@ -21,7 +21,7 @@ import numpy as np
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.values.json_value import loads
 
-__all__ = ["MARK", "Column", "Stored", "from_bytes", "is_mosaic", "to_json", "to_parquet"]
+__all__ = ["MARK", "Column", "StoredColumns", "from_bytes", "is_mosaic", "to_json", "to_parquet"]
 
 MARK = "fsstore_mosaic"
 _VERSION = 1
@@ -34,7 +34,7 @@ Column: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]] | list[str] | list[byte
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredColumns:
     """What a document holds: the header, its columns, and those for adding files."""
 
     header: Mapping[str, Any]
@@ -80,7 +80,7 @@ def is_mosaic(head: bytes, tail: bytes = b"") -> bool:  # noqa: ARG001  # the co
     return head.lstrip().startswith(b"{") and head.lstrip()[1:].lstrip().startswith(f'"{MARK}"'.encode())
 
 
-def to_json(stored: Stored) -> bytes:
+def to_json(stored: StoredColumns) -> bytes:
     """Return the JSON form."""
     header = {MARK: _VERSION, **stored.header}
     parts = {
@@ -94,7 +94,7 @@ def to_json(stored: Stored) -> bytes:
     return ("{" + ",\n ".join(lines) + "}\n").encode()
 
 
-def _groups(stored: Stored) -> list[tuple[str, Mapping[str, Column]]]:
+def _groups(stored: StoredColumns) -> list[tuple[str, Mapping[str, Column]]]:
     return [("columns", stored.columns), ("scan_columns", stored.scan)]
 
 
@@ -106,7 +106,7 @@ def _json_column(column: Column) -> Any:
     return {"text": list(column)} if column else {"base64": []}
 
 
-def to_parquet(stored: Stored) -> bytes:
+def to_parquet(stored: StoredColumns) -> bytes:
     """Return the parquet form."""
     pa, parquet = _pyarrow()
     schema = pa.schema([
@@ -157,7 +157,7 @@ def _pyarrow() -> Any:
     return pa, parquet
 
 
-def from_bytes(data: Any, *, with_scan: bool = False) -> Stored:
+def from_bytes(data: Any, *, with_scan: bool = False) -> StoredColumns:
     """Return what a document holds; raises `StoreError` for what is none, within bounded memory."""
     data = bytes(data)
     if not is_mosaic(data[:4096]):
@@ -170,7 +170,7 @@ def from_bytes(data: Any, *, with_scan: bool = False) -> Stored:
         raise DataLossError(f"The virtual dataset is damaged: {type(error).__name__}: {error}") from error
 
 
-def _from_json(data: bytes, with_scan: bool) -> Stored:
+def _from_json(data: bytes, with_scan: bool) -> StoredColumns:
     found = loads(data, lenient=True)
     if not isinstance(found, dict) or found.pop(MARK, None) != _VERSION:
         raise JsonError(
@@ -180,7 +180,7 @@ def _from_json(data: bytes, with_scan: bool) -> Stored:
     if not isinstance(columns, dict) or not isinstance(scan, dict):
         raise JsonError("The columns of a virtual dataset are an object")
     scanned = {name: _parsed(name, each) for name, each in scan.items()} if with_scan else {}
-    return Stored(found, {name: _parsed(name, each) for name, each in columns.items()}, scanned)
+    return StoredColumns(found, {name: _parsed(name, each) for name, each in columns.items()}, scanned)
 
 
 def _parsed(name: str, column: Any) -> Column:
@@ -196,7 +196,7 @@ def _parsed(name: str, column: Any) -> Column:
     raise JsonError(f'The column "{name}" is neither a list of integers, nor of texts, nor of byte strings')
 
 
-def _from_parquet(data: bytes, with_scan: bool) -> Stored:
+def _from_parquet(data: bytes, with_scan: bool) -> StoredColumns:
     _, parquet = _pyarrow()
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
@@ -222,7 +222,7 @@ def _from_parquet(data: bytes, with_scan: bool) -> Stored:
         row = file.read_row_group(number)
         group = found if not isinstance(first, int) or number < first else scan
         group[str(row.column("name")[0].as_py())] = _column_of(row)
-    return Stored(header, found, scan)
+    return StoredColumns(header, found, scan)
 
 
 def _column_of(row: Any) -> Column:

@@ -22,7 +22,7 @@ from fsstore.mosaic.decoding import Decoding
 from fsstore.mosaic.pieces import Pieces
 from fsstore.values.json_value import Json
 
-__all__ = ["HIDDEN", "FileFact", "Layered", "Mosaic", "Source"]
+__all__ = ["HIDDEN", "FileFact", "Layered", "Mosaic", "PieceSource"]
 
 HIDDEN = ".sources/"
 """What the keys of sources begin with."""
@@ -39,7 +39,7 @@ class FileFact(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PieceSource:
     """An array of references below `.sources/`, its shape, and how its values are decoded."""
 
     path: str
@@ -61,7 +61,7 @@ class Layered:
     chunks: tuple[int, ...]
     fill: Json
     attributes: Mapping[str, Any]
-    sources: tuple[Source, ...]
+    sources: tuple[PieceSource, ...]
     pieces: Pieces
 
     @property
