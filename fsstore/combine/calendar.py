@@ -199,7 +199,7 @@ def _dates(calendar: str, days: Ints) -> tuple[Ints, Ints, Ints]:
     if calendar == "standard":
         new, old = _dates("proleptic_gregorian", days), _dates("julian", days + 2)
         late = days >= _REFORM
-        return tuple(np.where(late, a, b) for a, b in zip(new, old, strict=True))  # type: ignore[return-value]
+        return tuple(np.where(late, a, b) for a, b in zip(new, old, strict=True))  # type: ignore[return-value]  # three of them
     if calendar == "360_day":
         year, rest = np.divmod(days, 360)
         return year + 1, rest // 30 + 1, rest % 30 + 1

@@ -90,6 +90,15 @@ def _layered_json(columns: dict[str, Column], number: int, each: Layered) -> dic
 
 def mosaic_of(stored: StoredColumns, scan: Any = None) -> Mosaic:
     """Return the dataset of a document; raises `JsonError` for what cannot be right."""
+    try:
+        return _mosaic(stored, scan)
+    except JsonError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise JsonError(f"The virtual dataset is damaged: {type(error).__name__}: {error}") from error
+
+
+def _mosaic(stored: StoredColumns, scan: Any) -> Mosaic:
     header = dict(stored.header)
     table = _table(stored, header.pop("blocks", []))
     listed = header.pop("layered", [])
