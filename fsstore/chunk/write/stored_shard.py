@@ -7,7 +7,6 @@ is seen to fail only where somebody writes without.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Self
@@ -18,7 +17,7 @@ from fsstore.codec.chain.shard_layout import MISSING, ShardLayout
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 
 __all__ = ["StoredShard"]
 
@@ -41,7 +40,7 @@ class StoredShard:
         length = np.where(layout.present(entries), entries[:, 1], 0).astype(np.int64)
         self._blocks: list[int] = (np.cumsum(length) // _BLOCK_BYTES).tolist()
         self._kept: dict[int, dict[int, Buffer]] = {}
-        self._lock = threading.Lock()
+        self._lock = fork.brief_lock()
 
     @classmethod
     def read(cls, driver: KvDriver, key: str, layout: ShardLayout) -> Self | ReadResult:
