@@ -64,7 +64,7 @@ def digest(value: Any) -> bytes:
     return b"\0" + hashlib.blake2b(value, digest_size=16).digest()
 
 
-class _Claim:
+class _KeyClaim:
     """The keys that one batch reads, or writes; `ended` is done when it has left them."""
 
     __slots__ = ("ended", "reads", "writes")
@@ -73,7 +73,7 @@ class _Claim:
         self.reads, self.writes = reads, writes
         self.ended: Future[None] = futures.pending()
 
-    def keeps_out(self, later: _Claim) -> bool:
+    def keeps_out(self, later: _KeyClaim) -> bool:
         """Return whether a later claim has to wait for this one; those who only read do not mind each other."""
         return not (
             self.writes.isdisjoint(later.writes)
@@ -87,14 +87,14 @@ class _Claims:
 
     def __init__(self) -> None:
         self._lock = fork.lock()
-        self._begun: dict[_Claim, None] = {}  # in the order in which they came
+        self._begun: dict[_KeyClaim, None] = {}  # in the order in which they came
 
     @asynccontextmanager
     async def on(
         self, *, reads: Iterable[str] = (), writes: Iterable[str] = (), waits: bool
     ) -> AsyncIterator[None]:
         """Run a block when nothing that came before it writes what it reads, or uses what it writes."""
-        mine = _Claim(set(reads), set(writes))
+        mine = _KeyClaim(set(reads), set(writes))
         with self._lock:
             before = [claim for claim in self._begun if claim.keeps_out(mine)]
             self._begun[mine] = None
