@@ -159,6 +159,26 @@ def test_counts_that_no_file_holds_are_refused(tmp_path):
         _open(path, "netcdf3")
 
 
+@pytest.mark.parametrize("begin", [2**62 + 1, 2**63, 2**64 - 8])
+def test_offsets_that_no_file_has_leave_a_variable_out(begin, tmp_path, caplog):
+    """A variable that begins beyond all numbers of offsets is left out by name; the others can be read."""
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_DATA") as file:
+        file.createDimension("x", 5)
+        file.createVariable("v", "i4", ("x",))[:] = np.arange(5)
+        file.createVariable("w", "i4", ("x",))[:] = np.arange(5) + 70
+    data = bytearray(path.read_bytes())
+    place = struct.pack(">Q", data.index(struct.pack(">5i", *range(70, 75))))
+    at = data.index(place)
+    data[at : at + 8] = struct.pack(">Q", begin)
+    path.write_bytes(data)
+    with caplog.at_level("INFO", "fsstore.kvstore"):
+        assert _open(path, "netcdf3")[3].read().result() == 3
+    assert '"w"' in caplog.text and "which no file has" in caplog.text
+    with pytest.raises(NotFoundError):
+        _open(path, "netcdf3", "w")
+
+
 def test_a_replaced_file_is_scanned_again(tmp_path):
     """An open store answers from the new file after it was replaced, never from a mixture."""
     path = tmp_path / "a.h5"
