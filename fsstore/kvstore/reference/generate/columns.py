@@ -143,7 +143,8 @@ class _Column(_Many):
 
     def listed(self) -> list[Any]:
         """Return the integers."""
-        return self.values.tolist()
+        listed: list[Any] = self.values.tolist()
+        return listed
 
 
 class Written(NamedTuple):
