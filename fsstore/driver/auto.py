@@ -148,6 +148,7 @@ async def enter_group(kvstore: OpenKv, context: Context) -> tuple[OpenKv, FoundF
 async def _shown(kvstore: OpenKv, found: FoundFormat, context: Context) -> tuple[OpenKv, FoundFormat]:
     """Return the store that shows a file of arrays, and what stands at its root."""
     kind = registry.kvstores.get(found.name or "")
+    assert kind is not None, "a scanner is registered beside its store"
     place = found.place(kvstore)
     below = kvstore._replace(path=place, spec=kvstore.spec.replace(_path=place))
     inside = await open_adapter(kind, below, context)

@@ -79,13 +79,13 @@ class TiffEntry(NamedTuple):
     """Where the values of a tag are: their type, how many there are, and the offset of the first."""
 
     kind: int
-    count: int
+    items: int
     at: int
 
     @property
     def nbytes(self) -> int:
         """How many bytes the values take."""
-        return self.count * _SIZES.get(self.kind, 0)
+        return self.items * _SIZES.get(self.kind, 0)
 
     @property
     def end(self) -> int:
@@ -266,8 +266,8 @@ def _numbers(blocks: Blocks, order: ByteOrder, entry: TiffEntry) -> tuple[float,
     if letter is None:
         return ()
     if entry.end > blocks.size or entry.nbytes > _MOST_BYTES:
-        raise DataLossError(f"{entry.count} numbers are said to be at offset {entry.at}, behind its end")
-    return struct.unpack(f"{order.letter}{entry.count}{letter}", blocks.read(entry.at, entry.end))
+        raise DataLossError(f"{entry.items} numbers are said to be at offset {entry.at}, behind its end")
+    return struct.unpack(f"{order.letter}{entry.items}{letter}", blocks.read(entry.at, entry.end))
 
 
 def _number(data: bytes, order: ByteOrder, at: int) -> int:

@@ -63,9 +63,9 @@ class TiffSegments:
         spans, kinds = [], []
         for entry, count in zip(entries, counts, strict=True):
             kind = _LETTERS.get(entry.kind)
-            if kind is None or entry.count < count:
+            if kind is None or entry.items < count:
                 raise DataLossError(
-                    f"{source.describe(entry.at)} lists {entry.count} tiles or strips where {count} are needed"
+                    f"{source.describe(entry.at)} lists {entry.items} tiles or strips where {count} are needed"
                 )
             kinds.append(np.dtype(letter + kind))
             spans.append((entry.at, entry.at + count * kinds[-1].itemsize))
