@@ -23,7 +23,7 @@ from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of, is_document
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
 from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.scan.as_references import FORMATS, format_of
+from fsstore.kvstore.scan.as_references import format_of
 from fsstore.kvstore.scan.contract import MADE, SELF, FileScanner
 from fsstore.kvstore.scan.driver import ScanDriver
 from fsstore.kvstore.scan.source import FileChangedError, ScanSource
@@ -73,7 +73,7 @@ class ScannedSource:
         self._source, self._file = source, file
         self.documents: Mapping[str, bytes] = file.hierarchy.documents
         self.grids: Mapping[str, Grid] = file.hierarchy.grids
-        self.notes: Mapping[str, str] = file.hierarchy.notes
+        self.notes: Mapping[str, str] = file.hierarchy.shortcomings
 
     async def references(self, paths: Sequence[str]) -> list[ArrayReferences]:
         """Return the references of arrays; chunks that no range says are held by value."""
@@ -195,10 +195,10 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
             name = await format_of(place)
         except StoreError:
             name = None  # a directory
-    if name in FORMATS:
+    if name is not None:
         scanner: Any = registry.scanners.get(name)
         return await _scanned(url, place, scanner)
-    if name is None and not url.endswith(("/", ".zarr")):
+    if not url.endswith(("/", ".zarr")):
         try:
             state = await load(place, Reading())
             return await ListedSource(FileFact(url), state, await beside(place)).listed()
