@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError
+from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
 from fsstore.runtime import execution
 
-__all__ = ["Blocks", "FileChangedError", "MissError", "ScanSource", "Span"]
+__all__ = ["Blocks", "FileChangedError", "MissError", "Reach", "ScanSource", "Span"]
 
 T = TypeVar("T")
 
 Span = tuple[int, int]
 """The bytes `[start, stop)`."""
+
+Reach: TypeAlias = Callable[[str], Awaitable[KvPrefix]]
+"""Gives the place of another file by its URL."""
 
 BLOCK = 16 * 1024
 _HEAD = 64 * 1024
@@ -80,13 +83,15 @@ class _Cache:
 class ScanSource:
     """A file at `base` (with the key `""`), or the directory of that place.
 
-    `size` and `generation` are known once `begin` has returned.
+    `size` and `generation` are known once `begin` has returned.  `reach` gives the places of files that this one refers
+    to, by their URLs, those beside it by relative ones; the policy of reference sets is on it.
     """
 
     base: KvPrefix
     generation: bytes = UNKNOWN
     size: int = 0
     block: int = BLOCK
+    reach: Reach | None = None
     _cache: _Cache = field(default_factory=_Cache)
 
     @property
@@ -108,6 +113,12 @@ class ScanSource:
         self.size = size
         self._put(0, bytes(found.value))
         return self
+
+    async def other(self, url: str) -> ScanSource:
+        """Return another file that this one refers to; raises if there is none, or it may not be read."""
+        if self.reach is None:
+            raise UnimplementedError(f"{self.describe()} refers to the file {url!r}, which cannot be reached")
+        return await ScanSource(await self.reach(url), block=self.block, reach=self.reach).begin()
 
     async def _measure(self) -> int:
         found = await self.base.read("", 0, 0)
