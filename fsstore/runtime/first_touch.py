@@ -76,7 +76,7 @@ class FirstTouch(Generic[K, T]):
     async def all(
         self, keys: Sequence[K], load: Callable[[Sequence[K]], Awaitable[Sequence[T]]]
     ) -> Mapping[K, T]:
-        """Return values by key: `load` reads those that nobody reads at the moment, together, in the order of `keys`."""
+        """Return values by key: `load` reads those that nobody reads at the moment, together and in order."""
         found: dict[K, T] = {}
         left = list(dict.fromkeys(keys))
         while left:

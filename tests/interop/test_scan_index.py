@@ -114,7 +114,7 @@ def test_what_is_no_index_is_refused(tmp_path):
     refs.save(f"file://{tmp_path}/good.json")
     refs.rename("v/", "w/").save(f"file://{tmp_path}/changed.json")
     for spec, message in (
-        (indexed(url, f"file://{tmp_path}/changed.json"), "does not say which file"),
+        (indexed(url, f"file://{tmp_path}/changed.json"), "names no file"),
         (indexed(url, f"file://{tmp_path}/good.json", "netcdf3"), "one of the format"),
         (indexed(url, f"file://{tmp_path}/none.json"), "There is no index"),
     ):

@@ -54,6 +54,8 @@ __all__ = ["Means", "Scan", "ScanDriver"]
 
 _TRIES = 8
 _TRUSTED_S = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """One generation of the file, scanned, and the store over it.  `time` is when that was the current one.
@@ -90,7 +92,9 @@ class ScanDriver(ReadOnly, ListsDocuments):
         self._scan: Scan | None = None
         self._first: FirstTouch[str, Scan] = FirstTouch()
         self._index: SavedIndex | None = None
-        waits = base.driver.features.waits or any(members.get(name) for name in ("targets", "rewrite", "index"))
+        waits = base.driver.features.waits or any(
+            members.get(name) for name in ("targets", "rewrite", "index")
+        )
         self.features = Features(waits=waits, writable=False, listable=True)
 
     def __eq__(self, other: object) -> bool:

@@ -57,7 +57,7 @@ async def load_index(where: Any, name: str, open_target: OpenTarget) -> SavedInd
     record: ScanRecord | None = state.base.scanned
     if record is None:
         raise FailedPreconditionError(
-            f"The reference set {base.describe()} does not say which file it was made of, or was changed since; {advice}"
+            f"The reference set {base.describe()} names no file it was made of, or was changed since; {advice}"
         )
     if record.format != name:
         raise FailedPreconditionError(
@@ -88,4 +88,3 @@ async def check_index(index: SavedIndex, base: KvPrefix) -> ScanSource:
             "save it again with overwrite=True"
         )
     return source
-

@@ -29,7 +29,7 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where chunk tables are kept beside the set: the pool, what their keys begin with, and its epoch before reading."""
+    """Where chunk tables are kept beside the set: the pool, its epoch before reading, and what keys begin with."""
 
     pool: CachePool
     owner: tuple[Any, ...]
