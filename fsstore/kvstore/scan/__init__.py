@@ -12,6 +12,7 @@ is touched.  The adapter here is the same for all formats; it reads chunks with 
 * `hdf5`: HDF5 files, NetCDF 4 files among them
 * `hierarchy`: the documents of zarr v2 for what a scanner found
 * `kind`: the kinds of the scanned formats: their JSON, their URLs, and how they are opened
+* `linked_hdf5`: HDF5 files together with the files they refer to
 * `netcdf3`: NetCDF 3: the classic format, its 64-bit offsets and its 64-bit data
 * `saved_index`: a scan that was saved, used in place of scanning again
 * `scanned_set`: a scanned file as a reference set: keys resolved in batches, chunk tables on first touch

@@ -44,7 +44,7 @@ from fsstore.kvstore.reference.target.targets import OpenTarget, check_prefixes
 from fsstore.kvstore.scan.contract import SELF, FileScanner, ScanHierarchy
 from fsstore.kvstore.scan.saved_index import SavedIndex, check_index, load_index, stamp_of
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
-from fsstore.kvstore.scan.source import FileChangedError, ScanSource
+from fsstore.kvstore.scan.source import TRUSTED_S, FileChangedError, ScanSource
 from fsstore.kvstore.scan.targets import PinnedFile, ScanTargets
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.first_touch import FirstTouch
@@ -53,7 +53,6 @@ from fsstore.values.json_value import Json, dumps, quote
 __all__ = ["Means", "Scan", "ScanDriver"]
 
 _TRIES = 8
-_TRUSTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
         raise AbortedError(f"{self.base.describe()} keeps changing")
 
     async def _is_current(self, scan: Scan, newest: float) -> bool:
-        trusted = _TRUSTED_S if self.features.waits else 0.0
+        trusted = TRUSTED_S if self.features.waits else 0.0
         if scan.time >= newest or now() - scan.time < trusted or self.scanner.of_directory:
             return True
         if scan.source.generation == UNKNOWN:

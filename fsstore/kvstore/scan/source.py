@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError, UnimplementedError
-from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
+from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult, now
 from fsstore.runtime import execution
 
-__all__ = ["Blocks", "FileChangedError", "MissError", "Reach", "ScanSource", "Span"]
+__all__ = ["TRUSTED_S", "Blocks", "FileChangedError", "MissError", "Reach", "ScanSource", "Span"]
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ Span = tuple[int, int]
 Reach: TypeAlias = Callable[[str], Awaitable[KvPrefix]]
 """Gives the place of another file by its URL."""
 
+TRUSTED_S = 1.0  # how long a far file is taken for what it was
 BLOCK = 16 * 1024
 _HEAD = 64 * 1024
 _KEPT = 32 * 2**20
@@ -84,7 +85,8 @@ class ScanSource:
     """A file at `base` (with the key `""`), or the directory of that place.
 
     `size` and `generation` are known once `begin` has returned.  `reach` gives the places of files that this one refers
-    to, by their URLs, those beside it by relative ones; the policy of reference sets is on it.
+    to, by their URLs, those beside it by relative ones; the policy of reference sets is on it.  `checked` is when the
+    file was last known to be of this generation.
     """
 
     base: KvPrefix
@@ -92,6 +94,7 @@ class ScanSource:
     size: int = 0
     block: int = BLOCK
     reach: Reach | None = None
+    checked: float = 0.0
     _cache: _Cache = field(default_factory=_Cache)
 
     @property
@@ -110,9 +113,18 @@ class ScanSource:
         self.generation, size = found.generation, found.size
         if size is None:
             size = len(found.value) if len(found.value) != _HEAD else await self._measure()
-        self.size = size
+        self.size, self.checked = size, found.time
         self._put(0, bytes(found.value))
         return self
+
+    async def confirm(self) -> None:
+        """Raise `FileChangedError` if the file is another one by now: of a far file that is asked once a second."""
+        if now() - self.checked < (TRUSTED_S if self.waits else 0.0) or self.generation == UNKNOWN:
+            return
+        found = (await self.base.read_many([Read("", 0, 0, self.generation)]))[0]
+        if found.generation != self.generation:
+            raise FileChangedError(f"{self.describe()} changed after it was opened")
+        self.checked = found.time
 
     async def other(self, url: str) -> ScanSource:
         """Return another file that this one refers to; raises if there is none, or it may not be read."""

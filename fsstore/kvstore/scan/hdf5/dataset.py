@@ -14,6 +14,7 @@ import numpy as np
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.scan.hdf5.attribute import attribute_names, attributes_of, read_attribute
 from fsstore.kvstore.scan.hdf5.datatype import Element, element_of
+from fsstore.kvstore.scan.hdf5.mapping import VirtualPart, parts_of
 from fsstore.values.json_value import Json
 
 __all__ = ["Dataset", "External", "Filter", "Scale", "describe", "scale_of"]
@@ -73,6 +74,7 @@ class Dataset:
     offset: int | None = None
     size: int = 0
     external: tuple[External, ...] = ()
+    parts: tuple[VirtualPart, ...] = ()
     attributes: dict[str, Json] = field(default_factory=dict)
     scale: Scale = field(default_factory=Scale)
     by_library: bool = False
@@ -81,17 +83,24 @@ class Dataset:
         """Return the same dataset under another path."""
         return replace(self, path=path)
 
+    def stacked(self, shape: tuple[int, ...], parts: tuple[VirtualPart, ...]) -> Dataset:
+        """Return a virtual dataset whose shape and parts are known."""
+        return replace(self, shape=shape, parts=parts)
+
 
 def describe(found: Any, path: str, address: int) -> Dataset:
     """Return what a dataset is; raises `UnimplementedError` if no array of zarr can show it."""
     from h5py import h5s
 
-    space = found.get_space()
+    plist = found.get_create_plist()
+    layout: Any = _LAYOUTS[plist.get_layout()]
+    parts = parts_of(plist) if layout == "virtual" else ()
+    # for the shape of an endless dataset HDF5 would open its sources, and take this file for each of them
+    endless = any(part.is_endless for part in parts)
+    space = plist.get_virtual_vspace(0) if endless else found.get_space()
     if space.get_simple_extent_type() == h5s.NULL:
         raise UnimplementedError("it has no values, not even a scalar")
     element = element_of(found.get_type())
-    plist = found.get_create_plist()
-    layout: Any = _LAYOUTS[plist.get_layout()]
     shape: tuple[int, ...] = ()
     most: tuple[int, ...] = ()
     if space.get_simple_extent_ndims():
@@ -108,6 +117,7 @@ def describe(found: Any, path: str, address: int) -> Dataset:
         attributes=attributes_of(found, names),
         scale=scale_of(found, names),
         by_library=not element.as_stored,
+        parts=parts,
     )
     if layout == "chunked":
         return replace(dataset, chunks=tuple(plist.get_chunk()), filters=_filters(plist))
