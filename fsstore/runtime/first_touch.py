@@ -122,10 +122,13 @@ class FirstTouch(Generic[K, T]):
                 read.error = error
             raise
         finally:
-            with self._lock:
-                for key, read in mine.items():
-                    if self._under_way.get(key) is read:
-                        del self._under_way[key]
-            for read in mine.values():
-                read.end()
+            self._end(mine)
         return values
+
+    def _end(self, mine: Mapping[K, _UnderWay[T]]) -> None:
+        with self._lock:
+            over = [key for key, read in mine.items() if self._under_way.get(key) is read]
+            for key in over:
+                del self._under_way[key]
+        for read in mine.values():
+            read.end()

@@ -132,7 +132,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
             return self._scan or scan
         for _ in range(_TRIES):
             try:
-                self._scan = scan = (await self._first.all(("",), self._begun))[""]
+                self._scan = scan = (await self._first.all(("",), self._begin))[""]
             except FileChangedError:
                 continue
             return scan
@@ -151,14 +151,14 @@ class ScanDriver(ReadOnly, ListsDocuments):
         self._scan = Scan(scan.source, scan.found, scan.store, now())
         return True
 
-    async def _begun(self, _: Sequence[str]) -> Sequence[Scan]:
+    async def _begin(self, _: Sequence[str]) -> Sequence[Scan]:
         return [await (self._scanned() if self._members.get("index") is None else self._indexed())]
 
     async def _scanned(self) -> Scan:
         time = now()
         source = ScanSource(self.base)
         if not self.scanner.of_directory:
-            source = await self._beginning(source)
+            source = await _begun(source, self._described)
         place = self.base if self.scanner.of_directory else await beside(self.base)
         targets = self._targets(source, place)
         source.reach = targets.reach
@@ -191,14 +191,6 @@ class ScanDriver(ReadOnly, ListsDocuments):
         targets = self._targets(source, self._index.place, self._index.record.url)
         return Scan(source, None, self._store(self._index.state, targets), time)
 
-    async def _beginning(self, source: ScanSource) -> ScanSource:
-        try:
-            return await source.begin()
-        except NotFoundError:
-            raise
-        except StoreError as error:
-            raise error.within(f"Error opening {self._described}") from error
-
     def _targets(self, source: ScanSource, place: KvPrefix, known_as: str = SELF) -> ScanTargets:
         pinned: KvDriver = PinnedFile(self.base, source.generation)
         return ScanTargets(
@@ -219,11 +211,6 @@ class ScanDriver(ReadOnly, ListsDocuments):
     @property
     def _described(self) -> str:
         return f"{self.scanner.title} {self.base.describe()}"
-
-    @property
-    def index(self) -> Any:
-        """The place of the saved index that is used, or None."""
-        return self._members.get("index")
 
     async def scanned(self) -> ScannedSet:
         """Return the file, scanned; raises `FailedPreconditionError` if an index is used instead."""
@@ -258,3 +245,13 @@ class ScanDriver(ReadOnly, ListsDocuments):
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+async def _begun(source: ScanSource, described: str) -> ScanSource:
+    """Return a file whose beginning is read."""
+    try:
+        return await source.begin()
+    except NotFoundError:
+        raise
+    except StoreError as error:
+        raise error.within(f"Error opening {described}") from error

@@ -39,6 +39,11 @@ class AxisSelection:
         return self.count * self.block
 
     @property
+    def end(self) -> int:
+        """The place behind the last one that is selected."""
+        return int(self.at(self.size - 1)) + 1 if self.size else 0
+
+    @property
     def is_run(self) -> bool:
         """Whether the places are neighbours."""
         return self.count == 1 or self.stride == self.block

@@ -162,18 +162,18 @@ async def _see_sources(
     for path, dataset in list(mount.objects.datasets.items()):
         if not dataset.parts or mount.shown_as(path) is None:
             continue
+        endless = any(part.is_endless for part in dataset.parts)
         try:
-            if any(part.is_endless for part in dataset.parts):
-                dataset = mount.objects.datasets[path] = await ended(files, mount.file, dataset)  # noqa: PLW2901
-            source = await files.dataset(mount.file, dataset.parts[0].file, dataset.parts[0].dataset)
+            if endless:
+                mount.objects.datasets[path] = await ended(files, mount.file, dataset)
+            part = dataset.parts[0]
+            first[mount.file.url, path] = await files.dataset(mount.file, part.file, part.dataset)
         except FileChangedError:
             raise
-        except StoreError as error:
-            if any(part.is_endless for part in dataset.parts):
+        except StoreError as error:  # reading it says why, unless nobody knows how long it is
+            if endless:
                 del mount.objects.datasets[path]
                 mount.objects.notes[path] = f"it is as long as its sources are: {error.message}"
-            continue  # reading it says why
-        first[mount.file.url, path] = source
 
 
 SCANNER = Hdf5Scanner()

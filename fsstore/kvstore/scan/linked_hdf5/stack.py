@@ -45,9 +45,9 @@ async def ended(files: OtherFiles, file: OpenHdf5, dataset: Dataset) -> Dataset:
         if part.is_endless:
             _, source = await files.dataset(file, part.file, part.dataset)
             parts[number] = part.within(source.shape)
-            for axis, each in enumerate(parts[number].target):
-                if each.size:
-                    shape[axis] = max(shape[axis], int(each.at(each.size - 1)) + 1)
+            shape = [
+                max(pair) for pair in zip(shape, (axis.end for axis in parts[number].target), strict=True)
+            ]
     return dataset.stacked(tuple(shape), tuple(parts))
 
 
