@@ -17,7 +17,7 @@ from fsstore.kvstore.scan.hdf5.datatype import Element, element_of
 from fsstore.kvstore.scan.hdf5.mapping import VirtualPart, parts_of
 from fsstore.values.json_value import Json
 
-__all__ = ["Dataset", "External", "Filter", "Scale", "describe", "scale_of"]
+__all__ = ["Dataset", "External", "Filter", "Scale", "describe", "described_at", "scale_of"]
 
 _TEXT = "utf-8"
 _LAYOUTS = {0: "compact", 1: "contiguous", 2: "chunked", 3: "virtual"}
@@ -128,6 +128,16 @@ def describe(found: Any, path: str, address: int) -> Dataset:
         )
         return replace(dataset, offset=found.get_offset(), size=found.get_storage_size(), external=external)
     return dataset
+
+
+def described_at(identifier: Any, path: str) -> Dataset:
+    """Return what the dataset at a path of a file is; raises `KeyError` if nothing is there."""
+    from h5py import h5d, h5g, h5o
+
+    opened = h5o.open(identifier, path.encode(_TEXT, "surrogateescape"))
+    if not isinstance(opened, h5d.DatasetID):
+        raise UnimplementedError(f"{path!r} is no dataset")
+    return describe(opened, path, int(h5g.get_objinfo(opened).objno[0]))
 
 
 def _filters(plist: Any) -> tuple[Filter, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fsstore.errors import UnimplementedError
 
-__all__ = ["AxisSelection", "VirtualPart", "paired", "parts_of"]
+__all__ = ["AxisSelection", "VirtualPart", "paired", "parts_of", "places"]
 
 _MOST_PARTS = 1_000_000
 _ENDLESS = 2**64 - 1

@@ -10,11 +10,10 @@ import posixpath
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
+from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError
 from fsstore.kvstore.reference.target.target_url import is_relative
-from fsstore.kvstore.scan.hdf5.dataset import Dataset, describe
+from fsstore.kvstore.scan.hdf5.dataset import Dataset, described_at
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5, refused
 from fsstore.kvstore.scan.hdf5.walk import Objects, Walk
 from fsstore.kvstore.scan.source import ScanSource
@@ -96,7 +95,7 @@ class OtherFiles:
         known = self._datasets.get((file.url, path))
         if known is None:
             try:
-                known = await file.run(partial(_described, path=path.strip("/")))
+                known = await file.run(partial(described_at, path=path.strip("/")))
             except KeyError:
                 raise NotFoundError(f"There is no dataset {path!r} in {file.source.describe()}") from None
             except (OSError, RuntimeError, ValueError) as error:
@@ -115,12 +114,3 @@ class OtherFiles:
 
         known = self._objects.get(file.url)
         return known if known is not None else (await self._walked.all((file.url,), load))[file.url]
-
-
-def _described(identifier: Any, path: str) -> Dataset:
-    from h5py import h5d, h5g, h5o
-
-    opened = h5o.open(identifier, path.encode("utf-8", "surrogateescape"))
-    if not isinstance(opened, h5d.DatasetID):
-        raise UnimplementedError(f"{path!r} is no dataset")
-    return describe(opened, path, int(h5g.get_objinfo(opened).objno[0]))
