@@ -14,8 +14,10 @@ scan, and one read of the chunk index.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError, StoreError
@@ -53,6 +55,8 @@ from fsstore.values.json_value import Json, dumps, quote
 __all__ = ["Means", "Scan", "ScanDriver"]
 
 _TRIES = 8
+_MOST_NAMED = 20
+_log = logging.getLogger("fsstore.kvstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
                 raise
             except StoreError as error:
                 raise error.within(f"Error opening {self._described}") from error
+            _tell(file.hierarchy.shortcomings, self._described)
             if source.generation != UNKNOWN:
                 kept.put_file(file)
         found = ScannedSet(file, kept, waits=self.features.waits)
@@ -255,3 +260,11 @@ async def _begun(source: ScanSource, described: str) -> ScanSource:
         raise
     except StoreError as error:
         raise error.within(f"Error opening {described}") from error
+
+
+def _tell(shortcomings: Mapping[str, str], described: str) -> None:
+    """Log what users of a file do not see."""
+    for path, why in islice(sorted(shortcomings.items()), _MOST_NAMED):
+        _log.info("%s of %s: %s", quote(path), described, why)
+    if len(shortcomings) > _MOST_NAMED:
+        _log.info("%s: %d more are left out", described, len(shortcomings) - _MOST_NAMED)

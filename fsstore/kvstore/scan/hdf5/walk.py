@@ -34,11 +34,11 @@ class FileLink(NamedTuple):
 
 @dataclass(slots=True)
 class Objects:
-    """What a file holds: the attributes of groups, and datasets, by path; why others are left out, and which links lead
-    to other files.
+    """Groups (attributes, and the names of those left out) and datasets by path; why other objects are left out, and which
+    links lead to other files.
     """
 
-    groups: dict[str, dict[str, Json]] = field(default_factory=dict)
+    groups: dict[str, tuple[dict[str, Json], tuple[str, ...]]] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     links: dict[str, FileLink] = field(default_factory=dict)

@@ -57,9 +57,10 @@ class Hdf5File:
                 builder.note(shown_as, why)
         for path, why in mount.notes.items():
             builder.note(path, why)
-        for path, attributes in found.groups.items():
+        for path, (attributes, lost) in found.groups.items():
             if (shown_as := mount.shown_as(path)) is not None:
                 builder.group(shown_as, attributes)
+                builder.lacks_attributes(shown_as, lost)
         shown = {path: each for path, each in found.datasets.items() if not each.scale.hidden}
         as_netcdf = grown(found.datasets)
         names = dimension_names(as_netcdf)
@@ -73,6 +74,7 @@ class Hdf5File:
             except (UnimplementedError, JsonError) as error:
                 builder.note(name, error.message)
                 continue
+            builder.lacks_attributes(name, dataset.lost_attributes)
             self._arrays[name] = storage
 
     def _storage(self, file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Storage:
