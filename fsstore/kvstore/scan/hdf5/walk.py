@@ -34,8 +34,9 @@ class FileLink(NamedTuple):
 
 @dataclass(slots=True)
 class Objects:
-    """Groups (attributes, and the names of those left out) and datasets by path; why other objects are left out, and which
-    links lead to other files.
+    """Groups (attributes, and the names of those left out) and datasets by path; why other objects are left out.
+
+    `links` lead to other files.
     """
 
     groups: dict[str, tuple[dict[str, Json], tuple[str, ...]]] = field(default_factory=dict)
