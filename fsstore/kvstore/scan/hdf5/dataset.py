@@ -125,11 +125,8 @@ def describe(found: Any, path: str, address: int) -> Dataset:
     if layout == "chunked":
         return replace(dataset, chunks=tuple(plist.get_chunk()), filters=_filters(plist))
     if layout == "contiguous":
-        external = tuple(
-            External(name.decode(_TEXT, "surrogateescape"), offset, size)
-            for name, offset, size in map(plist.get_external, range(plist.get_external_count()))
-        )
-        return replace(dataset, offset=found.get_offset(), size=found.get_storage_size(), external=external)
+        size = found.get_storage_size()
+        return replace(dataset, offset=found.get_offset(), size=size, external=_external(plist))
     return dataset
 
 
@@ -141,6 +138,13 @@ def described_at(identifier: Any, path: str) -> Dataset:
     if not isinstance(opened, h5d.DatasetID):
         raise UnimplementedError(f"{path!r} is no dataset")
     return describe(opened, path, int(h5g.get_objinfo(opened).objno[0]))
+
+
+def _external(plist: Any) -> tuple[External, ...]:
+    return tuple(
+        External(name.decode(_TEXT, "surrogateescape"), offset, size)
+        for name, offset, size in map(plist.get_external, range(plist.get_external_count()))
+    )
 
 
 def _filters(plist: Any) -> tuple[Filter, ...]:
