@@ -17,6 +17,7 @@ is touched.  The adapter here is the same for all formats; it reads chunks with 
 * `saved_index`: a scan that was saved, used in place of scanning again
 * `scanned_set`: a scanned file as a reference set: keys resolved in batches, chunk tables on first touch
 * `signature`: how scanned formats are recognised by their first bytes, for automatic detection
+* `tiff`: TIFF files, BigTIFF, COG, GeoTIFF and OME-TIFF among them, parsed here without another library
 * `source`: the file a scanner reads: a block cache over a key-value store, in rounds
 * `targets`: what a scanned file reads from: itself, in one generation, and the places it refers to
 """

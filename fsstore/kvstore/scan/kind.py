@@ -31,7 +31,7 @@ from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, expected, quote
 from fsstore.values.url import encode_path
 
-__all__ = ["HDF5", "NETCDF3", "ScanKind"]
+__all__ = ["HDF5", "NETCDF3", "TIFF", "ScanKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +94,4 @@ def index_member(value: Any) -> Any:
 
 HDF5 = ScanKind("hdf5")
 NETCDF3 = ScanKind("netcdf3")
+TIFF = ScanKind("tiff")
