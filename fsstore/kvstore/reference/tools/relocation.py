@@ -143,7 +143,7 @@ class _Moved:
     def scanned(self) -> ScanRecord | None:
         """The file that the set was scanned from, as it calls it now."""
         record = self.state.base.scanned
-        return None if record is None else record.moved(partial(_written, move=self.move))
+        return None if record is None else record.moved(partial(written_as, move=self.move))
 
     def _changed(self, found: Resolved) -> Resolved:
         return found._replace(urls=_Urls(found.urls, self.move, self.known)) if found.urls else found
