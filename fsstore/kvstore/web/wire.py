@@ -4,7 +4,12 @@ A batch of small values spends its time in the client: aiohttp needs about 110 Â
 third.  A value of known length is received into the memory it is handed out in, and is never copied; what is small
 arrives with its head and is copied once.
 
-One request is under way on a connection at a time.  What a hostile server can cost is bounded: heads (those of interim
+One request is under way on a connection at a time, and HTTP does not say which request an answer is for: a server that
+sends more than it was asked for would have its surplus taken for the next answer.  Whatever arrives unasked therefore
+ends the connection, is told to `when_unasked`, and takes the answer before it along, unless that was the first on its
+connection and so belongs to the one request there was.
+
+What a hostile server can cost is bounded: heads (those of interim
 answers included), trailers, and answers that are no values by 64 KiB, values by what `Want` says.
 """
 
@@ -13,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +42,10 @@ __all__ = ["ANYTHING", "Connection", "Reply", "Want"]
 
 _SLOWEST = 1024  # bytes a second, on the average of an answer, below which a server is taken for dead
 _SCRATCH = 64 * 1024  # bytes of a head, and of small values that come with it
+_REST_S = (
+    0.01  # after an answer that fills the buffers of a system: what is sent behind it may still be on its way
+)
+_DOUBT_S = 0.05  # that a connection is kept to see what it is that came unasked: bytes, or only the end
 
 
 class Want(NamedTuple):
@@ -75,7 +84,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._scratch = bytearray(_SCRATCH)
         self._view = memoryview(self._scratch)
+        self._asks = 0
         self._begin(ANYTHING)
+        self.when_unasked: Callable[[], None] = _ignore
         self.last_active = self._loop.time()
         self.open = True
 
@@ -100,12 +111,24 @@ class Connection(asyncio.BufferedProtocol):
             self._unread.register(socket.fileno(), select.POLLIN)
 
     @property
+    def rested(self) -> bool:
+        """Whether so much time has passed since a long answer that what a server sent behind it has arrived."""
+        return self._arrived <= _SCRATCH or self._loop.time() - self.last_active >= _REST_S
+
+    @property
     def clean(self) -> bool:
         """Whether the connection may be used again: nothing has arrived that would be taken for the next answer.
 
         What came with the last answer has closed it; the system may hold more, or the end.
         """
         return self.open and not self._unread.poll(0)
+
+    def give_up(self) -> None:
+        """Close a connection that is not used again, after a look at what the system may hold for it."""
+        if self.open and self._unread.poll(0):
+            self._loop.call_later(_DOUBT_S, self.close)
+        else:
+            self.close()
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Speak TLS from now on, with a server of this name."""
@@ -118,6 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._begin(want)
+        self._asks += 1
         self.last_active = self._loop.time()
         self._waiter = self._loop.create_future()
         self._transport.write(request)
@@ -157,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take a part of a response."""
         if self._waiter is None or self._waiter.done():
-            self.close()
+            self._hear_unasked()
             return
         self.last_active, self.silent = self._loop.time(), False
         self._arrived += nbytes
@@ -204,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._collect(arrived)
         elif size <= len(arrived):
             if size < len(arrived):
-                self.close()  # nobody asked for more: the connection is no longer to be trusted
+                self._distrust_answer()
             self._finish(bytes(arrived[:size]))
         else:
             self._body = _room(size)
@@ -221,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
             self._chunks.feed(data)
             body, done = self._chunks.body, self._chunks.done
             if self._chunks.beyond:
-                self.close()
+                self._distrust_answer()
         else:
             assert self._rest is not None
             self._rest += data
@@ -250,6 +274,20 @@ class Connection(asyncio.BufferedProtocol):
             body = inflate(body, head.headers, self._want.limit)
         self._body = self._chunks = self._rest = None
         waiter.set_result(Reply(head.status, head.headers, body))
+
+    def _hear_unasked(self) -> None:
+        """End the connection: nobody asked for what has come."""
+        if self.open:
+            self.close()
+            self.when_unasked()
+
+    def _distrust_answer(self) -> None:
+        """End the connection behind an answer that more has come with; raise if it may be an earlier request's."""
+        self._hear_unasked()
+        if self._asks > 1:
+            raise UnavailableError(
+                "The server sent more than one answer, and it cannot be told which was asked for"
+            )
 
     def _fail(self, error: Exception) -> None:
         self.close()
@@ -288,6 +326,10 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _ignore() -> None:
+    """Do nothing: the place of a callback that nobody gave."""
 
 
 def _useful(head: Head, stop: int | None) -> int | None:
