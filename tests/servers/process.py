@@ -6,6 +6,7 @@ no server outlives the tests, however they end.
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ USER, PASSWORD = "user", "secret"
 NEEDS = {
     "gcs": ("gcp_storage_emulator", "gcsfs"),
     "sftp": ("asyncssh", "paramiko"),
+    "ftp": ("pyftpdlib",),
     "webdav": ("wsgidav", "cheroot", "webdav4"),
     "azure": ("adlfs",),
     "nginx": (),
@@ -116,6 +118,48 @@ def serve_sftp(home):
         await asyncio.to_thread(wait_for_the_end)
 
     asyncio.run(main())
+
+
+def serve_ftp(home):
+    """Serve a directory by FTP."""
+    from pyftpdlib.authorizers import DummyAuthorizer
+    from pyftpdlib.handlers import DTPHandler, FTPHandler
+    from pyftpdlib.servers import FTPServer
+
+    class Line(DTPHandler):
+        """Has no room for the second half of what is called full."""
+
+        def handle_read(self):
+            """Receive, or break off."""
+            super().handle_read()
+            if self.file_obj is not None and "full" in self.file_obj.name and self.tot_bytes_received:
+                self._resp = ("452 No space left.", logging.getLogger("pyftpdlib").debug)
+                self.close()
+
+        handle_read_event = handle_read
+
+    class Handler(FTPHandler):
+        """Whoever comes in may do anything, but to read what is called locked or busy."""
+
+        authorizer = DummyAuthorizer()
+        dtp_handler = Line
+
+        def ftp_RETR(self, file):  # noqa: N802  # the library's name
+            """Send a file, or refuse."""
+            if "locked" in file:
+                self.respond("550 Not enough privileges.")
+            elif "busy" in file:
+                self.respond("450 Come again.")
+            else:
+                return super().ftp_RETR(file)
+            return None
+
+    logging.getLogger("pyftpdlib").setLevel(logging.CRITICAL)
+    Handler.authorizer.add_user(USER, PASSWORD, home, perm="elradfmwMT")
+    server = FTPServer(("127.0.0.1", 0), Handler)
+    say(server.socket.getsockname()[1])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    wait_for_the_end()
 
 
 def serve_webdav(home):
