@@ -18,14 +18,14 @@ from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.cloud import FSSPEC, HTTP
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_suite import CHECKS, filled
-from tests.servers.process import PASSWORD, USER
+from tests.servers.process import PASSWORD, USER, missing
 
 NUMBERS = itertools.count()
 pytestmark = pytest.mark.filterwarnings("ignore")  # the client libraries leave sockets open
 
 # What a protocol, or its client, has no way of doing.
 NOT_EXPRESSIBLE = {
-    "keys_of_bytes": ("sftp", "ftp", "webdav", "nginx"),  # names are text there
+    "keys_of_bytes": ("sftp", "ftp", "webdav", "web"),  # names are text there
     "whole_values": ("webdav",),  # its client takes an empty value for a broken answer
     "large_values_and_batches": ("webdav",),
     "unusual_keys": ("webdav",),  # the client does not quote names in URLs
@@ -153,12 +153,23 @@ def test_webdav(name, alone, real_server):
     CHECKS[name](lambda contents: filled(KvPrefix(opened(FSSPEC, webdav(port) | more)), contents))
 
 
-@pytest.mark.parametrize("name", able("nginx"))
+# A program of the system that is not there is named once, and not in each of its 270 tests.
+WEB = ["caddy", *([] if missing("nginx") else ["nginx"])]
+
+
+@pytest.mark.skipif(bool(missing("nginx")), reason=missing("nginx"))
+def test_nginx_is_one_of_the_web_servers():
+    """Where it is installed it is tested as the one that the test dependencies bring."""
+    assert "nginx" in WEB
+
+
+@pytest.mark.parametrize("name", able("web"))
 @pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
 @pytest.mark.parametrize("quirk", ["", "gzip/", "whole/"], ids=["plain", "compressed", "without-ranges"])
-def test_nginx(name, engine, quirk, real_server):
+@pytest.mark.parametrize("server", WEB)
+def test_web_servers(name, engine, quirk, server, real_server):
     """A web server that compresses on the way, or knows no ranges, serves the same values."""
-    port, home = real_server("nginx")
+    port, home = real_server(server)
     driver = opened(HTTP, {"base_url": f"http://127.0.0.1:{port}", "engine": engine})
 
     def make(contents):

@@ -32,6 +32,7 @@ _DENIED = ("530", "532")
 _UNKNOWN_COMMAND = ("500", "502", "504")
 _SILENT_S = 30.0  # that a server of SFTP may be
 _PART = 1 << 16  # bytes that are received at once
+_BROKEN = frozenset(("SSHException", "EOFError", "TimeoutError", "ConnectionError"))
 _LOST = (ftplib.error_temp, ftplib.error_reply, ftplib.error_proto, EOFError, OSError)
 
 
@@ -199,8 +200,6 @@ def _ftp_remove(filesystem: Any, path: str) -> None:
 
 def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
     """Return `call()`, alone on the connection; one that is lost is closed, and made anew by whoever talks next."""
-    from paramiko import SSHException
-
     with _turn(filesystem):
         transport = filesystem.client.get_transport()
         if transport is None or not transport.is_active():
@@ -208,7 +207,10 @@ def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
         filesystem.ftp.get_channel().settimeout(_SILENT_S)
         try:
             return call()
-        except (SSHException, EOFError, TimeoutError, ConnectionError) as error:
+        except Exception as error:
+            names = {cls.__name__ for cls in type(error).__mro__}
+            if names.isdisjoint(_BROKEN):
+                raise
             failure = UnavailableError(f"The SFTP server did not do what it was asked: {redact(str(error))}")
             filesystem.client.close()
     raise failure
