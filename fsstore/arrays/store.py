@@ -21,7 +21,8 @@ from fsstore.arrays.spec_options import apply_options, with_mode, written_down
 from fsstore.arrays.spec_value import SpecValue
 from fsstore.arrays.stored import Stored
 from fsstore.context.context import context_of
-from fsstore.driver.attributes import Attributes, attributes_of
+from fsstore.driver.attributes import Attributes
+from fsstore.driver.collected import attributes_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
