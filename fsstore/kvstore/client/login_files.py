@@ -46,10 +46,7 @@ def _talk(filesystem: Any, call: Callable[[], T]) -> T:
     """Return `call()`, alone on the connection; one that is lost is closed, and made anew by whoever talks next."""
     with _turn(filesystem):
         try:
-            if filesystem.ftp.sock is None:
-                filesystem._connect()
-                if filesystem.tls is True:
-                    filesystem.ftp.prot_p()
+            _log_in(filesystem)
             return call()
         except (FileNotFoundError, PermissionError) as error:
             said = _behind(error)
@@ -63,6 +60,14 @@ def _talk(filesystem: Any, call: Callable[[], T]) -> T:
         if not isinstance(failure, ftplib.error_perm):
             filesystem.ftp.close()
     raise _meant(failure)
+
+
+def _log_in(filesystem: Any) -> None:
+    """Make the connection anew, if it was closed."""
+    if filesystem.ftp.sock is None:
+        filesystem._connect()
+        if filesystem.tls is True:
+            filesystem.ftp.prot_p()
 
 
 def _behind(error: BaseException) -> Exception | None:

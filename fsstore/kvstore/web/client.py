@@ -32,6 +32,7 @@ __all__ = ["HttpClient", "check_able"]
 T = TypeVar("T")
 
 _KEPT_S = 15.0  # servers close idle connections after some time; one used that late may be closing
+_DOUBT_S = 0.05  # that a connection is kept to see what it is that came unasked: bytes, or only the end
 _HOPS = 10
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _LEFT_TO_OTHERS = frozenset(
@@ -126,7 +127,7 @@ class HttpClient:
     async def _ask(self, origin: str, connection: Connection, request: bytes, want: Want) -> Reply:
         reply = await connection.ask(request, want)
         if origin in self._distrusted:
-            connection.give_up()
+            _give_up(connection)
         elif connection.open:
             self._kept[connection] = origin
             if len(self._kept) > self._most:
@@ -148,7 +149,7 @@ class HttpClient:
             del self._kept[connection]
             if trusted and connection.clean and loop.time() - connection.last_active < _KEPT_S:
                 return connection
-            connection.give_up()
+            _give_up(connection)
         return None
 
     def _route(self, origin: str) -> Route:
@@ -200,6 +201,14 @@ def _target(url: str, place: str) -> str:
     if not target.startswith(("http://", "https://")):
         raise FailedPreconditionError(f"The redirect to {quote(redact_url(target))} leaves HTTP")
     return target
+
+
+def _give_up(connection: Connection) -> None:
+    """Close a connection that is not used again, after a look at what the system may hold for it."""
+    if connection.open and not connection.clean:
+        asyncio.get_running_loop().call_later(_DOUBT_S, connection.close)
+    else:
+        connection.close()
 
 
 def _close_all(kept: Mapping[Connection, str], loop: asyncio.AbstractEventLoop) -> None:

@@ -45,7 +45,6 @@ _SCRATCH = 64 * 1024  # bytes of a head, and of small values that come with it
 _REST_S = (
     0.01  # after an answer that fills the buffers of a system: what is sent behind it may still be on its way
 )
-_DOUBT_S = 0.05  # that a connection is kept to see what it is that came unasked: bytes, or only the end
 
 
 class Want(NamedTuple):
@@ -122,13 +121,6 @@ class Connection(asyncio.BufferedProtocol):
         What came with the last answer has closed it; the system may hold more, or the end.
         """
         return self.open and not self._unread.poll(0)
-
-    def give_up(self) -> None:
-        """Close a connection that is not used again, after a look at what the system may hold for it."""
-        if self.open and self._unread.poll(0):
-            self._loop.call_later(_DOUBT_S, self.close)
-        else:
-            self.close()
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Speak TLS from now on, with a server of this name."""
@@ -214,10 +206,10 @@ class Connection(asyncio.BufferedProtocol):
         self._head = head
         arrived = self._view[begin : self._used]
         size = framing(head)
-        self._check_size(head.status, size)
+        _check_size(self._want, head.status, size)
         self._used = 0
         self._enough = _useful(head, self._want.stop)
-        if self._is_enough(size):
+        if _is_enough(self._enough, size):
             self._head, size = head._replace(keeps=False), max(self._enough or 0, len(arrived))
         if self._want.tunnel and head.status < 300:
             self._head = head._replace(keeps=not arrived)
@@ -235,10 +227,6 @@ class Connection(asyncio.BufferedProtocol):
             self._body[: len(arrived)] = arrived
             self._filled = len(arrived)
 
-    def _is_enough(self, size: int) -> bool:
-        """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
-        return self._enough is not None and size > self._enough + _SCRATCH
-
     def _collect(self, data: memoryview) -> None:
         """Take a part of a body of unknown length."""
         if self._chunks is not None:
@@ -251,18 +239,12 @@ class Connection(asyncio.BufferedProtocol):
             self._rest += data
             body, done = self._rest, False
         assert self._head is not None
-        self._check_size(self._head.status, len(body))
-        if not done and self._is_enough(len(body)):
+        _check_size(self._want, self._head.status, len(body))
+        if not done and _is_enough(self._enough, len(body)):
             self.close()
             done = True
         if done:
             self._finish(body)
-
-    def _check_size(self, status: int, size: int) -> None:
-        if status == 200:
-            check_announced(size, self._want.limit)
-        elif status == 206 and self._want.part is not None and size > self._want.part:
-            raise UnavailableError(f"The server sends {size} bytes for a range of {self._want.part}")
 
     def _finish(self, body: Buffer) -> None:
         head, waiter = self._head, self._waiter
@@ -296,20 +278,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """End a body that ends with the connection."""
-        if self._rest is not None and self._waiter is not None and not self._waiter.done() and self._is_end():
+        if (
+            self._rest is not None
+            and self._waiter is not None
+            and not self._waiter.done()
+            and _is_end(self._transport)
+        ):
             try:
                 self._finish(self._rest)
             except StoreError as error:
                 self._fail(error)
         return False
-
-    def _is_end(self) -> bool:
-        """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
-        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
-        try:
-            return tls is None or not tls.read(1)
-        except ssl.SSLError:
-            return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the request under way."""
@@ -330,6 +309,28 @@ class Connection(asyncio.BufferedProtocol):
 
 def _ignore() -> None:
     """Do nothing: the place of a callback that nobody gave."""
+
+
+def _is_enough(enough: int | None, size: int) -> bool:
+    """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
+    return enough is not None and size > enough + _SCRATCH
+
+
+def _check_size(want: Want, status: int, size: int) -> None:
+    """Raise if a body is larger than what was wanted may be."""
+    if status == 200:
+        check_announced(size, want.limit)
+    elif status == 206 and want.part is not None and size > want.part:
+        raise UnavailableError(f"The server sends {size} bytes for a range of {want.part}")
+
+
+def _is_end(transport: asyncio.Transport | None) -> bool:
+    """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
+    tls = None if transport is None else transport.get_extra_info("ssl_object")
+    try:
+        return tls is None or not tls.read(1)
+    except ssl.SSLError:
+        return False
 
 
 def _useful(head: Head, stop: int | None) -> int | None:
