@@ -1,4 +1,4 @@
-"""Damaged and hostile HDF5 and NetCDF 3 files: errors of fsstore that name the file, in bounded time and memory."""
+"""Damaged and hostile files of the scanned formats: errors of fsstore that name the file, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+import tifffile
 
 import fsstore as ts
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
@@ -45,6 +46,21 @@ def write_files(folder):
             file.createVariable("b", "f8", ("x",))[:] = np.arange(5)
 
 
+def write_images(folder):
+    """Write a few TIFF files of many structures."""
+    grey = np.cumsum(np.ones((60, 70), "u1"), axis=1).astype("u1")
+    cube = np.stack([grey] * 6).reshape(2, 3, 60, 70)
+    write = tifffile.imwrite
+    write(folder / "tiles.tif", grey, tile=(16, 32), compression="zlib", predictor=True)
+    write(folder / "strips.tif", grey.astype("f4"), rowsperstrip=16, compression="lzw", bigtiff=True)
+    write(folder / "ome.tif", cube, ome=True, metadata={"axes": "TZYX"})
+    write(folder / "run.tif", cube, imagej=True, metadata={"axes": "TZYX"}, byteorder=">")
+    with tifffile.TiffWriter(folder / "levels.tif") as file:
+        file.write(grey, subifds=2, tile=(16, 16), compression="jpeg")
+        file.write(grey[::2, ::2], subfiletype=1, tile=(16, 16), compression="jpeg")
+        file.write(grey[::4, ::4], subfiletype=1, tile=(16, 16), compression="packbits")
+
+
 def fuzz(folder, first, count, limit_s):
     """Run the program in a process of its own; return what it reports besides the seeds."""
     command = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
@@ -65,13 +81,54 @@ def test_damaged_files(tmp_path):
     assert summary["read"] > 100
 
 
+def test_damaged_images(tmp_path):
+    """So do damaged TIFF files."""
+    write_images(tmp_path)
+    *problems, summary = fuzz(tmp_path, 0, 150, 120)
+    assert not problems
+    assert summary["read"] > 50
+
+
+WRITERS = {"arrays": write_files, "images": write_images}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(10))
-def test_damaged_files_at_length(tmp_path, part):
+@pytest.mark.parametrize("kind", WRITERS)
+def test_damaged_files_at_length(tmp_path, kind, part):
     """The same ten thousand times."""
-    write_files(tmp_path)
+    WRITERS[kind](tmp_path)
     assert len(fuzz(tmp_path, 10_000 + part * 1000, 1000, 900)) == 1
+
+
+@pytest.mark.parametrize("size", [0, 2**64 - 16, 2**64 - 1, 4096])
+@pytest.mark.parametrize("which", ["object", "free space"])
+def test_global_heaps_without_an_end_are_refused(size, which, tmp_path):
+    """HDF5 walks through the objects of a heap by their sizes, for ever if one leads nowhere; it gets no such heap."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["texts"] = np.array(["a", "bcd"], h5py.string_dtype())
+        file.attrs["title"] = "damaged"
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"GCOL")
+    at = heap + 16 + 8 if which == "object" else heap + 16 + 24 * 3 + 8
+    data[at : at + 8] = struct.pack("<Q", size)
+    path.write_bytes(data)
+    with pytest.raises(DataLossError, match=r"a\.h5.*global heap at offset"):
+        ts.list_arrays(f"file://{path}|hdf5:")
+
+
+def test_entries_without_bytes_are_refused(tmp_path):
+    """An index in pages whose entries have no size is damage, not a division by zero."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("v", data=np.arange(3000, dtype="i4"), chunks=(1,), compression="gzip")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"FAHD") + 6] = 0
+    path.write_bytes(data)
+    with pytest.raises(DataLossError, match='chunk index of "v".*no bytes'):
+        _open(path, "hdf5").read().result()
 
 
 def _open(path, scheme, name="v"):
@@ -128,6 +185,26 @@ def test_counts_that_no_file_holds_are_refused(tmp_path):
     path.write_bytes(b"CDF\x01" + struct.pack(">III", 0, 10, 2**32 - 2) + bytes(200))
     with pytest.raises((FailedPreconditionError, DataLossError)):
         _open(path, "netcdf3")
+
+
+@pytest.mark.parametrize("begin", [2**62 + 1, 2**63, 2**64 - 8])
+def test_offsets_that_no_file_has_leave_a_variable_out(begin, tmp_path, caplog):
+    """A variable that begins beyond all numbers of offsets is left out by name; the others can be read."""
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_DATA") as file:
+        file.createDimension("x", 5)
+        file.createVariable("v", "i4", ("x",))[:] = np.arange(5)
+        file.createVariable("w", "i4", ("x",))[:] = np.arange(5) + 70
+    data = bytearray(path.read_bytes())
+    place = struct.pack(">Q", data.index(struct.pack(">5i", *range(70, 75))))
+    at = data.index(place)
+    data[at : at + 8] = struct.pack(">Q", begin)
+    path.write_bytes(data)
+    with caplog.at_level("INFO", "fsstore.kvstore"):
+        assert _open(path, "netcdf3")[3].read().result() == 3
+    assert '"w"' in caplog.text and "which no file has" in caplog.text
+    with pytest.raises(NotFoundError):
+        _open(path, "netcdf3", "w")
 
 
 def test_a_replaced_file_is_scanned_again(tmp_path):
