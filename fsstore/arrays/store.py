@@ -1,7 +1,6 @@
 """`TensorStore`: an open array, or a view of one.
 
-Indexing gives views and never reads; `read` and `write` give futures.  What a store does is done by its driver; the
-class holds the driver and a transform, and speaks TensorStore's Python API.
+Indexing gives views and never reads; `read` and `write` give futures.  The driver does what a store does.
 """
 
 from __future__ import annotations
