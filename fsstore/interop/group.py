@@ -154,13 +154,13 @@ class OpenGroup:
                     found[name] = GroupArray(self, node)
                 except StoreError as error:
                     wrong[node.path] = error
-        for at, error in wrong.items():
+        for at, why in wrong.items():
             parent, _, name = at.rpartition("/")
             if parent != path or name in leave_out:
                 continue
-            if not found or isinstance(error, OF_THE_STORE):
-                raise error
-            warnings.warn(f"{quote(at)} is left out: {error.message}", stacklevel=2)
+            if not found or isinstance(why, OF_THE_STORE):
+                raise why
+            warnings.warn(f"{quote(at)} is left out: {why.message}", stacklevel=2)
         yield from found.items()
 
     def _unusable(self, at: str, error: StoreError) -> StoreError:

@@ -5,6 +5,7 @@ These stand in for its own verbs: `insert` is the creation that only one of seve
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsstore.errors import AbortedError
@@ -47,4 +48,4 @@ def _files(filesystem: Any, _directory: str) -> dict[str, Any]:
     raise AbortedError(f"The memory of fsspec changed during {_ATTEMPTS} attempts to list it")
 
 
-VERBS = {"info": _info, "insert": _insert, "find": _files}
+VERBS: Mapping[str, Callable[..., Any]] = {"info": _info, "insert": _insert, "find": _files}
