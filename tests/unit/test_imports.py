@@ -67,6 +67,7 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.icechunk",
     "kvstore.scan",
     "kvstore.scan.hdf5",
+    "kvstore.scan.fits",
     "kvstore.scan.tiff",
     "chunk",
     "chunk.plan",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fsstore.values.detection import Detection
 
-__all__ = ["HDF5", "NETCDF3"]
+__all__ = ["FITS", "HDF5", "NETCDF3"]
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
+FITS = Detection("fits", "store", signatures=(((0, b"SIMPLE  ="),),), at_least=80, title="a FITS file")
 HDF5 = Detection(
     "hdf5",
     "store",
