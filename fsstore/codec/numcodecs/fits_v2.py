@@ -120,7 +120,7 @@ class FitsRows:
         columns = options.get("columns")
         if not isinstance(columns, list) or not all(isinstance(each, Mapping) for each in columns):
             raise JsonError(f"Codec {quote(name)} needs a list of columns")
-        self._columns = [_Column(name, each, self._row) for each in columns]
+        self._columns = [_FitsColumnReader(name, each, self._row) for each in columns]
 
     def encoded(self, decoded: FlatSpec) -> FlatSpec:
         """Return the rows as bytes."""
@@ -144,7 +144,7 @@ class FitsRows:
         return BoundReader(self._name, decoded, self.encoded(decoded).as_bytes, read, _FAILURES)
 
 
-class _Column:
+class _FitsColumnReader:
     """One column of `fits_rows`."""
 
     def __init__(self, codec: str, options: Mapping[str, Json], row: int) -> None:
