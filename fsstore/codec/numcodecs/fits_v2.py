@@ -176,7 +176,8 @@ class _FitsColumnReader:
                     for each in raw[:, 0].tolist()
                 ]
                 return np.array([_text_number(each) for each in texts])
-        return raw
+            case _:
+                return raw
 
 
 def _text_number(text: bytes) -> float:
