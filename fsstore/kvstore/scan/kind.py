@@ -28,7 +28,7 @@ from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, quote
 from fsstore.values.url import encode_path
 
-__all__ = ["FITS", "HDF5", "NETCDF3", "TIFF", "ScanKind"]
+__all__ = ["FITS", "GRIB", "HDF5", "NETCDF3", "TIFF", "ScanKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class ScanKind(AdapterKind):
 
 
 FITS = ScanKind("fits")
+GRIB = ScanKind("grib")
 HDF5 = ScanKind("hdf5")
 NETCDF3 = ScanKind("netcdf3")
 TIFF = ScanKind("tiff")
