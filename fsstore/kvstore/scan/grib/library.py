@@ -170,8 +170,9 @@ class GribLibrary:
                 bool(self._get(handle, name, int))
                 for name in ("jPointsAreConsecutive", "alternativeRowScanning")
             ]
-            is_plane = isinstance(columns, int) and isinstance(rows, int) and columns * rows == count
-            if not is_plane or kind not in (*_AXES, *_PLANES):
+            if not isinstance(columns, int) or not isinstance(rows, int) or columns * rows != count:
+                return GribGrid(("values",), (count,), {})
+            if kind not in (*_AXES, *_PLANES):
                 return GribGrid(("values",), (count,), {})
             down, turned = flags
             shape = (columns, rows) if down else (rows, columns)
