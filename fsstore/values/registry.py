@@ -95,6 +95,7 @@ kvstores: Registry[Any] = Registry(
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
         "hdf5": "fsstore.kvstore.scan.kind:HDF5",
         "fits": "fsstore.kvstore.scan.kind:FITS",
+        "grib": "fsstore.kvstore.scan.kind:GRIB",
         "netcdf3": "fsstore.kvstore.scan.kind:NETCDF3",
         "tiff": "fsstore.kvstore.scan.kind:TIFF",
         "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
@@ -218,6 +219,7 @@ detections: Registry[Any] = Registry(
         "icechunk": "fsstore.kvstore.icechunk.detect:DETECT",
         "icechunk 1": "fsstore.kvstore.icechunk.detect:DETECT_FIRST",
         "fits": "fsstore.kvstore.scan.signature:FITS",
+        "grib": "fsstore.kvstore.scan.signature:GRIB",
         "netcdf3": "fsstore.kvstore.scan.signature:NETCDF3",
         "ocdbt": "fsstore.kvstore.ocdbt.detect:DETECT",
         "reference": "fsstore.kvstore.reference.detect:DETECT",
@@ -234,8 +236,9 @@ Images, compressed files and formats without a driver are recognised too; they a
 scanners: Registry[Any] = Registry(
     "fsstore.scanners",
     {
-        "hdf5": "fsstore.kvstore.scan.hdf5.scanner:SCANNER",
+        "hdf5": "fsstore.kvstore.scan.linked_hdf5.scanner:SCANNER",
         "fits": "fsstore.kvstore.scan.fits.scanner:SCANNER",
+        "grib": "fsstore.kvstore.scan.grib.scanner:SCANNER",
         "netcdf3": "fsstore.kvstore.scan.netcdf3:SCANNER",
         "tiff": "fsstore.kvstore.scan.tiff.scanner:SCANNER",
     },

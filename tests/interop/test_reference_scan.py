@@ -128,13 +128,17 @@ def test_grib2_of_one_message(tmp_path):
     handle = eccodes.codes_new_from_message(message)
     expected = eccodes.codes_get_array(handle, "values").reshape(12, 20)
     eccodes.codes_release(handle)
-    assert np.array_equal(read(tmp_path, "t2m"), expected)
+    assert np.array_equal(read(tmp_path, "t2m"), expected.astype("f4"))
 
 
-def test_messages_of_one_file_need_a_dimension(grib):
-    """Several messages without `concat_dims` are an error that says what is missing."""
+def test_several_files_need_a_dimension(grib):
+    """Messages of one file are arrays without it; several files without `concat_dims` are an error that says so."""
+    assert set(references.scan(str(grib / "1.grib2")).arrays) >= {
+        "heightAboveGround/u10",
+        "heightAboveGround_1/t2m",
+    }
     with pytest.raises(ValueError, match="concat_dims"):
-        references.scan(str(grib / "1.grib2"))
+        references.scan([str(grib / "1.grib2"), str(grib / "2.grib2")])
     assert references.scan(str(grib / "1.grib2"), filter={"shortName": "2t"}).arrays["t2m"].shape == (1, 1)
 
 
