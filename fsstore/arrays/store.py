@@ -28,6 +28,7 @@ from fsstore.schema.open_mode import OpenMode, as_flag
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.printing import pretty
+from fsstore.values.registry import door
 
 __all__ = ["TensorStore"]
 
@@ -344,6 +345,10 @@ class TensorStore(Indexable):
         except StoreError:
             facts["Driver"] = self._driver.kind.id
         return html(facts, self.shape, chunks)
+
+    def view(self, **options: Any) -> Any:
+        """Serve a page that shows the array, and return where it is: `View`, which a notebook displays."""
+        return door("view")(self, **options)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same view of the same array with the same resources."""

@@ -53,6 +53,7 @@ def _of_group(group: Any) -> dict[str, Any]:
 
 def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
     from fsstore.errors import UnimplementedError
+    from fsstore.viewer.description import codec_names
 
     json = store.spec().to_json()
     layout = store.chunk_layout
@@ -64,7 +65,7 @@ def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kind": "array", "driver": json["driver"], "place": _url(store), "shape": list(store.shape),
         "dtype": store.dtype.name, "dimensions": [label for label in store.domain.labels if label],
-        "chunks": list(layout.read_chunk.shape or ()), "shards": None, "codec": _codec(json),
+        "chunks": list(layout.read_chunk.shape or ()), "shards": None, "codec": codec_names(json),
         "fill_value": None if store.fill_value is None else store.fill_value.tolist(), "bytes": store.size * itemsize,
         "attributes": attributes,
     }  # fmt: skip
@@ -82,18 +83,6 @@ def _url(store: Any) -> str:
         return str(store.url)
     except UnimplementedError:
         return ""
-
-
-def _codec(json: Any) -> Any:
-    metadata = json.get("metadata", {})
-    for name in ("codecs", "compressor", "compression"):
-        if name in metadata:
-            codecs = metadata[name] if isinstance(metadata[name], list) else [metadata[name]]
-            return [
-                each.get("name", each.get("id", each.get("type"))) if isinstance(each, dict) else each
-                for each in codecs
-            ]
-    return None
 
 
 def _stored(store: Any) -> dict[str, Any]:

@@ -189,6 +189,14 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command(
+        "view", "fsstore.command.look:view", "look at arrays in a browser", "fsstore view data.zarr",
+        (
+            _PLACE,
+            (("--port",), {"type": int, "default": 0, "help": "0 takes any that is free"}),
+            (("--no-browser",), {"action": "store_true", "help": "print the address, and open no browser"}),
+        ),
+    ),
+    Command(
         "completion", "fsstore.command.completion:completion", "print completions for a shell",
         "fsstore completion bash > ~/.local/share/bash-completion/completions/fsstore",
         ((("shell",), {"choices": ("bash", "zsh", "fish"), "help": "the shell"}),),

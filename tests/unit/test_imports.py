@@ -83,6 +83,7 @@ PACKAGES: tuple[str, ...] = (
     "dataset",
     "job",
     "serve",
+    "viewer",
     "",
     "command",
     "__main__",
