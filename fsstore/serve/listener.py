@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from fsstore.runtime import fork
 from fsstore.serve.answer import Answer
 
-__all__ = ["Connection", "Listener", "is_plain_host"]
+__all__ = ["HttpAnswers", "Listener", "is_plain_host"]
 
 _TIMEOUT_S = 30  # between two packets
 _MOST_CONNECTIONS = 512
@@ -34,7 +34,7 @@ class Listener(ThreadingHTTPServer):
     request_queue_size = 256
     most_connections = _MOST_CONNECTIONS
 
-    def __init__(self, host: str, port: int, handler: type[Connection]) -> None:
+    def __init__(self, host: str, port: int, handler: type[HttpAnswers]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._lock, self._open = fork.lock(), 0
         super().__init__((host, port), handler)
@@ -76,7 +76,7 @@ class Listener(ThreadingHTTPServer):
         """Say nothing of connections that ended early."""
 
 
-class Connection(BaseHTTPRequestHandler):
+class HttpAnswers(BaseHTTPRequestHandler):
     """One connection, which may bring several requests, all of them to read."""
 
     protocol_version = "HTTP/1.1"

@@ -20,7 +20,7 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.runtime import execution
 from fsstore.serve.answer import Answer, answer, path_of
-from fsstore.serve.listener import Connection, Listener
+from fsstore.serve.listener import HttpAnswers, Listener
 from fsstore.view.driver import open_view
 
 __all__ = ["Server", "serve"]
@@ -42,10 +42,10 @@ class Server(Listener):
         return f"{self.origin}/" + (f"?token={self.token}" if self.token else "")
 
 
-class _Handler(Connection):
+class _Handler(HttpAnswers):
     server: Server
     shared_headers: ClassVar[dict[str, str]] = {
-        **Connection.shared_headers,
+        **HttpAnswers.shared_headers,
         "Access-Control-Allow-Origin": "*",
         "Access-Control-Expose-Headers": "Content-Range, ETag, Content-Length, Accept-Ranges",
         "Cache-Control": "no-cache",

@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.viewer.number import is_number, numbers, text_of
-from fsstore.viewer.picture import Limits, sample, sampled
+from fsstore.viewer.picture import PictureLimits, sample, sampled
 
 __all__ = ["axis"]
 
@@ -68,7 +68,7 @@ def _values(store: Any, size: int) -> tuple[Any, int, int]:
     chunk = (store.chunk_layout.read_chunk.shape or (None,))[0] or size
     each = store.dtype.numpy_dtype.itemsize
     (along,) = sampled(
-        [(0, size)], [_MOST], shape=[size], chunks=[chunk], chunk_bytes=chunk * each, limits=Limits(64)
+        [(0, size)], [_MOST], shape=[size], chunks=[chunk], chunk_bytes=chunk * each, limits=PictureLimits(64)
     )
     return sample(store, [0], [0], [along]), along.step, along.selection.start
 

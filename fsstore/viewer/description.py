@@ -8,7 +8,7 @@ from typing import Any
 
 from fsstore.errors import StoreError
 from fsstore.viewer.number import is_number
-from fsstore.viewer.source import Shown, Source
+from fsstore.viewer.subject import Shown, Subject
 
 __all__ = ["codec_names", "describe", "described_members", "plain_json"]
 
@@ -93,9 +93,9 @@ def codec_names(spec: Mapping[str, Any]) -> list[Any] | None:
     return None
 
 
-def described_members(source: Source) -> dict[str, Any]:
+def described_members(subject: Subject) -> dict[str, Any]:
     """Return the tree: arrays and groups by path, and what is wrong with others."""
-    members, damaged = source.members()
+    members, damaged = subject.members()
     listed = [
         {"path": path}
         if entry is None
@@ -106,9 +106,9 @@ def described_members(source: Source) -> dict[str, Any]:
         for path, entry in members.items()
     ]  # fmt: skip
     return plain_json({
-        "group": source.is_group, "members": listed, "damaged": damaged,
-        "root_is_image": source.is_group and "" in source.images(),
-        "images": sorted(source.images()) if source.is_group else [],
+        "group": subject.is_group, "members": listed, "damaged": damaged,
+        "root_is_image": subject.is_group and "" in subject.images(),
+        "images": sorted(subject.images()) if subject.is_group else [],
     })  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from fsstore.job.copy import opened_source
 from fsstore.runtime import execution
 from fsstore.runtime.pool import begin_thread
 from fsstore.viewer.server import PageServer
-from fsstore.viewer.source import Source
+from fsstore.viewer.subject import Subject
 
 __all__ = ["View", "page_server", "view"]
 
@@ -58,7 +58,7 @@ def page_server(
     """Return the server of the page for an array, a group, or what stands at a place; `serve_forever` runs it."""
     chosen = context or Context(_CACHE)
     opened = execution.call(opened_source(place, chosen))
-    return PageServer(Source(opened, chosen), title=_title(opened), port=port, framed=framed)
+    return PageServer(Subject(opened, chosen), title=_title(opened), port=port, framed=framed)
 
 
 def _title(opened: TensorStore | Group) -> str:

@@ -15,11 +15,11 @@ from typing import Any
 
 from fsstore.errors import ResourceExhaustedError
 
-__all__ = ["Limits", "Sampling", "sample", "sampled"]
+__all__ = ["PictureLimits", "Sampling", "sample", "sampled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PictureLimits:
     """What one picture or series may take."""
 
     chunks: int = 256
@@ -78,7 +78,7 @@ def sampled(
     shape: Sequence[int],
     chunks: Sequence[int],
     chunk_bytes: int,
-    limits: Limits = Limits(),  # a frozen value
+    limits: PictureLimits = PictureLimits(),  # a frozen value
 ) -> list[Sampling]:
     """Return the samples of a window, one entry a dimension.
 

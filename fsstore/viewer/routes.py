@@ -21,8 +21,8 @@ from fsstore.viewer.chunk_map import MOST, chunk_map
 from fsstore.viewer.description import describe, described_members, plain_json
 from fsstore.viewer.level import Level
 from fsstore.viewer.number import decoded, is_number, numbers, text_of
-from fsstore.viewer.picture import Limits, Sampling, sample, sampled
-from fsstore.viewer.source import Shown, Source
+from fsstore.viewer.picture import PictureLimits, Sampling, sample, sampled
+from fsstore.viewer.subject import Shown, Subject
 
 __all__ = ["DESCRIPTION", "page_file", "routed"]
 
@@ -41,11 +41,11 @@ _MOST_QUERY = 8192
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked of a source, and what the answer may take."""
+    """What is asked of a subject, and what the answer may take."""
 
-    source: Source
+    subject: Subject
     query: Mapping[str, str]
-    limits: Limits
+    limits: PictureLimits
 
     @property
     def path(self) -> str:
@@ -55,7 +55,7 @@ class _Question:
     @property
     def shown(self) -> Shown:
         """The array that it is about, opened."""
-        return self.source.array(self.path)
+        return self.subject.array(self.path)
 
     def integers(self, name: str) -> list[int]:
         """Return integers with commas between them."""
@@ -72,14 +72,14 @@ def page_file(name: str) -> Answer | None:
     return Answer(200, {"Content-Type": _TYPES[kind]}, found.read_bytes()) if found.is_file() else None
 
 
-def routed(source: Source, route: str, query: str, limits: Limits) -> Answer:
+def routed(subject: Subject, route: str, query: str, limits: PictureLimits) -> Answer:
     """Return the answer to a question; what is wrong with it is said in JSON."""
     try:
         given = parse_qs(query[:_MOST_QUERY], keep_blank_values=True)
         work = _ROUTES.get(route)
         if work is None:
             return _refused(404, "There is no such question")
-        return work(_Question(source, {name: values[0] for name, values in given.items()}, limits))
+        return work(_Question(subject, {name: values[0] for name, values in given.items()}, limits))
     except StoreError as error:
         return _refused(502, str(error))
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
@@ -104,11 +104,11 @@ def _numbers(values: Any, description: dict[str, Any]) -> Answer:
 
 
 def _tree(question: _Question) -> Answer:
-    return _json(described_members(question.source))
+    return _json(described_members(question.subject))
 
 
 def _group(question: _Question) -> Answer:
-    return _json({"path": question.path, "attributes": question.source.attributes(question.path)})
+    return _json({"path": question.path, "attributes": question.subject.attributes(question.path)})
 
 
 def _array(question: _Question) -> Answer:
@@ -142,7 +142,7 @@ def _window(question: _Question, count: int) -> list[tuple[int, int]]:
 
 
 def _sampled_level(
-    level: Level, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: Limits
+    level: Level, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
 ) -> list[Sampling]:
     """Return the samples of a window, given in elements of the finest level, in a level."""
     store = level.store
@@ -161,7 +161,7 @@ def _sampled_level(
 
 
 def _chosen(
-    shown: Shown, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: Limits
+    shown: Shown, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
 ) -> tuple[Level, list[Sampling]]:
     """Return the coarsest level that has a value for every pixel, or one further where that costs too much."""
     wanted = [max(1.0, (high - low) / pixel) for (low, high), pixel in zip(window, pixels, strict=True)]
@@ -173,7 +173,7 @@ def _chosen(
     start = max(0, len(fine) - 1)
     for level in shown.levels[start:]:
         samplings = _sampled_level(level, along, window, pixels, limits)
-        plain = _sampled_level(level, along, window, pixels, Limits(1 << 30, 1 << 60))
+        plain = _sampled_level(level, along, window, pixels, PictureLimits(1 << 30, 1 << 60))
         if samplings == plain:
             return level, samplings
     level = shown.levels[-1]

@@ -15,10 +15,10 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from fsstore.serve.answer import Answer
-from fsstore.serve.listener import Connection, Listener
-from fsstore.viewer.picture import Limits
+from fsstore.serve.listener import HttpAnswers, Listener
+from fsstore.viewer.picture import PictureLimits
 from fsstore.viewer.routes import page_file, routed
-from fsstore.viewer.source import Source
+from fsstore.viewer.subject import Subject
 
 __all__ = ["MARK", "PageServer"]
 
@@ -33,20 +33,20 @@ _POLICY = (
 
 
 class PageServer(Listener):
-    """The server of a page about one source.  `framed` lets notebooks show the page inside of theirs."""
+    """The server of a page about one subject.  `framed` lets notebooks show the page inside of theirs."""
 
     most_connections = 64
 
     def __init__(
         self,
-        source: Source,
+        subject: Subject,
         *,
         title: str = "",
         port: int = 0,
         framed: bool = False,
-        limits: Limits | None = None,
+        limits: PictureLimits | None = None,
     ) -> None:
-        self.source, self.title, self.limits = source, title, limits or Limits()
+        self.subject, self.title, self.limits = subject, title, limits or PictureLimits()
         self.token = secrets.token_urlsafe(24)
         self.policy = _POLICY.format(frames="*" if framed else "'none'")
         self.turns = threading.BoundedSemaphore(_AT_ONCE)
@@ -58,10 +58,10 @@ class PageServer(Listener):
         return f"{self.origin}/{self.token}/"
 
 
-class _PageConnection(Connection):
+class _PageConnection(HttpAnswers):
     server: PageServer
     shared_headers: ClassVar[dict[str, str]] = {
-        **Connection.shared_headers,
+        **HttpAnswers.shared_headers,
         "Cache-Control": "no-store",
         "Referrer-Policy": "no-referrer",
         "Cross-Origin-Resource-Policy": "same-origin",
@@ -111,7 +111,7 @@ class _PageConnection(Connection):
                 self.server.title.encode("utf-8", "replace"),
             )
         with self.server.turns:
-            return routed(self.server.source, route, query, self.server.limits)
+            return routed(self.server.subject, route, query, self.server.limits)
 
 
 def _plain(status: int, text: bytes) -> Answer:

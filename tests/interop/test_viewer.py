@@ -21,7 +21,7 @@ from fsstore.errors import ResourceExhaustedError
 from fsstore.viewer.axis import axis
 from fsstore.viewer.door import page_server, view
 from fsstore.viewer.number import numbers
-from fsstore.viewer.picture import Limits, sampled
+from fsstore.viewer.picture import PictureLimits, sampled
 
 VALUES = np.arange(4 * 30 * 60, dtype="f4").reshape(4, 30, 60)
 
@@ -252,7 +252,7 @@ def test_no_picture_takes_more_than_it_may(seed):
     low = [int(r.integers(0, size)) for size in shape]
     window = [(a, int(r.integers(a + 1, size + 1))) for a, size in zip(low, shape, strict=True)]
     each = int(np.prod(chunks)) * 4
-    limits = Limits(int(r.integers(1, 300)), max(each, int(r.integers(1, 64 << 20))))
+    limits = PictureLimits(int(r.integers(1, 300)), max(each, int(r.integers(1, 64 << 20))))
     plans = sampled(
         window, r.integers(1, 2000, 2).tolist(), shape=shape.tolist(), chunks=chunks.tolist(), chunk_bytes=each,
         limits=limits,

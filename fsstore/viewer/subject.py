@@ -1,7 +1,7 @@
 """What is looked at: the arrays below a place, opened once each, and what belongs to them.
 
-A source is an open array or an open group.  The members of a group are listed once; an array is opened when it is asked
-for, with its coordinates and its coarser resolutions.
+A subject is an open array or an open group.  The members of a group are listed once; an array is opened when it is
+asked for, with its coordinates and its coarser resolutions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fsstore.runtime import fork
 from fsstore.viewer.axis import axis
 from fsstore.viewer.level import Level, axes_of, datasets_of, levels_of, scales_of
 
-__all__ = ["Shown", "Source"]
+__all__ = ["Shown", "Subject"]
 
 _MOST_OPEN = 64
 
@@ -45,7 +45,7 @@ class Shown:
         return finest
 
 
-class Source:
+class Subject:
     """The arrays of a place."""
 
     def __init__(self, opened: TensorStore | Group, context: Context | None = None) -> None:
