@@ -1,6 +1,7 @@
 """A page to look at arrays: a tree, pictures of two dimensions, series, chunks, attributes.
 
-The page, in the folder of that name, is plain HTML, CSS and scripts; it asks the server here for numbers and draws them itself.
+The page, in the folder of that name, is plain HTML, CSS and scripts; it asks the server here for numbers and draws
+them itself.
 
 * `axis`: what stands along the dimensions of an array: coordinates, times, latitudes
 * `chunk_map`: which chunks of an array are stored
