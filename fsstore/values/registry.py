@@ -232,7 +232,7 @@ scanners: Registry[Any] = Registry(
 )
 """What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""
 
-_DOORS = {"view": "fsstore.viewer.door:view"}
+_DOORS = {"spans": "fsstore.observe.spans:spans", "view": "fsstore.viewer.door:view"}
 
 
 def door(name: str) -> Any:

@@ -37,10 +37,19 @@ class Sampling:
     size: int
 
     @property
+    def first(self) -> int:
+        """The first element that is read."""
+        return min(self.start + self.step // 2, self.size - 1)
+
+    @property
+    def stop(self) -> int:
+        """The element behind the last that is read."""
+        return min(self.size, self.first + (self.count - 1) * self.step + 1)
+
+    @property
     def selection(self) -> slice:
         """The elements: in the middle of their steps, but inside of the dimension."""
-        first = min(self.start + self.step // 2, self.size - 1)
-        return slice(first, min(self.size, first + (self.count - 1) * self.step + 1), self.step)
+        return slice(self.first, self.stop, self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +63,10 @@ class _Side:
 
     def touched(self, step: int) -> int:
         """Return how many chunks samples `step` apart lie in."""
-        taken = self.sampling(step).selection
+        taken = self.sampling(step)
         if step >= self.chunk:
-            return len(range(taken.start, taken.stop, taken.step))
-        return (taken.stop - 1) // self.chunk - taken.start // self.chunk + 1
+            return taken.count
+        return (taken.stop - 1) // self.chunk - taken.first // self.chunk + 1
 
     def coarser(self, step: int) -> int:
         """Return a step with which about half as many chunks are touched."""

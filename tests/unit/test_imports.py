@@ -31,6 +31,7 @@ PACKAGES: tuple[str, ...] = (
     "values",
     "runtime",
     "context",
+    "observe",
     "index",
     "schema",
     "codec",
