@@ -107,6 +107,7 @@ docs: $(VENV)/.development
 
 bench: $(VENV)/.development
 	$(VENV)/bin/python -m benchmarks.run
+	$(VENV)/bin/python -m benchmarks.space.run
 
 clean:
 	rm -rf $(VENV) $(NEWEST_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
