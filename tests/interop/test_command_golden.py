@@ -32,6 +32,7 @@ VARYING = (
     (re.compile(r"\([\d.]+ \w+/s\)"), "(SPEED)"),
     (re.compile(r'((?:commit_time_ns|_s)"?:? +)[\d.e+-]+'), r"\1N"),
     (re.compile(r"^ +\d+\.\d+(?:e-\d+)?$", re.MULTILINE), "    N"),
+    (re.compile(r"\b[0-9a-f]{32}\b"), "UUID"),
     (re.compile(r"^! +\^+$", re.MULTILINE), "! ^^^"),
     (re.compile(r"there is neither a file that begins.*"), "WHAT WAS LOOKED FOR"),
 )
@@ -118,7 +119,7 @@ def test_it_prints_what_it_always_did(number, results):
 
 def test_every_command_of_the_help_is_run():
     """Every command that the help lists is run here, or by tests of its own; and there are a hundred lines."""
-    run = {line for line, _ in CASES if "--help" not in line}
+    run = {line for line, text in CASES if "--help" not in line and "(exit 2)" not in text}
     missing = [each.name for each in COMMANDS if not any(line.startswith(each.name) for line in run)]
     assert set(missing) == ELSEWHERE
     assert len(CASES) >= 100
