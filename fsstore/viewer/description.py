@@ -86,10 +86,11 @@ def codec_names(spec: Mapping[str, Any]) -> list[Any] | None:
     for name in ("codecs", "compressor", "compression"):
         if name in metadata:
             codecs = metadata[name] if isinstance(metadata[name], list) else [metadata[name]]
-            return [
+            names = [
                 each.get("name", each.get("id", each.get("type"))) if isinstance(each, dict) else each
                 for each in codecs
             ]
+            return [name for name in names if name is not None]
     return None
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import threading
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+from fsstore.runtime import execution
 from fsstore.serve.answer import Answer
 from fsstore.serve.listener import HttpAnswers, Listener
 from fsstore.viewer.picture import PictureLimits
@@ -49,7 +49,6 @@ class PageServer(Listener):
         self.subject, self.title, self.limits = subject, title, limits or PictureLimits()
         self.token = secrets.token_urlsafe(24)
         self.policy = _POLICY.format(frames="*" if framed else "'none'")
-        self.turns = threading.BoundedSemaphore(_AT_ONCE)
         super().__init__("127.0.0.1", port, _PageConnection)
 
     @property
@@ -110,8 +109,8 @@ class _PageConnection(HttpAnswers):
                 {"Content-Type": "text/plain; charset=utf-8"},
                 self.server.title.encode("utf-8", "replace"),
             )
-        with self.server.turns:
-            return routed(self.server.subject, route, query, self.server.limits)
+        asked = (self.server.subject, route, query, self.server.limits)
+        return execution.submit(routed, *asked, kind="request", limit=_AT_ONCE).result()
 
 
 def _plain(status: int, text: bytes) -> Answer:

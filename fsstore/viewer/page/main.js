@@ -26,7 +26,7 @@ function save() {
   if (array.rank > 1) {
     parts.set('down', state.rows);
     parts.set('across', state.columns);
-    if (picture.window && !picture.fitted) parts.set('window', picture.window.map((each) => +each.toFixed(2)).join());
+    if (picture.asked) parts.set('window', picture.asked.map((each) => +each.toFixed(2)).join());
   }
   if (array.rank) parts.set('at', state.at.join());
   parts.set('map', state.map);

@@ -35,6 +35,7 @@ export class Picture {
   get whole() { return [0, this.rows.size, 0, this.columns.size]; }
 
   fit() {
+    this.asked = null; // the window before it got the shape of the box; none for everything
     this.window = this.#shaped(this.whole);
     this.draw();
   }
@@ -49,6 +50,7 @@ export class Picture {
   }
 
   show(window) {
+    this.asked = window;
     this.window = this.#shaped(window);
     this.draw();
   }
@@ -58,15 +60,8 @@ export class Picture {
     this.canvas.width = Math.round(this.box.clientWidth * scale);
     this.canvas.height = Math.round(this.box.clientHeight * scale);
     if (!this.window) return;
-    const isWhole = this.fitted;
-    if (isWhole) this.fit(); else this.show(this.window);
+    if (this.asked) this.show(this.asked); else this.fit();
     this.heard.moved();
-  }
-
-  /** Whether everything is seen. */
-  get fitted() {
-    const [y0, y1, x0, x1] = this.window, [a, b, c, d] = this.whole;
-    return y0 <= a + 1e-6 && y1 >= b - 1e-6 && x0 <= c + 1e-6 && x1 >= d - 1e-6;
   }
 
   /** What is seen of the array, in whole elements, and the pixels for it. */
@@ -159,6 +154,7 @@ export class Picture {
   }
 
   #moved() {
+    this.asked = this.window;
     this.draw();
     this.heard.moved();
   }
