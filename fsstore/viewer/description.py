@@ -28,7 +28,7 @@ def describe(shown: Shown) -> dict[str, Any]:
     chunks = list(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
     written = list(store.chunk_layout.write_chunk.shape or (None,) * store.rank)
     rows, columns, colours = _first_view(shown)
-    return plain_json({
+    found: dict[str, Any] = plain_json({
         "path": shown.path, "driver": spec.get("driver", store._driver.kind.id), "url": _url(store),
         "shape": list(store.shape), "origin": list(store.origin), "names": list(shown.names), "dtype": store.dtype.name,
         "units": shown.attributes.get("units", ""), "long_name": shown.attributes.get("long_name", ""),
@@ -40,6 +40,7 @@ def describe(shown: Shown) -> dict[str, Any]:
         "rows": rows, "columns": columns, "colours": colours, "at": _first_place(shown, rows, columns),
         "rank": zeroed.rank,
     })  # fmt: skip
+    return found
 
 
 def _url(store: Any) -> str:
@@ -106,11 +107,12 @@ def described_members(subject: Subject) -> dict[str, Any]:
         }
         for path, entry in members.items()
     ]  # fmt: skip
-    return plain_json({
+    tree: dict[str, Any] = plain_json({
         "group": subject.is_group, "members": listed, "damaged": damaged,
         "root_is_image": subject.is_group and "" in subject.images(),
         "images": sorted(subject.images()) if subject.is_group else [],
     })  # fmt: skip
+    return tree
 
 
 def plain_json(value: Any, depth: int = 0) -> Any:

@@ -178,7 +178,10 @@ class Subject:
     def _beside(self, name: str) -> TensorStore | None:
         """Return the array of a name beside the one that is looked at."""
         try:
-            spec = self.opened.kvstore.spec().to_json()
+            below = self.opened.kvstore
+            if below is None:
+                return None
+            spec = below.spec().to_json()
             above, slash, own = spec.get("path", "").rstrip("/").rpartition("/")
             if not own or own == name or "/" in name:
                 return None

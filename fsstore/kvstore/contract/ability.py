@@ -124,7 +124,6 @@ class IsMetered:
     It has a meter when it is opened; without one it counts nothing.
     """
 
-    __slots__ = ()
     meter: Meter | None = None
 
 
