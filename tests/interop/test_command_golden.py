@@ -25,7 +25,7 @@ from fsstore.command.table import COMMANDS
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "data" / "command" / "golden.txt"
-ELSEWHERE = {"serve", "view"}  # they run until they are interrupted: tests of their own do that
+ELSEWHERE = {"serve", "view", "refs combine", "refs append"}  # tests of their own run them
 VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)?"), "TIME"),
     (re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)? (ms|s)\b"), r"N \1"),
