@@ -190,7 +190,7 @@ class Locations:
     def _made(self) -> Any:
         import zstandard  # on first use: it takes 3 ms
 
-        return zstandard.ZstdCompressionDict(self._dictionary)
+        return zstandard.ZstdCompressionDict(self._dictionary or b"")
 
     def text(self, frame: bytes, at: int) -> str:
         """Return the location in a frame, which stands at an offset of the manifest."""
