@@ -24,6 +24,9 @@ __all__ = [
     "PassesOn",
     "ReadsNow",
     "ReadsWhole",
+    "SyncsTogether",
+    "TakesAllAtOnce",
+    "TakesValues",
     "TellsModified",
     "WritesAtOnce",
     "WritesLate",
@@ -156,6 +159,49 @@ class CopiesRanges:
 
     async def copy_range(self, other: Any, keys: KeyRange, cut: int, target: str) -> None:
         """Copy a range of `other`: `target` takes the place of the first `cut` bytes of its keys."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class TakesAllAtOnce:
+    """A driver whose `copies_from` holds for stores that it can take together, in one step with other changes."""
+
+    __slots__ = ()
+
+    async def take_all(
+        self, others: Sequence[Any], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+    ) -> None:
+        """Delete the ranges, take all keys of the other drivers without copying values, and write, as one step."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class TakesValues:
+    """A driver that can take values of another as they are, without their bytes passing through this process."""
+
+    __slots__ = ()
+
+    def takes_from(self, other: Any) -> bool:
+        """Return whether `take_values` takes values of the driver `other`."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+    async def take_values(self, other: Any, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+        """Store what `other` holds under the first key of each pair under the second; each as a write would.
+
+        The answers are those to reads of nothing: whether there was a value, and its size where that is known.
+        """
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class SyncsTogether:
+    """A driver that can make many values durable at once, which is cheaper than one after the other."""
+
+    __slots__ = ()
+
+    def unsynced(self) -> Any:
+        """Return a driver of the same store whose writes are durable after the next `sync` only."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+    async def sync(self, key: str) -> None:
+        """Return when everything written where `key` lies is durable, whoever wrote it on this machine."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

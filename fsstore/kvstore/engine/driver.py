@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import TellsModified, able
+from fsstore.kvstore.contract.ability import TakesValues, TellsModified, able
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
@@ -38,7 +38,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class EngineDriver(TellsModified):
+class EngineDriver(TakesValues, TellsModified):
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
@@ -106,6 +106,20 @@ class EngineDriver(TellsModified):
         self._stay()
         telling = able(self.engine, TellsModified)
         return None if telling is None else await telling.modified(self._path(key))
+
+    def takes_from(self, other: object) -> bool:
+        """Return whether the storage copies values of `other` by itself: inside one bucket."""
+        taking = able(self.engine, TakesValues)
+        return isinstance(other, EngineDriver) and taking is not None and taking.takes_from(other.engine)
+
+    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+        """Have the storage copy values."""
+        self._stay()
+        taking = able(self.engine, TakesValues)
+        if taking is None or not isinstance(other, EngineDriver):
+            raise UnimplementedError(f"Copying inside the storage is not supported: {self.describe_key('')}")
+        paths = [(other._path(source), self._path(target)) for source, target in pairs]
+        return await taking.take_values(other.engine, paths)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""
