@@ -16,19 +16,20 @@ from fsstore.arrays.store import TensorStore
 from fsstore.dataset.new_array import NewArray
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
-from fsstore.job.journal import Journal, job_name
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
 from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
-from fsstore.job.progress import Reporter, reporter_of
-from fsstore.job.runner import Runner, Task, width_of
 from fsstore.job.scratch import Scratch
 from fsstore.job.staging import Stage
+from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.task.journal import Journal, job_name
+from fsstore.task.progress import Reporter, reporter_of
+from fsstore.task.runner import Task, width_of
 
-__all__ = ["ArrayCopy"]
+__all__ = ["ArrayCopy", "same_layout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class ArrayCopy:
         if self.stage is not None:
             order = await self.stage.own(order, target, self.place.path, untouched=untouched)
         reporter, before = await self._work(
-            Runner(executor, _reporter(progress, self.path, passes)), journal, order, passes
+            executor, _reporter(progress, self.path, passes), journal, order, passes
         )
         if untouched and self.stage is None and (before or self.existing is not None):
             await remove_strangers(self.place, order.source.prefix)
@@ -222,14 +223,19 @@ class ArrayCopy:
         ]
 
     async def _work(
-        self, runner: Runner, journal: Journal, order: Order, passes: list[Pass]
+        self,
+        executor: Executor | None,
+        reporter: Reporter,
+        journal: Journal,
+        order: Order,
+        passes: list[Pass],
     ) -> tuple[Reporter, int]:
         finished = await journal.finished()
         before = 0
         for each in passes:
             done = finished.get(each.kind, set())
             before += len(done)
-            runner.reporter.resumed(len(done), each.nbytes * len(done) // each.count if each.count else 0)
+            reporter.resumed(len(done), each.nbytes * len(done) // each.count if each.count else 0)
 
             async def left(each: Pass = each, done: set[int] = done) -> Any:
                 async for task in each.tasks():
@@ -237,13 +243,13 @@ class ArrayCopy:
                         yield task
 
             def note(task: Task, _answer: Any) -> None:
-                journal.note(task.kind, task.number)
+                journal.note(task.work, task.number)
 
             try:
-                await runner.run(order, left(), note)
+                await work_on(order, left(), executor, reporter, note)
             finally:
                 await journal.settle()
-        return runner.reporter, before
+        return reporter, before
 
 
 def _reporter(progress: Any, path: str, passes: list[Pass]) -> Reporter:
@@ -278,6 +284,13 @@ def _is_whole(store: TensorStore) -> bool:
     return all(
         (each.input_dimension, each.offset, each.stride) == (number, 0, 1) for number, each in enumerate(maps)
     )
+
+
+def same_layout(store: TensorStore, other: TensorStore) -> bool:
+    """Whether a chunk of one array is, byte for byte, a chunk of the other where both hold the same values."""
+    if store._driver.kind.id != other._driver.kind.id or not (_is_whole(store) and _is_whole(other)):
+        return False
+    return _fixed(store) == _fixed(other)
 
 
 def _fixed(store: TensorStore) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from fsstore.errors import (
 )
 from fsstore.format.node_words import NodeWords
 from fsstore.job.array_copy import ArrayCopy
-from fsstore.job.journal import job_name
 from fsstore.job.new_target import array_like, format_of, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
@@ -36,6 +35,7 @@ from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
+from fsstore.task.journal import job_name
 from fsstore.values.url import split_pipeline
 
 __all__ = ["copy", "opened_source", "plan_copy"]

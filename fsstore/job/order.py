@@ -12,11 +12,12 @@ from typing import Any
 
 from fsstore.chunk.plan.regions import Regions
 from fsstore.kvstore.contract.ability import SyncsTogether, able
-from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_bound
+from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_adapter, open_bound
+from fsstore.kvstore.spec.spec_value import kv_kind
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime.kept import keep, kept
 
-__all__ = ["Order", "OwnDatabase", "keys_of", "packed_keys", "root_of", "unsynced"]
+__all__ = ["Order", "OwnDatabase", "keys_of", "opened_database", "packed_keys", "root_of", "unsynced"]
 
 _NOWHERE = Regions((), (), (), ())
 
@@ -66,12 +67,22 @@ async def _with_own_database(order: Order, own: OwnDatabase) -> Order:
 
     from fsstore.arrays.opening import open as open_array
 
-    database = {"driver": "ocdbt", "base": own.base / f"{uuid4().hex[:16]}/"}
-    store = (await KvStore.open(database)) / own.path
+    store = (await opened_database(own.base / f"{uuid4().hex[:16]}/")) / own.path
     if own.untouched:
         return replace(order, target=store)
     target = await open_array({**own.spec, "kvstore": store}, assume_metadata=True, open=True)
     return replace(order, target=target)
+
+
+async def opened_database(directory: KvStore) -> KvStore:
+    """Return the OCDBT database in a directory."""
+    from fsstore.context.context import Context
+
+    kind = kv_kind("ocdbt")
+    assert kind is not None
+    return KvStore.of(
+        await open_adapter(kind, directory._open, directory._open.spec.bound_context or Context())
+    )
 
 
 def packed_keys(keys: Sequence[str]) -> bytes:

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from fsstore.job.order import packed_keys
-from fsstore.job.runner import Task
 from fsstore.job.scratch import is_of_job
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.task.runner import Task
 
 __all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "remove_strangers"]
 
@@ -37,7 +37,7 @@ def box_pass(kind: str, count: int, nbytes: int) -> Pass:
 
     async def tasks() -> AsyncIterator[Task]:
         for number in range(count):
-            yield Task(number, kind, number)
+            yield Task(number, kind, (number,))
 
     return Pass(kind, count, nbytes, tasks)
 
@@ -75,7 +75,7 @@ async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, counted: boo
 def _task(kind: str, entries: list[tuple[str, int]]) -> Task:
     text = "\0".join(f"{key}\1{size}" for key, size in entries).encode("utf-8", "surrogateescape")
     number = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
-    return Task(number, kind, packed_keys([key for key, _ in entries]))
+    return Task(number, kind, (packed_keys([key for key, _ in entries]),))
 
 
 async def remove_strangers(place: KvPrefix, source: KvPrefix) -> int:

@@ -39,7 +39,7 @@ class Scratch:
         if store.spec.kind.id != "ocdbt" or store.base is None:
             return cls(store.at(f"{place}{_BESIDE}/"))
         digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        return cls(store.base.at(f"{as_directory(store.base.path)}{_ABOVE}/{digest}/"))
+        return cls(store.base.at(f"{as_directory(store.base.path)}{_ABOVE}-{digest}/"))
 
     @property
     def store(self) -> KvStore:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fsstore.arrays.store import TensorStore
 from fsstore.errors import UnimplementedError
-from fsstore.job.order import Order, OwnDatabase, unsynced
+from fsstore.job.order import Order, OwnDatabase, opened_database, unsynced
 from fsstore.kvstore.contract.ability import TakesAllAtOnce, able
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
@@ -63,7 +63,7 @@ class Stage:
         others = []
         for key in manifests:
             directory = place / key.decode().removesuffix(_MANIFEST.decode())
-            others.append((await KvStore.open({"driver": "ocdbt", "base": directory}))._open.driver)
+            others.append((await opened_database(directory))._open.driver)
         await taking.take_all(others, documents, deleted)
         for key in manifests:
             await place.write(key, None)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,8 +24,10 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.runtime.kept import keep, kept
+from fsstore.task.progress import Reporter
+from fsstore.task.runner import Ask, Finished, Task, run_tasks
 
-__all__ = ["UNKNOWN_JOB", "do", "run_task"]
+__all__ = ["do", "read_box", "run_task", "work_on"]
 
 UNKNOWN_JOB = "unknown job"
 """The answer of a worker that has not seen the job yet."""
@@ -56,6 +60,40 @@ async def do(order: Order, kind: str, payload: Any) -> Any:
         assert syncing is not None
         await _blocking(syncing.sync(place.path))
     return answer
+
+
+async def work_on(
+    order: Order,
+    tasks: AsyncIterator[Task],
+    executor: Executor | None,
+    reporter: Reporter,
+    finished: Finished,
+) -> None:
+    """Run tasks of a job on an executor; see `run_tasks`."""
+    begun: set[Future[Any]] = set()
+    try:
+        await run_tasks(tasks, executor, reporter, finished, ask=_asking(order, executor, begun))
+    except asyncio.CancelledError:
+        for future in list(begun):
+            future.cancel()
+        raise
+
+
+def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) -> Ask:
+    """Return what hands tasks to workers: the job itself goes to a worker that does not know it."""
+
+    async def ask(task: Task) -> Any:
+        if executor is None:
+            return await do(order, task.work, *task.arguments)
+        submit: Callable[..., Any] = partial(executor.submit, run_task, order.name, task.work, *task.arguments)
+        if isinstance(executor, ThreadPoolExecutor):
+            return await asyncio.wrap_future(submit(order, begun))
+        answer = await asyncio.wrap_future(submit(None))
+        if isinstance(answer, str) and answer == UNKNOWN_JOB:
+            answer = await asyncio.wrap_future(submit(order))
+        return answer
+
+    return ask
 
 
 async def _blocking(coroutine: Any) -> Any:
@@ -148,7 +186,7 @@ async def _gather_box(order: Order, number: int) -> int:
         reading = place.read_many(reads)
         answers = await (reading if place.driver.features.waits else _blocking(reading))
         await execution.offload(_put_parts, values, box, some, answers)
-    del answers
+        del answers
     await await_begun(lambda: order.target[box.slices].write(values).commit)
     return int(values.nbytes)
 
@@ -171,12 +209,12 @@ async def _delete_keys(order: Order, packed: bytes) -> int:
 
 
 async def _check_box(order: Order, number: int) -> Any:
-    from fsstore.job.check import checked_box
+    from fsstore.job.check_box import checked_box
 
     return await checked_box(order, number)
 
 
-_WORK = {
+_WORK: dict[str, Callable[..., Awaitable[Any]]] = {
     "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
     "check": _check_box,
 }  # fmt: skip

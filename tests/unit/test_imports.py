@@ -51,6 +51,7 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.spec",
     "kvstore.shard",
     "kvstore.store",
+    "task",  # work in many pieces, whatever it is
     "kvstore.ocdbt.format",
     "kvstore.ocdbt",
     "kvstore.ocdbt.tools",
@@ -127,6 +128,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
     "distributed": ("command.places",),
+    "tqdm": ("task.display",),
+    "IPython": ("task.display",),
     "kerchunk": ("kvstore.reference.tools",),
     "h5py": ("kvstore.reference.tools", "kvstore.scan.hdf5"),
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
@@ -136,6 +139,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 # Modules that are used where they are found, without an extra of their own, and why.
 UNDECLARED = {
+    "IPython": "shows progress where a notebook runs",
     "fastparquet": "reads parquet where pyarrow is not installed",
     "pandas": "comes with fastparquet, whose results it holds",
 }

@@ -7,7 +7,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from fsstore.job.progress import Progress, Told
+from fsstore.task.progress import Progress, Told
 
 __all__ = ["display"]
 
@@ -25,7 +25,8 @@ class _Tqdm:
     """A bar of tqdm, which chooses between a terminal and a widget by itself."""
 
     def __init__(self, what: str, total_bytes: int) -> None:
-        self._what, self._total, self._bar = what, total_bytes, None
+        self._what, self._total = what, total_bytes
+        self._bar: Any = None
 
     def __call__(self, state: Progress) -> None:
         if self._bar is None:

@@ -1,0 +1,248 @@
+"""What jobs promise beyond copying: one commit, updates, copies inside the storage, checks by level, repairs."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import fsstore as ts
+from fsstore.kvstore.contract.ability import TakesValues
+from fsstore.kvstore.local.driver import LocalDriver
+
+VALUES = np.random.default_rng(1).integers(1, 1000, (24, 20, 12)).astype("i4")
+
+
+def made(place, **options):
+    """Return an array with values at a place."""
+    options = {"shape": VALUES.shape, "dtype": "i4", "chunks": (4, 10, 12), **options}
+    group = ts.open_group(place, mode="w").result()
+    array = group.create_array("a", **options).result()
+    array.write(VALUES).result()
+    return array
+
+
+def read(place):
+    return ts.open(place).result().read().result()
+
+
+def versions(database):
+    """Return the versions in which there is anything: a database begins with an empty one."""
+    return [each for each in ts.ocdbt.versions(database).result() if each.num_keys]
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.rglob("*") if "fsstore-job" in path.name)
+
+
+@pytest.mark.parametrize("schema", [{}, {"chunks": (24, 5, 5)}], ids=["untouched", "rechunked"])
+def test_a_copy_into_a_database_is_one_version(tmp_path, schema):
+    """An atomic copy adds one version, also over what was there, and its values lie where the workers wrote them."""
+    array = made(tmp_path / "a")
+    target = f"file://{tmp_path}/db/|ocdbt:x/"
+    with ThreadPoolExecutor(2) as executor:
+        ts.copy(array, target, schema=schema, atomic=True, executor=executor, max_memory="250kB").result()
+    assert np.array_equal(read(f"{target}|zarr3:"), VALUES)
+    database = f"file://{tmp_path}/db/|ocdbt:"
+    first = versions(database)
+    assert len(first) == 1
+    ts.copy(array[:8], target, schema=schema, atomic=True, if_exists="replace").result()
+    assert len(versions(database)) == 2
+    assert np.array_equal(read(f"{target}|zarr3:"), VALUES[:8])
+    assert np.array_equal(read(f"file://{tmp_path}/db/|ocdbt:@v{first[0].generation}/x/|zarr3:"), VALUES)
+    assert ts.ocdbt.verify(database).result().ok
+    assert left_in(tmp_path) == []
+
+
+def test_a_hierarchy_in_one_commit(tmp_path):
+    """All arrays and groups of a hierarchy appear in the same version."""
+    made(tmp_path / "a")
+    ts.open_group(tmp_path / "a").result().create_array("g/b", shape=[3], dtype="i1").result()[:] = [1, 2, 3]
+    ts.copy(str(tmp_path / "a"), f"file://{tmp_path}/db/|ocdbt:", atomic=True).result()
+    assert len(versions(f"file://{tmp_path}/db/|ocdbt:")) == 1
+    assert read(f"file://{tmp_path}/db/|ocdbt:g/b/|zarr3:").tolist() == [1, 2, 3]
+    assert bool(ts.verify(f"file://{tmp_path}/db/|ocdbt:", str(tmp_path / "a")).result())
+
+
+def test_what_cannot_be_atomic_is_refused(tmp_path):
+    """A plain directory cannot take a copy in one step, and says what to do; nothing is written."""
+    array = made(tmp_path / "a")
+    with pytest.raises(ts.errors.UnimplementedError, match="copy into an OCDBT database"):
+        ts.copy(array, tmp_path / "b", atomic=True).result()
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_array_is_updated(tmp_path):
+    """An update keeps the layout, grows where the source is larger, and takes values, absent chunks and attributes."""
+    array = made(tmp_path / "a", attributes={"new": 1})
+    ts.copy(array[:10], tmp_path / "b", schema={"chunks": (3, 20, 5), "attributes": {"old": 2}}).result()
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    updated = ts.open(f"file://{tmp_path}/b/").result()
+    assert np.array_equal(updated.read().result(), VALUES)
+    assert updated.chunk_layout.write_chunk.shape == (3, 20, 5)
+    assert dict(updated.attrs) == {"new": 1, "old": 2}
+    same = made(tmp_path / "c")
+    same[4:8] = 0
+    ts.copy(same, tmp_path / "d").result()
+    ts.copy(array, tmp_path / "d", if_exists="update").result()
+    assert np.array_equal(read(f"file://{tmp_path}/d/"), VALUES)
+    ts.copy(same, tmp_path / "d", if_exists="update").result()
+    assert np.array_equal(read(f"file://{tmp_path}/d/")[4:8], np.zeros_like(VALUES[4:8]))
+    with pytest.raises(ts.errors.FailedPreconditionError, match="smaller"):
+        ts.copy(array[:5], tmp_path / "d", if_exists="update").result()
+    assert left_in(tmp_path) == []
+
+
+def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
+    """Chunks of the same layout move from file to file without being read."""
+    array = made(tmp_path / "a")
+
+    def refused(*_):
+        raise AssertionError("a chunk was read")
+
+    taken = []
+    take = LocalDriver.take_values
+
+    async def counted(self, other, pairs):
+        taken.extend(pairs)
+        return await take(self, other, pairs)
+
+    monkeypatch.setattr(LocalDriver, "take_values", counted)
+    ts.copy(array, tmp_path / "b").result()
+    assert len(taken) == 12
+    assert issubclass(LocalDriver, TakesValues)
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+
+
+def test_levels_of_a_check(tmp_path):
+    """Each level finds what it looks at: strangers, empty chunks, damaged ones, and values that differ."""
+    array = made(tmp_path / "a")
+    ts.copy(array, tmp_path / "b", schema={"codec": None}).result()
+    place, folder = str(tmp_path / "b"), tmp_path / "b/c"
+    (folder / "9").mkdir()
+    (folder / "9/0").mkdir()
+    (folder / "9/0/0").write_bytes(b"x")
+    found = ts.verify(place, level="keys").result()
+    assert [each.kind for each in found.findings] == ["extra"]
+    assert (found.chunks, found.absent) == (12, 0)
+    (folder / "1/0/0").write_bytes(b"short")
+    (folder / "2/0/0").unlink()
+    found = ts.verify(place, level="sizes").result()
+    assert [(each.kind, each.start) for each in found.findings if each.kind != "extra"] == [
+        ("damaged", (4, 0, 0))
+    ]
+    assert found.absent == 1
+    same = ts.verify(place, f"{tmp_path}/a/a", level="values").result()
+    assert sorted((each.kind, each.start) for each in same.findings if each.kind != "extra") == [
+        ("damaged", (4, 0, 0)),
+        ("differs", (8, 0, 0)),
+    ]
+    assert "<table>" in same._repr_html_()
+    assert same.to_json()["absent"] == 1
+
+
+def test_missing_chunks_are_named_where_layouts_agree(tmp_path):
+    """Without reading, a check against an array of the same layout names what is not stored."""
+    array = made(tmp_path / "a")
+    ts.copy(array, tmp_path / "b").result()
+    (tmp_path / "b/c/2/1/0").unlink()
+    found = ts.verify(str(tmp_path / "b"), array, level="keys").result()
+    assert [(each.kind, each.start, each.stop) for each in found.findings] == [
+        ("missing", (8, 10, 0), (12, 20, 12))
+    ]
+
+
+def test_chunks_of_mere_fill_are_counted(tmp_path):
+    """Chunks that are stored though they hold the fill value are counted, and are not wrong."""
+    array = made(tmp_path / "a")
+    array[4:8] = 0
+    ts.copy(array, tmp_path / "b").result()
+    empty = tmp_path / "b/c/3/0/0"
+    spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/b/", "store_data_equal_to_fill_value": True}
+    ts.open(spec).result()[12:16, :10] = 0
+    found = ts.verify(str(tmp_path / "b"), level="decode").result()
+    assert bool(found)
+    assert empty.exists()
+    assert (found.chunks, found.absent, found.fill) == (10, 2, 1)
+
+
+@pytest.mark.parametrize("level", ["sizes", "values"])
+def test_a_copy_is_repaired(tmp_path, level):
+    """Damaged, missing and strange chunks are mended from the source, and the report says how many."""
+    array = made(tmp_path / "a")
+    ts.copy(array, tmp_path / "b").result()
+    folder = tmp_path / "b/c"
+    (folder / "1/0/0").write_bytes(b"")
+    (folder / "2/1/0").unlink()
+    (folder / "2/7").mkdir()
+    (folder / "2/7/0").write_bytes(b"x")
+    assert not ts.verify(str(tmp_path / "b"), array, level=level).result()
+    found = ts.verify(str(tmp_path / "b"), array, level=level, repair=True).result()
+    assert bool(found)
+    assert found.repaired == 3
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+    assert not (folder / "2/7/0").exists()
+    with pytest.raises(ValueError, match="say what that is"):
+        ts.verify(str(tmp_path / "b"), repair=True)
+
+
+def test_a_copy_checks_itself(tmp_path):
+    """`verify=` checks a copy against its source when it is done."""
+    array = made(tmp_path / "a")
+    report = ts.copy(array, tmp_path / "b", verify="values").result()
+    assert report.arrays == ("",)
+
+
+def test_tasks_travel_as_a_few_hundred_bytes(tmp_path):
+    """What is sent for a task is a name and a number, whatever the arrays are."""
+    from fsstore.job.order import packed_keys
+    from fsstore.job.work import run_task
+
+    box = pickle.dumps((run_task, ("0" * 29, "gathered", 10**9, None)))
+    assert len(box) < 150
+    keys = packed_keys([f"c/{number // 16}/{number % 16}/{number % 7}" for number in range(256)])
+    assert len(pickle.dumps((run_task, ("0" * 29, "keys", keys, None)))) < 1000
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time
+import fsstore as ts
+from fsstore.job import work
+
+async def slow(order, number):
+    import asyncio
+    if number > 2:
+        print("ready", flush=True)
+        await asyncio.sleep(60)
+    return await work._copy_box(order, number)
+
+work._WORK["box"] = slow
+began = time.monotonic()
+try:
+    ts.copy(sys.argv[1], sys.argv[2], schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_stops_and_the_job_continues(tmp_path):
+    """Ctrl-C ends a copy at once, though a task would take a minute; the next call continues."""
+    import signal
+
+    made(tmp_path / "a")
+    command = [sys.executable, "-c", _INTERRUPTED, str(tmp_path / "a/a"), str(tmp_path / "b")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30)
+    assert "interrupted" in rest
+    report = ts.copy(
+        str(tmp_path / "a/a"), tmp_path / "b", schema={"chunks": [4, 5, 5]}, max_memory="30kB"
+    ).result()
+    assert report.resumed >= 1
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+    assert left_in(tmp_path) == []
