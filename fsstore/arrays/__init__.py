@@ -11,6 +11,7 @@ the driver's array and an index transform.
 * `layers`: stack, concat, overlay and downsample: arrays made of others, without copying
 * `open_spec`: opening a spec whose resources are bound, and the layers of composites
 * `opening`: open: from a spec and keyword arguments to an open array, as users hold it
+* `options`: what open, Spec.update and TensorStore.spec take, as types
 * `spec`: where an array is and how it is opened: Spec, the face of the value
 * `spec_options`: the keyword arguments of open and Spec.update: what they change in a spec
 * `spec_parse`: parsing array specs: JSON objects, URL pipelines, and key-value stores whose format is to be

@@ -85,7 +85,9 @@ def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) ->
     async def ask(task: Task) -> Any:
         if executor is None:
             return await do(order, task.work, *task.arguments)
-        submit: Callable[..., Any] = partial(executor.submit, run_task, order.name, task.work, *task.arguments)
+        submit: Callable[..., Any] = partial(
+            executor.submit, run_task, order.name, task.work, *task.arguments
+        )
         if isinstance(executor, ThreadPoolExecutor):
             return await asyncio.wrap_future(submit(order, begun))
         answer = await asyncio.wrap_future(submit(None))

@@ -18,7 +18,7 @@ from fsstore.errors import FailedPreconditionError, refuse_pickling
 from fsstore.runtime import fork
 from fsstore.runtime.wake import Bell, Hooks
 
-__all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "WriteFutures", "make", "ready"]
+__all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "T", "WriteFutures", "make", "ready"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Future[Any]")
