@@ -29,7 +29,7 @@ from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import Task, width_of
 
-__all__ = ["ArrayCopy", "same_layout"]
+__all__ = ["ArrayCopy", "chunk_sides", "same_layout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,9 @@ class ArrayCopy:
             out[key] = self.words.with_attributes(None, beside, self.place.describe(key))
         trial = {**self._spec(self.store), "kvstore": {"driver": "memory"}}
         made = await open_array(trial, create=True, fill_value=self.fill_value)
-        out[self.words.array] = bytes((await made.kvstore.read(self.words.array)).value)
+        place = made.kvstore
+        assert place is not None
+        out[self.words.array] = bytes((await place.read(self.words.array)).value)
         return out
 
     async def finish(self) -> TensorStore:
@@ -115,7 +117,11 @@ class ArrayCopy:
         """Return the boxes of the copy."""
         spills = not self.source.dtype.numpy_dtype.hasobject
         return plan_boxes(
-            self.source.shape, _layout(self.source), _layout(target), self.memory // workers, spills=spills
+            self.source.shape,
+            chunk_sides(self.source),
+            chunk_sides(target),
+            self.memory // workers,
+            spills=spills,
         )
 
     def moves_untouched(self, target: TensorStore) -> bool:
@@ -134,7 +140,7 @@ class ArrayCopy:
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if self.moves_untouched(target):
             why = "format, chunks and codecs are the same"
-            sides = _layout(target)
+            sides = chunk_sides(target)
             count = math.prod(-(-size // side) for size, side in zip(target.shape, sides.write, strict=True))
             tasks = -(-count // 256)
             return CopyPlan(
@@ -262,7 +268,8 @@ def _sharing(executor: Executor | None) -> int:
     return width_of(None) if executor is None else 1
 
 
-def _layout(store: TensorStore) -> ChunkSides:
+def chunk_sides(store: TensorStore) -> ChunkSides:
+    """Return what a planner knows of an array."""
     layout = store.chunk_layout
 
     def sides(chunk: Any) -> tuple[int, ...]:
@@ -274,7 +281,7 @@ def _layout(store: TensorStore) -> ChunkSides:
 
 
 def _chunk_bytes(store: TensorStore) -> int:
-    sides = _layout(store)
+    sides = chunk_sides(store)
     return max(1, math.prod(sides.write) * sides.itemsize)
 
 

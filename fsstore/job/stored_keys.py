@@ -18,14 +18,14 @@ from fsstore.job.report import Finding
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.spec.opening import as_directory
 
-__all__ = ["Stored", "stored_chunks"]
+__all__ = ["StoredChunks", "stored_chunks"]
 
 _PLAIN = ("zarr3", "zarr", "n5")
 _ASKED = 1000
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredChunks:
     """How many chunks are stored, how many are not, and what is wrong with them."""
 
     chunks: int = 0
@@ -34,7 +34,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class _KeyGrid:
     path: str
     shape: tuple[int, ...]
     model: ChunkModel
@@ -66,13 +66,13 @@ class _Grid:
 
 async def stored_chunks(
     path: str, store: TensorStore, other: TensorStore | None, *, sizes: bool, most: int
-) -> Stored | None:
+) -> StoredChunks | None:
     """Return what the keys of an array say; None for a view, or an array of a format that has no keys of chunks."""
     grid = _grid_of(path, store)
     if grid is None:
         return None
     theirs = _grid_of(path, other) if other is not None and same_layout(store, other) else None
-    found = Stored()
+    found = StoredChunks()
     async for batch in chunks_at(grid.place):
         for entries in _portions(batch):
             keys = [key for key, _ in entries if grid.box(key) is not None]
@@ -92,14 +92,14 @@ async def stored_chunks(
     return found
 
 
-def _grid_of(path: str, store: TensorStore) -> _Grid | None:
+def _grid_of(path: str, store: TensorStore) -> _KeyGrid | None:
     driver = store._driver
     if not isinstance(driver, ChunkedDriver) or driver.kind.id not in _PLAIN:
         return None
     if store.domain.shape != driver.domain().shape or not driver.kvstore.driver.features.listable:
         return None
     place = driver.kvstore.at(as_directory(driver.kvstore.path)).prefix
-    return _Grid(path, driver.array.shape, driver.array.model, place)
+    return _KeyGrid(path, driver.array.shape, driver.array.model, place)
 
 
 def _portions(batch: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
@@ -107,7 +107,7 @@ def _portions(batch: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
 
 
 async def _wrong_sizes(
-    grid: _Grid, theirs: _Grid | None, entries: list[tuple[str, int]], keys: Sequence[str]
+    grid: _KeyGrid, theirs: _KeyGrid | None, entries: list[tuple[str, int]], keys: Sequence[str]
 ) -> AsyncIterator[Finding]:
     listed = dict(entries)
     ours = await _sizes(grid.place, keys, listed)
@@ -133,11 +133,14 @@ async def _sizes(place: KvPrefix, keys: Sequence[str], listed: dict[str, int]) -
     return [known.get(key, told.get(key)) for key in keys]
 
 
-async def _missing(grid: _Grid, theirs: _Grid) -> AsyncIterator[Finding]:
+async def _missing(grid: _KeyGrid, theirs: _KeyGrid) -> AsyncIterator[Finding]:
     async for batch in chunks_at(theirs.place):
         for entries in _portions(batch):
             keys = [key for key, _ in entries if grid.box(key) is not None]
-            answers = await grid.place.read_many([Read(key, 0, 0) for key in keys])
-            for key, answer in zip(keys, answers, strict=True):
-                if answer.state == "missing":
-                    yield grid.finding(key, f"{key!r} is not stored, and is in the other array", "missing")
+            for key in await _not_stored(grid.place, keys):
+                yield grid.finding(key, f"{key!r} is not stored, and is in the other array", "missing")
+
+
+async def _not_stored(place: KvPrefix, keys: Sequence[str]) -> list[str]:
+    answers = await place.read_many([Read(key, 0, 0) for key in keys])
+    return [key for key, answer in zip(keys, answers, strict=True) if answer.state == "missing"]

@@ -21,7 +21,7 @@ from fsstore.job.order import Order
 from fsstore.job.passes import box_pass
 from fsstore.job.plan import parse_bytes
 from fsstore.job.report import Finding, Level, Verdict
-from fsstore.job.stored_keys import Stored, stored_chunks
+from fsstore.job.stored_keys import StoredChunks, stored_chunks
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import Write
 from fsstore.kvstore.spec.opening import as_directory
@@ -128,7 +128,7 @@ class _Totals:
     nbytes: int = 0
     fill: int = 0
     counted: bool = False
-    stored: Stored = field(default_factory=Stored)
+    stored: StoredChunks = field(default_factory=StoredChunks)
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, findings: list[Finding]) -> None:

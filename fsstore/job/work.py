@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from itertools import product
 from typing import Any
@@ -23,7 +23,7 @@ from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.runtime.kept import keep, kept
+from fsstore.runtime.kept import keep, kept, shares_memory
 from fsstore.task.progress import Reporter
 from fsstore.task.runner import Ask, Finished, Task, run_tasks
 
@@ -88,7 +88,7 @@ def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) ->
         submit: Callable[..., Any] = partial(
             executor.submit, run_task, order.name, task.work, *task.arguments
         )
-        if isinstance(executor, ThreadPoolExecutor):
+        if shares_memory(executor):
             return await asyncio.wrap_future(submit(order, begun))
         answer = await asyncio.wrap_future(submit(None))
         if isinstance(answer, str) and answer == UNKNOWN_JOB:

@@ -7,11 +7,12 @@ what was opened before may have connections and threads of its parent.
 from __future__ import annotations
 
 from collections import OrderedDict
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from fsstore.runtime import fork
 
-__all__ = ["keep", "kept"]
+__all__ = ["keep", "kept", "shares_memory"]
 
 _MOST = 16  # jobs that a worker serves by turns
 
@@ -34,3 +35,8 @@ def kept(name: str) -> Any:
     """Return the value of a name, or None."""
     with _lock:
         return _values.get(name)
+
+
+def shares_memory(executor: Executor) -> bool:
+    """Return whether an executor works in this process, where nothing has to be sent."""
+    return isinstance(executor, ThreadPoolExecutor)

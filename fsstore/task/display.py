@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from fsstore.task.progress import Progress, Told
-
 __all__ = ["display"]
 
 
-def display(what: str, total_bytes: int) -> Told:
+def display(what: str, total_bytes: int) -> Callable[[Any], Any]:
     """Return what shows the progress of an operation here."""
     if find_spec("tqdm") is not None:
         return _Tqdm(what, total_bytes)
@@ -28,7 +27,7 @@ class _Tqdm:
         self._what, self._total = what, total_bytes
         self._bar: Any = None
 
-    def __call__(self, state: Progress) -> None:
+    def __call__(self, state: Any) -> None:
         if self._bar is None:
             self._bar = self._made(state)
         done = state.nbytes + state.resumed_bytes if self._total else state.tasks + state.resumed
@@ -41,7 +40,7 @@ class _Tqdm:
         if state.ended:
             self._bar.close()
 
-    def _made(self, state: Progress) -> Any:
+    def _made(self, state: Any) -> Any:
         from tqdm.auto import tqdm
 
         if not self._total:
@@ -56,7 +55,7 @@ class _Notebook:
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def __call__(self, state: Progress) -> None:
+    def __call__(self, state: Any) -> None:
         from IPython.display import HTML, display
 
         shown = HTML(f"<progress value='{state.share:.4f}' max='1'></progress> {escape(str(state))}")
@@ -66,7 +65,7 @@ class _Notebook:
             self._handle.update(shown)
 
 
-def _printed(state: Progress) -> None:
+def _printed(state: Any) -> None:
     is_terminal = sys.stderr.isatty()
     end = "\n" if state.ended or not is_terminal else ""
     sys.stderr.write(f"{chr(13) if is_terminal else ''}{state}{end}")

@@ -221,7 +221,7 @@ async def slow(order, number):
     return await work._copy_box(order, number)
 
 work._WORK["box"] = slow
-began = time.monotonic()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have turned off
 try:
     ts.copy(sys.argv[1], sys.argv[2], schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()
 except KeyboardInterrupt:
@@ -246,3 +246,99 @@ def test_ctrl_c_stops_and_the_job_continues(tmp_path):
     assert report.resumed >= 1
     assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
     assert left_in(tmp_path) == []
+
+
+def test_values_are_appended(tmp_path):
+    """Appending makes an array longer along a dimension by number or name, in the middle of a chunk, too."""
+    array = made(tmp_path / "a", dimension_names=["t", "y", "x"])
+    ts.copy(array[:6], tmp_path / "b").result()
+    ts.append(str(tmp_path / "b"), array[6:15], "t").result()
+    ts.append(str(tmp_path / "b"), VALUES[15:], 0).result()
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+    ts.copy(array[:, :, :5], tmp_path / "c", schema={"zarr_format": 2}).result()
+    ts.append(str(tmp_path / "c"), array[:, :, 5:], -1).result()
+    assert np.array_equal(read(f"file://{tmp_path}/c/"), VALUES)
+    with pytest.raises(ts.errors.FailedPreconditionError, match="cannot be appended"):
+        ts.append(str(tmp_path / "c"), VALUES[:, :3], -1).result()
+    assert left_in(tmp_path) == []
+
+
+def test_two_appends_do_not_write_over_each_other(tmp_path):
+    """While one append is under way, or was killed, another one is refused; the same one continues."""
+    from fsstore.job import grow
+
+    array = made(tmp_path / "a")
+    ts.copy(array[:8], tmp_path / "b").result()
+
+    async def killed(*_):
+        raise RuntimeError("killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grow, "work_on", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            ts.append(str(tmp_path / "b"), array[8:16]).result()
+    assert ts.open(f"file://{tmp_path}/b/").result().shape[0] == 8
+    with pytest.raises(ts.errors.FailedPreconditionError, match="Something else is being appended"):
+        ts.append(str(tmp_path / "b"), array[16:]).result()
+    ts.append(str(tmp_path / "b"), array[8:16]).result()
+    ts.append(str(tmp_path / "b"), array[16:]).result()
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+
+
+@pytest.mark.parametrize("version", [3, 2])
+def test_a_pyramid(tmp_path, version):
+    """Levels hold the means of blocks, and the metadata are those of OME-Zarr, written last."""
+    group = ts.open_group(tmp_path / "p", mode="w", zarr_format=version).result()
+    base = group.create_array(
+        "0", shape=[2, 30, 20], dtype="f4", chunks=[1, 8, 8], dimension_names=["c", "y", "x"]
+    ).result()
+    values = np.random.default_rng(0).random((2, 30, 20), "f4")
+    base[:] = values
+    report = ts.build_pyramid(str(tmp_path / "p"), levels=3).result()
+    assert report.arrays == ("1", "2")
+    group = ts.open_group(tmp_path / "p").result()
+    small = group["1"].read().result()
+    assert small.shape == (2, 15, 10)
+    assert np.allclose(small, values.reshape(2, 15, 2, 10, 2).mean((2, 4)))
+    assert group["2"].shape == (2, 8, 5)
+    found = group.attrs["ome"]["multiscales"] if version == 3 else group.attrs["multiscales"]
+    assert [each["path"] for each in found[0]["datasets"]] == ["0", "1", "2"]
+    assert found[0]["axes"] == [
+        {"name": "c", "type": "channel"}, {"name": "y", "type": "space"}, {"name": "x", "type": "space"},
+    ]  # fmt: skip
+    assert found[0]["datasets"][2]["coordinateTransformations"] == [
+        {"type": "scale", "scale": [1.0, 4.0, 4.0]}, {"type": "translation", "translation": [0.0, 1.5, 1.5]},
+    ]  # fmt: skip
+    with pytest.raises(ts.errors.AlreadyExistsError, match="replace"):
+        ts.build_pyramid(str(tmp_path / "p"), levels=2).result()
+    ts.build_pyramid(group, factors=[(1, 3, 2)], method="max", if_exists="replace").result()
+    assert np.array_equal(group["1"].read().result(), values.reshape(2, 10, 3, 10, 2).max((2, 4)))
+
+
+def test_everything_below_a_place_is_deleted(tmp_path):
+    """Deleting takes an array or a hierarchy with its directories, tells how far it is, and knows what is not there."""
+    made(tmp_path / "a")
+    heard = []
+    assert ts.delete(tmp_path / "a" / "a", progress=heard.append).result() == 13
+    assert heard[-1].ended
+    assert [path.name for path in (tmp_path / "a").rglob("*") if path.is_file()] == ["zarr.json"]
+    assert ts.delete(tmp_path / "a").result() == 1
+    with pytest.raises(ts.errors.NotFoundError):
+        ts.delete(tmp_path / "a").result()
+
+
+def test_bars_of_tqdm(tmp_path, capsys):
+    """`progress=True` shows a bar with what was moved."""
+    array = made(tmp_path / "a")
+    ts.copy(array, tmp_path / "b", schema={"codec": None}, progress=True).result()
+    assert "100%" in capsys.readouterr().err
+
+
+def test_a_line_of_text_without_tqdm(tmp_path, capsys, monkeypatch):
+    """Without tqdm and notebook a line says how much is done, how fast it is and what is left."""
+    from fsstore.task import display
+
+    monkeypatch.setattr(display, "find_spec", lambda _: None)
+    array = made(tmp_path / "a")
+    ts.copy(array, tmp_path / "b", schema={"codec": None}, progress=True).result()
+    assert "copy: 100%  23.0 kB of 23.0 kB" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
+from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.path import LOCK_SUFFIX, os_failure, parent, text
 from fsstore.kvstore.local.stage import Protocol, remove_file
 from fsstore.kvstore.local.write import sync_directories
@@ -81,6 +82,7 @@ def delete_range(keys: KeyRange, protocol: Protocol) -> None:
             remove_file(path, UNKNOWN, protocol, dirty, alone=path not in tree.locked)
         if _covers(keys, tree.prefix):
             directories.append(tree.prefix[:-1])
+            _remove_orphans(tree.locked.difference(tree.files), protocol, dirty)
     for directory in reversed(directories):
         try:
             os.rmdir(directory)
@@ -90,6 +92,16 @@ def delete_range(keys: KeyRange, protocol: Protocol) -> None:
         dirty.add(parent(directory))
     if protocol.sync:
         sync_directories(dirty)
+
+
+def _remove_orphans(keys: set[bytes], protocol: Protocol, dirty: set[bytes]) -> None:
+    """Remove the lock files of new keys whose writers were killed; those that somebody holds stay."""
+    if protocol.mode != "os":  # only there a lock goes with its holder
+        return
+    for key in keys:
+        held = hold_if_free(key, protocol.mode, dirty)
+        if held is not None:
+            held.let_go()
 
 
 def _covers(keys: KeyRange, prefix: bytes) -> bool:
