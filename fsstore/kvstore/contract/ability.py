@@ -24,6 +24,7 @@ __all__ = [
     "PassesOn",
     "ReadsNow",
     "ReadsWhole",
+    "SweepsUnfinished",
     "SyncsTogether",
     "TakesAllAtOnce",
     "TakesValues",
@@ -187,6 +188,19 @@ class TakesValues:
         """Store what `other` holds under the first key of each pair under the second; each as a write would.
 
         The answers are those to reads of nothing: whether there was a value, and its size where that is known.
+        """
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class SweepsUnfinished:
+    """A driver whose writers, when they are killed, may leave something behind that only a write of the key removes."""
+
+    __slots__ = ()
+
+    async def sweep_unfinished(self, prefix: str, name: str) -> None:
+        """Remove what writers that are gone left of keys that are `prefix` and a match of the expression `name`.
+
+        For keys that nobody writes again.  What a living writer has begun stays.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 

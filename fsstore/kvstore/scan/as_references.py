@@ -66,14 +66,14 @@ async def format_of(place: KvPrefix) -> str | None:
 
 
 async def scan_at(place: KvPrefix, name: str, url: str) -> tuple[TableSet, Mapping[str, str]]:
-    """Return the references of the file at a place, which they call `url`, and why parts of it are left out."""
+    """Return the references of the file at a place, which they call `url`, and what they lack of it, by path."""
     scanner: Any = registry.scanners.get(name)
     means = Means(Limits(), open_in(Context()), CachePool())
     return await references_of(ScanDriver(scanner, place, {}, means), url)
 
 
 async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping[str, str]]:
-    """Return the references of a scanned file, which they call `url`, and why parts of it are left out."""
+    """Return the references of a scanned file, which they call `url`, and what they lack of it, by path."""
     scanned = (await driver.current()).found
     hierarchy, builder, held = scanned.hierarchy, TableBuilder(), 0
     for key, value in hierarchy.documents.items():
@@ -85,7 +85,7 @@ async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping
             raise ResourceExhaustedError(
                 f"A set of {driver.base.describe()} would hold more than {_MOST_MADE} bytes of values itself"
             )
-    return TableSet(builder.finish()), hierarchy.notes
+    return TableSet(builder.finish()), hierarchy.shortcomings
 
 
 async def _add(builder: TableBuilder, file: ScannedFile, grid: Grid, table: ChunkTable, url: str) -> int:
