@@ -7,9 +7,8 @@ journal beside the target says which are finished.
 * `check_box`: checking a box of an array: whether it can be read, and whether it says what another array does
 * `copy`: copy and plan_copy: arrays, groups and whole hierarchies, from any format to any that can be written
 * `delete`: deleting arrays and hierarchies, many keys at once, with progress
+* `ends`: the two ends of a job: what it is given by place or open, and the array that a copy makes
 * `grow`: appending along a dimension, data first and metadata last
-* `new_target`: the array a copy makes: in which format, with which chunks and codec, as the caller wishes or as the
-  source has them
 * `order`: what a job is to its workers: opened stores and the boxes of its plan, sent to each worker once
 * `passes`: the passes of a copy: tasks that may be done in any order, made one by one as workers ask for them
 * `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic

@@ -6,16 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, Literal
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.group import Group, open_group
+from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
 from fsstore.dataset.removal import delete_tree
-from fsstore.dataset.source import store_spec, with_url
+from fsstore.dataset.source import store_spec
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -25,7 +24,7 @@ from fsstore.errors import (
 )
 from fsstore.format.node_words import NodeWords
 from fsstore.job.array_copy import ArrayCopy
-from fsstore.job.new_target import array_like, format_of, wishes_of
+from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
 from fsstore.job.staging import Stage
@@ -38,7 +37,7 @@ from fsstore.runtime.future import Future
 from fsstore.task.journal import job_name
 from fsstore.values.url import split_pipeline
 
-__all__ = ["copy", "opened_source", "plan_copy"]
+__all__ = ["copy", "plan_copy"]
 
 IfExists = Literal["raise", "skip", "replace", "update"]
 
@@ -160,16 +159,6 @@ async def _check(source: TensorStore | Group, store: OpenKv, run: _Run, level: A
         raise DataLossError(f"The copy at {store.prefix.describe()} is not what its source is: {found}")
 
 
-async def opened_source(source: Any, context: Context) -> TensorStore | Group:
-    """Return an array or a group, opened for reading if it is given by its place."""
-    if isinstance(source, TensorStore | Group):
-        return source
-    try:
-        return await open_array(_array_place(source), read=True, context=context)
-    except StoreError as error:
-        return await _group_of(source, context, error)
-
-
 async def _source(source: Any, options: _Options) -> TensorStore | Group:
     """Return what is to be copied: an array, a view, or a group."""
     opened = await opened_source(source, options.context)
@@ -181,21 +170,6 @@ async def _source(source: Any, options: _Options) -> TensorStore | Group:
         return opened
     view: TensorStore = opened if options.region is None else opened[options.region]
     return await view.resolve(fix_resizable_bounds=True) if options.region is None else view
-
-
-def _array_place(source: Any) -> Any:
-    """Return a path or a key-value store as a place where detection finds an array; everything else as it is."""
-    is_path = isinstance(source, str) and not any(mark in source for mark in ("://", "|", "::"))
-    if is_path or isinstance(source, KvStore | KvStore.Spec | PathLike):
-        return {"driver": "auto", "kvstore": store_spec(source)}
-    return with_url(source) if isinstance(source, str) else source
-
-
-async def _group_of(source: Any, context: Context, error: StoreError) -> Group:
-    try:
-        return await open_group(source, mode="r", context=context)
-    except StoreError:
-        raise error from None  # what was said of the array is the better message
 
 
 async def _target(target: Any, context: Context) -> tuple[OpenKv, str]:

@@ -20,7 +20,7 @@ from fsstore.chunk.plan.regions import Region, cut
 from fsstore.context.context import Context, context_of
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.job.array_copy import chunk_sides
-from fsstore.job.copy import opened_source
+from fsstore.job.ends import opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import box_pass
 from fsstore.job.plan import parse_bytes

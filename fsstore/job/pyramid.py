@@ -19,7 +19,7 @@ from fsstore.dataset.group import Group, open_group
 from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.format.node_words import ARRAY_DIMENSIONS
 from fsstore.job.copy import copy
-from fsstore.job.new_target import array_like
+from fsstore.job.ends import array_like
 from fsstore.job.report import CopyReport, combined
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future

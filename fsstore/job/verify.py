@@ -16,7 +16,7 @@ from fsstore.chunk.plan.regions import Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.errors import StoreError
-from fsstore.job.copy import opened_source
+from fsstore.job.ends import opened_source
 from fsstore.job.order import Order
 from fsstore.job.passes import box_pass
 from fsstore.job.plan import parse_bytes
