@@ -25,11 +25,11 @@ from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.kvstore.scan.driver import Means, ScanDriver
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
+from fsstore.values.foreign_format import IMAGES
 
-__all__ = ["FORMATS", "document_of", "format_of", "references_of", "scan_at"]
+__all__ = ["document_of", "format_of", "references_of", "scan_at", "scanned_format"]
 
-FORMATS = ("hdf5", "netcdf3")
-"""What is scanned here; of other formats other tools make sets."""
+_ALSO = {"grib2": "grib"}
 _HEAD = 8192
 _BATCH = 16384
 _MADE_AT_ONCE = 64
@@ -49,6 +49,12 @@ def document_of(found: TableSet) -> dict[str, Any]:
     return {"version": 1, "refs": refs}
 
 
+def scanned_format(name: str) -> str | None:
+    """Return the scanner of a format by any of its names; None for formats of which other tools make sets."""
+    found = _ALSO.get(name, name)
+    return None if registry.scanners.get(found) is None else found
+
+
 async def format_of(place: KvPrefix) -> str | None:
     """Return which of the scanned formats the file at a place has, or None."""
     try:
@@ -58,8 +64,9 @@ async def format_of(place: KvPrefix) -> str | None:
     if found.state != "value":
         raise NotFoundError(f"{place.describe()} does not exist")
     head = bytes(found.value[:_HEAD])
-    for name in FORMATS:
-        detection = registry.detections.get(name)
+    known = {each.name: each for each in IMAGES}
+    for name in registry.scanners.names():
+        detection = registry.detections.get(name) or known.get(name)
         if detection is not None and detection.fits(head, b""):
             return name
     return None
