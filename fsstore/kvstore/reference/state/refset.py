@@ -193,15 +193,10 @@ class TableSet:
 
     def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[Page]:
         """Yield what a generator describes whose keys are all different, without reading the keys back."""
-        for batch in written_out(gen):
+        for batch in written_out(gen, None if keys == KeyRange() else keys.contains):
             numbers = np.array([self._number(url) for url in batch.urls], np.int32)
             rows = Rows(numbers[batch.where], batch.offset, batch.length)
-            names = batch.names
-            if keys != KeyRange():
-                kept = [position for position, name in enumerate(names) if keys.contains(name)]
-                names, rows = [names[position] for position in kept], rows.take(kept)
-            if names:
-                yield names, Resolved(rows, self.table.urls, self.table.inline)
+            yield batch.names, Resolved(rows, self.table.urls, self.table.inline)
 
 
 def _check_listed(gens: Sequence[Gen]) -> None:
