@@ -25,6 +25,7 @@ from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
 from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import Task, width_of
@@ -104,7 +105,7 @@ class ArrayCopy:
         if self.existing.shape != self.source.shape:
             await self.existing.resize(exclusive_max=self.source.shape)
         if self.attributes:
-            self.existing.attrs.update(self.attributes)
+            await execution.offload(self.existing.attrs.update, self.attributes)
         return await self.existing.resolve(fix_resizable_bounds=True)
 
     def _from(self) -> TensorStore:

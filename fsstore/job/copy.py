@@ -123,7 +123,8 @@ def plan_copy(
                 "A plan is of one array; open the group and plan the copy of each array in it"
             )
         store, scheme = await _target(target, options.context)
-        return await _array_copy(opened, store, scheme, options, "").plan(executor)
+        job = await execution.offload(_array_copy, opened, store, scheme, options, "")
+        return await job.plan(executor)
 
     return execution.start(run())
 
@@ -142,7 +143,8 @@ async def _copy(source: Any, target: Any, run: _Run, level: Any) -> CopyReport:
     if isinstance(opened, Group):
         report = await _copy_group(opened, store, scheme, run)
     else:
-        report = await _copy_array(_array_copy(opened, store, scheme, run.options, ""), run)
+        job = await execution.offload(_array_copy, opened, store, scheme, run.options, "")
+        report = await _copy_array(job, run)
     if level is not None:
         await _check(opened, store, run, level)
     return replace(report, seconds=time.monotonic() - began)
@@ -284,7 +286,8 @@ async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> Co
         source = await group.open(path)
         if "zarr_format" in run.options.wishes or scheme:
             words = format_of(source, run.options.wishes, scheme)
-        job = _wanted(source, store.at(f"{store.path}{path}/"), words, run.options, path)
+        below = store.at(f"{store.path}{path}/")
+        job = await execution.offload(_wanted, source, below, words, run.options, path)
         if not run.options.atomic:
             reports.append(await _copy_array(job, run))
             continue
@@ -293,10 +296,11 @@ async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> Co
             reports.append(CopyReport((), 0, 0, 0, 0.0, skipped=(path,)))
         else:
             jobs.append(prepared)
+    own: dict[str, Any] = await execution.offload(group.attrs.asdict)
     documents: dict[str, bytes] = {}
     for path in [*sorted(_groups(listed.nodes), key=lambda each: -each.count("/")), ""]:
         node = listed.nodes.get(path)
-        attributes = dict(group.attrs) if path == "" else dict(node.attributes) if node else {}
+        attributes = own if path == "" else dict(node.attributes) if node else {}
         place = f"{store.path}{path}/" if path else store.path
         documents |= {f"{place}{key}": value for key, value in words.new_group(attributes).items()}
     if jobs:

@@ -74,16 +74,16 @@ def build_pyramid(
         array = await opened.open(base)
         if not isinstance(array, TensorStore):
             raise StoreError(f"{base!r} of {opened!r} is no array")
-        axes = _axes(array)
+        axes = await execution.offload(_axes, array)
         wanted = _Levels(_factors(array, axes, factors, levels), method, if_exists == "replace")
-        named = _named(opened)
+        named = await execution.offload(_named, opened)
         if named and not wanted.replaces:
             raise AlreadyExistsError(
                 f'{opened!r} has levels {", ".join(named)} already; if_exists="replace" makes them anew'
             )
         options = {"executor": executor, "max_memory": max_memory, "progress": progress, "context": context}
         report = await _made(opened, array, wanted, options)
-        _describe(opened, base, axes, wanted)
+        await execution.offload(_describe, opened, base, axes, wanted)
         return report
 
     return execution.start(run())
@@ -94,7 +94,7 @@ async def _made(group: Group, array: TensorStore, wanted: _Levels, options: Mapp
     reports, above = [], array
     for number, factors in enumerate(wanted.factors, 1):
         view = downsample(above, factors, wanted.method)
-        schema = _schema(group, array)
+        schema = await execution.offload(_schema, group, array)
         if_exists: Any = "replace" if wanted.replaces else "skip"
         report = await copy(view, group.kvstore / f"{number}/", schema=schema, if_exists=if_exists, **options)
         reports.append(

@@ -342,3 +342,38 @@ def test_a_line_of_text_without_tqdm(tmp_path, capsys, monkeypatch):
     array = made(tmp_path / "a")
     ts.copy(array, tmp_path / "b", schema={"codec": None}, progress=True).result()
     assert "copy: 100%  23.0 kB of 23.0 kB" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("s3_credentials")
+def test_chunks_are_copied_inside_a_bucket(moto_bucket, monkeypatch):
+    """Inside a bucket the storage copies chunks itself, for a request each: none is read."""
+    engine = "obstore"
+    from fsstore.kvstore.engine.driver import EngineDriver
+
+    endpoint, bucket = moto_bucket
+    place = {
+        "driver": "s3",
+        "bucket": bucket,
+        "endpoint": endpoint,
+        "aws_region": "us-east-1",
+        "engine": engine,
+    }
+    source = {"driver": "zarr3", "kvstore": {**place, "path": f"{engine}/a/"}}
+    array = ts.open(
+        source, create=True, dtype="int32", shape=[12, 4], chunk_layout=ts.ChunkLayout(chunk_shape=[2, 4])
+    ).result()
+    array[:] = VALUES[:12, :4, 0]
+    read_many, asked = EngineDriver.read_many, []
+
+    async def counted(self, reads):
+        asked.extend(each.key for each in reads if "/c/" in each.key and each.stop != 0)
+        return await read_many(self, reads)
+
+    monkeypatch.setattr(EngineDriver, "read_many", counted)
+    target = ts.KvStore.open({**place, "path": f"{engine}/b/"}).result()
+    ts.copy(array, target).result()
+    assert asked == []
+    monkeypatch.undo()
+    made = ts.open({"driver": "zarr3", "kvstore": {**place, "path": f"{engine}/b/"}}).result()
+    assert np.array_equal(made.read().result(), VALUES[:12, :4, 0])
+    assert bool(ts.verify(made, array, level="keys").result())

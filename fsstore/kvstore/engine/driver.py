@@ -109,8 +109,10 @@ class EngineDriver(TakesValues, TellsModified):
 
     def takes_from(self, other: object) -> bool:
         """Return whether the storage copies values of `other` by itself: inside one bucket."""
-        taking = able(self.engine, TakesValues)
-        return isinstance(other, EngineDriver) and taking is not None and taking.takes_from(other.engine)
+        if not isinstance(other, EngineDriver) or not self.features.writable:
+            return False
+        taking, giving = able(self.engine, TakesValues), able(other.engine, TakesValues)
+        return taking is not None and giving is not None and taking.takes_from(giving)
 
     async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
         """Have the storage copy values."""
