@@ -144,7 +144,7 @@ def read_fsstore(source: str, _target: str) -> None:
 
     array = ts.open(f"file://{source}/").result()
     for begin in range(0, array.shape[0], 64):
-        array[begin : begin + 64].read().result()
+        array[begin : min(begin + 64, array.shape[0])].read().result()
 
 
 def verify_fsstore(source: str, _target: str) -> None:

@@ -69,6 +69,7 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.icechunk",
     "kvstore.scan",
     "kvstore.scan.hdf5",
+    "kvstore.scan.linked_hdf5",
     "kvstore.scan.tiff",
     "chunk",
     "chunk.plan",

@@ -18,6 +18,7 @@ from fsstore.kvstore.reference.generate.columns import written_out
 from fsstore.kvstore.reference.generate.generator import Gen, parse_gen
 from fsstore.kvstore.reference.generate.index import GenIndex
 from fsstore.kvstore.reference.generate.template import Templates
+from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows, Table
 from fsstore.kvstore.reference.table.value import Located
 from fsstore.runtime import fork
@@ -56,6 +57,11 @@ class ReferenceSet(Protocol):
     waits: bool
     """Whether resolving may suspend."""
 
+    @property
+    def scanned(self) -> ScanRecord | None:
+        """The file that the set was scanned from, if it says so."""
+        ...
+
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`, in order."""
         ...
@@ -76,6 +82,7 @@ class TableSet:
     """
 
     waits: bool = False
+    scanned: ScanRecord | None = None
 
     def __init__(
         self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None

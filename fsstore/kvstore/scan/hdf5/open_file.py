@@ -18,7 +18,7 @@ from fsstore.errors import DataLossError, StoreError, UnimplementedError
 from fsstore.kvstore.scan.source import Blocks, MissError, ScanSource
 from fsstore.runtime import fork
 
-__all__ = ["OpenHdf5", "load_h5py"]
+__all__ = ["OpenHdf5", "load_h5py", "refused"]
 
 T = TypeVar("T")
 _HEAP = b"GCOL\1"
@@ -106,11 +106,12 @@ class _BlockFile:
 class OpenHdf5:
     """One generation of an HDF5 file.
 
-    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have.
+    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have.  `url` is
+    what chunk tables call it: empty for the scanned file, as other files are called that it refers to.
     """
 
-    def __init__(self, source: ScanSource) -> None:
-        self.source = source
+    def __init__(self, source: ScanSource, url: str = "") -> None:
+        self.source, self.url = source, url
         self.h5py = load_h5py()
         self.base = 0
         self.sizes: tuple[int, int] = (8, 8)
@@ -170,6 +171,13 @@ class OpenHdf5:
             self.base, self.sizes = plist.get_userblock(), tuple(plist.get_sizes())
             self._file.width = self.sizes[1]
         return self._id
+
+
+def refused(error: Exception) -> StoreError:
+    """Return the error to raise for one of HDF5."""
+    if isinstance(error, StoreError):
+        return error
+    return DataLossError(f"HDF5 cannot read it: {' '.join(str(error).split())}")
 
 
 def _first_line(error: Exception) -> str:
