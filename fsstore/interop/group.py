@@ -202,5 +202,5 @@ async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> O
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
     kind = place.driver.id
-    is_scanned = registry.scanners.get(kind) is not None
+    is_scanned = kind == "mosaic" or registry.scanners.get(kind) is not None
     return OpenGroup(bound, nodes, found.damaged, described, kind == "reference", is_scanned, place)

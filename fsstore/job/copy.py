@@ -223,6 +223,7 @@ async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     if found.kind is None:
         return job
     if options.if_exists == "skip" and found.kind == "array":
+        await _clear_behind(job)
         return None
     if options.if_exists == "update" and found.kind == "array":
         return await _updating(job, found.words)
@@ -234,6 +235,14 @@ async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     if not options.atomic:
         await delete_tree(job.place)
     return job
+
+
+async def _clear_behind(job: ArrayCopy) -> None:
+    """Remove what a run left that was killed when the array was whole, and the job was not yet cleared away."""
+    for untouched in (True, False):
+        if not await job.scratch.holds_others(await job.name(untouched=untouched)):
+            await job.scratch.clear()
+            return
 
 
 async def _updating(job: ArrayCopy, words: NodeWords) -> ArrayCopy:

@@ -88,7 +88,8 @@ class Reporter:
                 nbytes=self.state.nbytes + nbytes,
                 elapsed_s=elapsed,
             )
-            state, due = self.state, elapsed - self._last >= _EVERY_S
+            state = self.state
+            due = elapsed - self._last >= _EVERY_S or state.tasks + state.resumed == state.total
             if due:
                 self._last = elapsed
         if due and self._told is not None:
