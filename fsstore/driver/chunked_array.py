@@ -120,6 +120,7 @@ class ChunkedDriver(ArrayDriver):
                 options.fill_missing_data_reads,
                 options.threads,
                 self._cache(),
+                self.kvstore.meter,
             )
             kept = self._kept = (array, chunks)
         return kept[1]

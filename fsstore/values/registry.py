@@ -16,6 +16,7 @@ __all__ = [
     "codecs",
     "codecs_v2",
     "detections",
+    "door",
     "drivers",
     "kvstores",
     "live_filesystems",
@@ -237,3 +238,11 @@ scanners: Registry[Any] = Registry(
     },
 )
 """What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""
+
+_DOORS = {"spans": "fsstore.observe.spans:spans", "view": "fsstore.viewer.door:view"}
+
+
+def door(name: str) -> Any:
+    """Return a function of a package above, for methods that are only a way to it."""
+    module, _, attribute = _DOORS[name].partition(":")
+    return getattr(import_module(module), attribute)
