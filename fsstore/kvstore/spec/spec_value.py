@@ -237,8 +237,8 @@ class KvSpecValue:
         parts["members"] = _absolute_url(self.members)
         shares = self.bound_context is not None and self.bound_context.shares_secrets
         if shares:
-            parts["members"] = entire(parts["members"])
-        return _unpickle, (type(self), self.kind.id, path, parts, self.live, home, shares)
+            parts |= {"members": entire(parts["members"]), "shares": True}
+        return _unpickle, (type(self), self.kind.id, path, parts, self.live, home)
 
 
 def _is_fsspec_memory(members: Mapping[str, Json]) -> bool:
@@ -275,12 +275,11 @@ def _unpickle(
     parts: dict[str, Any],
     live: KvDriver | None = None,
     home: str = "",
-    shares: bool = False,
 ) -> KvSpecValue:
     kind = kv_kind(name)
     if kind is None:
         raise StoreError(f"{quote(name)} is not a registered KvStore driver")
     if home not in ("", process_name()):
         live = ElsewhereDriver(f"{quote(str(parts['members'].get('url')))}, a store in memory,", home)
-    context = Context().share_secrets() if shares else None
+    context = Context().share_secrets() if parts.pop("shares", False) else None
     return cls.of(kind, path, **parts).replace(live=live, bound_context=context)
