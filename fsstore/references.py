@@ -74,16 +74,25 @@ _SETS = re.compile(r"\.(?:json|parq|parquet)\b|/\Z")
 _AT_ONCE = 16
 
 
-async def _base(url: Any) -> KvPrefix:
+class _Way(NamedTuple):
+    """How a document is reached: the options of its root, and the context."""
+
+    storage_options: Mapping[str, Any] | None = None
+    context: Any = None
+
+
+async def _base(url: Any, way: _Way = _Way()) -> KvPrefix:  # noqa: B008  # frozen
     """Return the store and path of a document."""
-    from fsstore.context.context import Context
+    from fsstore.context.context import context_of
     from fsstore.kvstore.spec.opening import open_kv
     from fsstore.kvstore.spec.parse import place_spec
+    from fsstore.kvstore.spec.storage_option import with_storage_options
 
-    return (await open_kv(place_spec(url), Context())).prefix
+    spec = with_storage_options(place_spec(url), way.storage_options)
+    return (await open_kv(spec, context_of(way.context))).prefix
 
 
-async def _open(source: Any, reading: Reading) -> References:
+async def _open(source: Any, reading: Reading, way: _Way = _Way()) -> References:  # noqa: B008  # frozen
     if isinstance(source, References):
         return source
     if isinstance(source, Mapping) and "driver" not in source:
@@ -92,7 +101,7 @@ async def _open(source: Any, reading: Reading) -> References:
     if is_live_set(source):
         state, place = await live_state(source, reading)
         return References(state, "in memory" if place is None else place.describe(), place=place)
-    base = await _base(source)
+    base = await _base(source, way)
     if base.driver.id == "icechunk":
         return await _of_snapshot(base)
     found = await _scanned(source, base)
@@ -131,13 +140,15 @@ def open(  # noqa: A001  # the door is a module: references.open
     target: str | None = None,
     templates: Mapping[str, str] | None = None,
     create: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    context: Any = None,
 ) -> References:
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
-    An HDF5 or NetCDF 3 file is scanned: what comes is the set of its chunks, to be saved for others.
-    `...|icechunk:` gives a set of the references in a snapshot.
-    `target` stands in for null URLs; `templates` replaces or adds templates; with `create` a set that does not exist
-    is an empty one.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
+    An HDF5 or NetCDF 3 file is scanned: what comes is the set of its chunks, to be saved for others. `...|icechunk:`
+    gives a set of the references in a snapshot. `target` stands in for null URLs; `templates` replaces or adds
+    templates; with `create` a set that does not exist is an empty one.  `storage_options` and `context` are for the
+    place of the set.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 
     >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
     >>> refs["x/0"]
@@ -146,7 +157,7 @@ def open(  # noqa: A001  # the door is a module: references.open
     b'inline'
     """
     reading = Reading(target, templates, create=create, creates="`create=True` begins one")
-    opened: References = execution.call(_open(source, reading))
+    opened: References = execution.call(_open(source, reading, _Way(storage_options, context)))
     return opened
 
 
@@ -176,9 +187,9 @@ def store(
     return KvStore.of(OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver)))
 
 
-def inspect(source: Any) -> Report:
+def inspect(source: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None) -> Report:
     """Return the places, codecs, arrays and bytes of a set; only the set itself is read."""
-    return open(source).inspect()
+    return open(source, storage_options=storage_options, context=context).inspect()
 
 
 def scan(
@@ -269,7 +280,14 @@ async def _target(url: str, storage_options: Mapping[str, Any] | None) -> KvPref
     return await open_with_spec(url, storage_options) if storage_options else await _base(url)
 
 
-def verify(source: Any, *, decode: bool = False, **members: Any) -> SetVerification:
+def verify(
+    source: Any,
+    *,
+    decode: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    context: Any = None,
+    **members: Any,
+) -> SetVerification:
     """Return what is wrong between a set and its targets: missing, unreachable or short ones.
 
     With `decode` every array is opened, and every chunk that has a reference is read and decoded as well.
@@ -279,7 +297,7 @@ def verify(source: Any, *, decode: bool = False, **members: Any) -> SetVerificat
     True
     """
     reading = Reading(members.pop("target", None), members.pop("templates", None))
-    refs = execution.call(_open(source, reading))
+    refs = execution.call(_open(source, reading, _Way(storage_options, context)))
     if not members.get("targets"):
         members["targets"] = live_targets(source)
     found = execution.call(_verify(refs, members))

@@ -29,7 +29,8 @@ def open(  # noqa: A001  # TensorStore's name
     """Open or create the array that `spec` describes: JSON, a URL, a `Spec`, or a key-value store to look into.
 
     Keyword arguments add to the spec: `create`, `open`, `delete_existing`, `dtype`, `shape`, `chunk_layout`,
-    `fill_value`, ... as in TensorStore.  `read=True` or `write=True` alone restricts what the store may be used for.
+    `fill_value`, ... as in TensorStore, and `storage_options`, those of the root in fsspec's words.  `read=True` or
+    `write=True` alone restricts what the store may be used for.
 
     >>> store = open("memory://|zarr3:", create=True, dtype="int32", shape=[3]).result()
     >>> store.write([1, 2, 3]).result()

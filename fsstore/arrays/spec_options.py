@@ -12,9 +12,11 @@ from fsstore.context.context import context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec.parse import kv_spec, live_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
+from fsstore.kvstore.spec.storage_option import given_options, with_storage_options
 from fsstore.schema.open_mode import OpenMode, mode_from_options
 from fsstore.schema.schema import Schema
 from fsstore.schema.staleness import MEMBERS, differs, recheck_argument
+from fsstore.values.json_value import quote
 
 __all__ = [
     "OPEN_OPTIONS",
@@ -30,7 +32,7 @@ _SCHEMA = (
 )
 _RECHECK = (*MEMBERS, "recheck_cached")
 _MODE = ("open_mode", "open", "create", "delete_existing", "assume_metadata", "assume_cached_metadata")
-OPEN_OPTIONS = frozenset((*_SCHEMA, *_RECHECK, *_MODE, "context", "kvstore"))
+OPEN_OPTIONS = frozenset((*_SCHEMA, *_RECHECK, *_MODE, "context", "kvstore", "storage_options"))
 """What both `open` and `Spec.update` take."""
 UPDATE_OPTIONS = OPEN_OPTIONS | {"minimal_spec", "unbind_context", "strip_context"}
 """What `Spec.update` takes."""
@@ -49,6 +51,8 @@ def apply_options(spec: S, options: Mapping[str, Any]) -> S:
         spec = with_mode(spec, mode)
     if "kvstore" in given:
         spec = _with_kvstore(spec, given["kvstore"])
+    if "storage_options" in given:
+        spec = _with_storage_options(spec, given["storage_options"])
     spec = _with_recheck(spec, given)
     if any(name in given for name in _SCHEMA):
         spec = with_schema(spec, {name: given[name] for name in _SCHEMA if name in given})
@@ -93,6 +97,19 @@ def _minimal(spec: S) -> S:
     kept = spec.base_schema.merged(Schema(dtype=told.dtype, rank=told.rank))
     shown = spec.transform if spec.shows_transform else spec.transform_
     return spec.replace(members=members, base_spec=base, base_schema=kept, transform_=shown)
+
+
+def _with_storage_options(spec: S, options: Any) -> S:
+    """Return the spec with options for the roots of its stores."""
+    if not given_options(options):
+        return spec
+    if spec._kvstore is None and spec.base_spec is None and not spec.layers:
+        raise StoreError(f"storage_options belong to a store, and a {quote(spec.kind.id)} array has none")
+    return spec.replace(
+        _kvstore=None if spec._kvstore is None else with_storage_options(spec._kvstore, options),
+        base_spec=None if spec.base_spec is None else _with_storage_options(spec.base_spec, options),
+        layers=tuple(_with_storage_options(each, options) for each in spec.layers),
+    )
 
 
 def _with_kvstore(spec: S, kvstore: Any) -> S:

@@ -14,6 +14,7 @@ from fsstore.kvstore.local.path import absolute
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import path_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.values.url import decode_path, encode_path
@@ -111,12 +112,12 @@ def live_kv(prefix: KvPrefix) -> OpenKv:
 async def open_target(target: Target, context: Context) -> OpenKv:
     """Open the store a filesystem is over; its path may be a file or a directory."""
     place = target.place
-    if isinstance(place, KvStore):
+    if isinstance(place, KvStore) and not target.options:
         return place._open
     if target.protocol is None:
-        if isinstance(place, str) and "|" not in place and (target.options or "::" in place):
+        if isinstance(place, str) and "|" not in place and "::" in place:
             return await _of_filesystem(place, None, target.options)
-        return await open_kv(place_spec(place), context)
+        return await open_kv(with_storage_options(place_spec(place), target.options), context)
     path = str(place)
     if target.is_local:
         local = path.removeprefix("local://").removeprefix("file://")

@@ -12,6 +12,7 @@ from typing import Any
 
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
+from fsstore.dataset.source import store_spec
 from fsstore.discover.hierarchy import Node, hierarchy
 from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked import ZARR2, ZARR3
@@ -20,16 +21,12 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
-from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.runtime import execution, fork
 from fsstore.values import registry
 from fsstore.values.json_value import dumps, quote
-from fsstore.values.url import decode_path, split_pipeline
 
 __all__ = ["GroupArray", "OpenGroup", "open_group"]
-
-_ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "auto")
 
 
 class GroupArray:
@@ -167,26 +164,15 @@ class OpenGroup:
         return TensorStore._of(opened, readable=True, writable=False)
 
 
-def open_group(source: Any, context: Any = None, *, consolidated: bool = True) -> OpenGroup:
+def open_group(
+    source: Any, context: Any = None, *, consolidated: bool = True, storage_options: Any = None
+) -> OpenGroup:
     """Return the group that a URL, a spec, a `KvStore` or a live object holds; formats around it are detected.
 
     A dictionary that is neither a spec nor holds values is the JSON of a reference set.
     """
-    return execution.call(_open(_store_spec(source), context_of(context), consolidated=consolidated))
-
-
-def _store_spec(source: Any) -> KvSpecValue:
-    """Return the key-value store of a group; an array scheme at the end of a URL only names the format."""
-    if isinstance(source, str):
-        last = split_pipeline(source)[-1]
-        if "|" in source and last.scheme in _ARRAY_SCHEMES:
-            spec = kv_spec(source[: source.rindex("|")])
-            return spec / decode_path(last.rest) if last.rest else spec
-    if isinstance(source, dict) and source and "driver" not in source and not holds_values(source):
-        from fsstore import references
-
-        source = references.store(source)
-    return place_spec(source)
+    spec = store_spec(source, storage_options)
+    return execution.call(_open(spec, context_of(context), consolidated=consolidated))
 
 
 async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> OpenGroup:

@@ -132,15 +132,16 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
     """The engine.  `filename_or_obj` is a URL, a key-value store spec, a `KvStore`, a live filesystem or mapping, or a
     reference set as kerchunk and VirtualiZarr make it, a dictionary.
 
-    `group` is a path below it; `context` a `Context` or its JSON; with `consolidated=False` consolidated metadata are
-    not believed; `use_zarr_fill_value_as_mask` decides about fill values, as for xarray's zarr engine.
+    `group` is a path below it; `context` a `Context` or its JSON; `storage_options` are for the root; with
+    `consolidated=False` consolidated metadata are not believed; `use_zarr_fill_value_as_mask` decides about fill
+    values, as for xarray's zarr engine.
     """
 
     description: ClassVar[str] = "Open groups of chunked arrays by URL, on any filesystem, with fsstore"
     supports_groups: ClassVar[bool] = True
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (
         *("filename_or_obj", *_DECODING),
-        *("group", "context", "consolidated", "use_zarr_fill_value_as_mask"),
+        *("group", "context", "consolidated", "storage_options", "use_zarr_fill_value_as_mask"),
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
@@ -178,7 +179,9 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
 
 def _opened(source: Any, options: dict[str, Any]) -> tuple[OpenGroup, dict[str, Any]]:
     consolidated = options.pop("consolidated", None) is not False
-    return open_group(source, options.pop("context", None), consolidated=consolidated), options
+    given = options.pop("storage_options", None)
+    context = options.pop("context", None)
+    return open_group(source, context, consolidated=consolidated, storage_options=given), options
 
 
 def _groups(opened: OpenGroup, top: str) -> Iterator[str]:

@@ -26,7 +26,7 @@ _NAME = re.compile(
     r"|^(?:tok|pass|pwd)$",
     re.IGNORECASE,
 )
-_HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage"})
+_HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage", "credential_provider"})
 _FIELDS = re.compile(r"headers?$|^params$|^query$", re.IGNORECASE)  # whose members may all be credentials
 _HARMLESS_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "range", "user-agent")
@@ -113,7 +113,7 @@ class _Guarded:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what is shown."""
         if self.home is None or origin.found(self.home) is not self:
-            self.home = origin.keep(self)
+            self.home = origin.keep(self)  # type: ignore[misc]  # the slots are in the classes below
         return _found_again, (self.plain(), self.home)
 
 
