@@ -6,6 +6,8 @@ the driver's array and an index transform.
 * `bound_spec`: what an open array says of itself: the spec that opens it again, with its resources bound
 * `copying`: copying between open stores: which dimension of the source goes where, and which data types convert
   unasked
+* `familiar`: keyword arguments of zarr-python and numpy, put in the words of specs
+* `habits`: what people type who come from numpy, zarr-python and dask
 * `html`: A picture of a store for notebooks: its facts in a table, and its domain with the chunk grid drawn to
   scale
 * `layers`: stack, concat, overlay and downsample: arrays made of others, without copying

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from fsstore.arrays.familiar import in_our_words
 from fsstore.arrays.spec_parse import array_spec
 from fsstore.arrays.spec_schema import with_schema
 from fsstore.arrays.spec_value import SpecValue
@@ -13,6 +14,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec.parse import kv_spec, live_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.spec.storage_option import given_options, with_storage_options
+from fsstore.runtime.close_word import meant
 from fsstore.schema.open_mode import OpenMode, mode_from_options
 from fsstore.schema.schema import Schema
 from fsstore.schema.staleness import MEMBERS, differs, recheck_argument
@@ -32,7 +34,8 @@ _SCHEMA = (
 )
 _RECHECK = (*MEMBERS, "recheck_cached")
 _MODE = ("open_mode", "open", "create", "delete_existing", "assume_metadata", "assume_cached_metadata")
-OPEN_OPTIONS = frozenset((*_SCHEMA, *_RECHECK, *_MODE, "context", "kvstore", "storage_options"))
+_HABITS = ("mode", "chunks", "shards")
+OPEN_OPTIONS = frozenset((*_SCHEMA, *_RECHECK, *_MODE, *_HABITS, "context", "kvstore", "storage_options"))
 """What both `open` and `Spec.update` take."""
 UPDATE_OPTIONS = OPEN_OPTIONS | {"minimal_spec", "unbind_context", "strip_context"}
 """What `Spec.update` takes."""
@@ -42,8 +45,10 @@ def apply_options(spec: S, options: Mapping[str, Any]) -> S:
     """Return the spec with the keyword arguments applied; None is the same as not given."""
     unknown = sorted(set(options) - UPDATE_OPTIONS)
     if unknown:
-        raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
-    given = {name: value for name, value in options.items() if value is not None}
+        raise TypeError(
+            f"unexpected keyword argument: {', '.join(unknown)}{meant(unknown[0], UPDATE_OPTIONS)}"
+        )
+    given = in_our_words({name: value for name, value in options.items() if value is not None}, _format(spec))
     if given.get("minimal_spec"):
         spec = _minimal(spec)
     mode = mode_from_options(given)
@@ -97,6 +102,13 @@ def _minimal(spec: S) -> S:
     kept = spec.base_schema.merged(Schema(dtype=told.dtype, rank=told.rank))
     shown = spec.transform if spec.shows_transform else spec.transform_
     return spec.replace(members=members, base_spec=base, base_schema=kept, transform_=shown)
+
+
+def _format(spec: SpecValue) -> str:
+    """Return the driver whose codecs a short name means: that of the innermost array."""
+    while spec.base_spec is not None:
+        spec = spec.base_spec
+    return str(spec.kind.id)
 
 
 def _with_storage_options(spec: S, options: Any) -> S:

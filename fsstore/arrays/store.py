@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, ClassVar, TypeVar
 
 from fsstore.arrays.bound_spec import bound_spec
+from fsstore.arrays.habits import ArrayHabits, memory_of
 from fsstore.arrays.open_spec import array_waits, begun, check_able, open_spec
 from fsstore.arrays.spec import Spec
 from fsstore.arrays.spec_options import apply_options, with_mode, written_down
@@ -21,8 +22,9 @@ from fsstore.context.context import context_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.index import Indexable, IndexDomain, IndexTransform
+from fsstore.index import IndexDomain, IndexTransform
 from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future, WriteFutures
 from fsstore.schema.open_mode import OpenMode, as_flag
 from fsstore.schema.schema import Schema
@@ -34,7 +36,7 @@ __all__ = ["TensorStore"]
 T = TypeVar("T")
 
 
-class TensorStore(Indexable):
+class TensorStore(ArrayHabits):
     """An open array or a view of one.  Made by `open`; immutable, and usable from any thread."""
 
     __slots__ = ("__weakref__", "_driver", "_readable", "_transform", "_writable")
@@ -89,13 +91,22 @@ class TensorStore(Indexable):
         """`r`, `w` or `rw`."""
         return ("r" if self.readable else "") + ("w" if self.writable else "")
 
-    def read(self, *, order: str = "C", batch: Any = None) -> Future[Any]:
-        """Begin to read the domain; the result is a NumPy array in the memory order `C` or `F`."""
+    def read(self, *, order: str = "C", batch: Any = None, out: Any = None) -> Future[Any]:
+        """Begin to read the domain; the result is a NumPy array in the memory order `C` or `F`.
+
+        `out` is memory to read into, of this shape and type and in any layout; then it is the result.
+        """
         if not self.readable:
             raise StoreError("Source does not support reading.")
         if order not in ("C", "F"):
             raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
+        if out is not None:
+            return self._track(partial(self._read_into, out), batch)
         return self._track(lambda: self._driver.read(self._transform, order), batch)
+
+    def _read_into(self, out: Any) -> Future[Any]:
+        memory = memory_of(out, self.shape, self.dtype.numpy_dtype)
+        return futures.mapped(self._driver.read_into(self._transform, memory), out)
 
     def write(
         self, source: Any, *, batch: Any = None, can_reference_source_data_indefinitely: bool = False
@@ -347,6 +358,7 @@ class TensorStore(Indexable):
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same view of the same array with the same resources."""
+        self._refuse_comparison(other)
         if isinstance(other, TensorStore) and self._driver is other._driver:
             return self._transform == other._transform
         return isinstance(other, TensorStore) and self._bound_spec() == other._bound_spec()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsstore.kvstore.spec.parse import holds_values, place_spec
+from fsstore.kvstore.spec.parse import holds_values, place_spec, with_root
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.values.url import decode_path, split_pipeline
 
-__all__ = ["store_spec", "with_url"]
+__all__ = ["store_spec"]
 
 _ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "n5", "auto")
 
@@ -22,7 +22,7 @@ def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     of the root.
     """
     if isinstance(source, str):
-        source = with_url(source)
+        source = with_root(source)
     if isinstance(source, str) and "|" in source:
         last = split_pipeline(source)[-1]
         if last.scheme in _ARRAY_SCHEMES:
@@ -33,11 +33,3 @@ def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) ->
 
         source = references.store(source)
     return with_storage_options(place_spec(source), storage_options)
-
-
-def with_url(place: str) -> str:
-    """Return a pipeline whose root is a path with a URL in its place; everything else as it is."""
-    root, bar, rest = place.partition("|")
-    if not bar or "://" in root or "::" in root:
-        return place
-    return f"{place_spec(root).url}|{rest}"

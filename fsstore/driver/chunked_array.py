@@ -163,7 +163,13 @@ class ChunkedDriver(ArrayDriver):
             return self._after_recheck(lambda: self._read(transform, order))
         return self._read(transform, order)
 
-    def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
+    def read_into(self, transform: IndexTransform, out: Array) -> Future[Array]:
+        """Begin to read a view into memory of its shape and type, directly."""
+        if self._needs_recheck():
+            return self._after_recheck(lambda: self._read(transform, "C", out))
+        return self._read(transform, "C", out)
+
+    def _read(self, transform: IndexTransform, order: str, out: Array | None = None) -> Future[Array]:
         try:
             chunks = self._chunks(self._current())
             settle(chunks.store)
@@ -172,8 +178,21 @@ class ChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
         if unfinished:  # is to be seen
-            return after(unfinished, lambda: _read_chunks(chunks, transform, order, self._queue))
-        return _read_chunks(chunks, transform, order, self._queue)
+            return after(unfinished, lambda: self._begin_reading(chunks, transform, order, out))
+        return self._begin_reading(chunks, transform, order, out)
+
+    def _begin_reading(
+        self, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
+    ) -> Future[Array]:
+        if out is None and is_box(transform, chunks.reach):
+            return self._queue.add(BoxView(chunks, transform, order))
+        try:
+            shape, maps = located(transform, chunks.bounds)
+            memory = new_array(shape, chunks.model.dtype, order) if out is None else out
+        except StoreError as error:
+            return futures.failed(error)
+        later = self._queue.add if chunks.cache is None else None
+        return read_chunks(ReadRequest(chunks, maps, memory), later)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view.
@@ -249,19 +268,6 @@ def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform
     pairs = zip(transform.maps, array.origin, strict=True)
     maps = tuple(output._replace(offset=output.offset - low) for output, low in pairs)
     return IndexTransform._of(transform.domain, maps)
-
-
-def _read_chunks(
-    chunks: OpenChunks, transform: IndexTransform, order: str, queue: ReadQueue
-) -> Future[Array]:
-    if is_box(transform, chunks.reach):
-        return queue.add(BoxView(chunks, transform, order))
-    try:
-        shape, maps = located(transform, chunks.bounds)
-        out = new_array(shape, chunks.model.dtype, order)
-    except StoreError as error:
-        return futures.failed(error)
-    return read_chunks(ReadRequest(chunks, maps, out), queue.add if chunks.cache is None else None)
 
 
 def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:

@@ -20,6 +20,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
@@ -256,6 +257,18 @@ class ArrayDriver:
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read a view; the result has the shape of the resolved domain."""
         raise UnimplementedError("Source does not support reading.")
+
+    def read_into(self, transform: IndexTransform, out: Array) -> Future[Array]:
+        """Begin to read a view into memory of its shape and type; the result is `out`.
+
+        Drivers that can read there directly do; here the values are copied.
+        """
+
+        async def copied() -> Array:
+            np.copyto(out, await self.read(transform))
+            return out
+
+        return execution.start(copied())
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view."""

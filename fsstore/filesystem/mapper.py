@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from fsspec.mapping import FSMap
 
 from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError
+from fsstore.filesystem.kv import KvFileSystem
 from fsstore.kvstore.contract.driver import Read
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
 
 __all__ = ["Mapper", "get_mapper", "open_mapper"]
 
 
-class Mapper(MutableMapping[str, bytes]):
-    """The keys below a path of a store.
+class Mapper(FSMap):  # type: ignore[misc]  # fsspec is not followed by the type checker
+    """The keys below a path of a store, as the `FSMap` that zarr-python, xarray and dask take.
 
     Missing keys raise `KeyError`; `getitems` reads many keys as one batch and leaves missing ones out.
     """
 
     def __init__(self, store: KvStore) -> None:
+        super().__init__("", KvFileSystem.of(store))
         self.store = store
-
-    def __getitem__(self, key: str) -> bytes:
-        """Return the value of a key."""
-        return self.store[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Store a value: bytes, or an array, whose bytes are taken."""
         self.store[key] = value if isinstance(value, bytes | str) else bytes(memoryview(value).cast("B"))
+
+    def __getitem__(self, key: str, default: Any = None) -> bytes:
+        """Return the value of a key."""
+        return self.store[key]
 
     def __delitem__(self, key: str) -> None:
         """Delete a key."""
@@ -52,8 +57,6 @@ class Mapper(MutableMapping[str, bytes]):
 
     def getitems(self, keys: Iterable[str], on_error: str = "omit", **_: Any) -> dict[str, bytes]:
         """Return the values of many keys, read together; missing ones are left out, or raise (`on_error="raise"`)."""
-        from fsstore.runtime import execution
-
         wanted = list(keys)
         prefix = self.store.prefix
         waits = prefix.driver.features.waits
@@ -75,6 +78,10 @@ class Mapper(MutableMapping[str, bytes]):
         """Return the class and the store."""
         return f"{type(self).__name__}({self.store!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the store."""
+        return Mapper, (self.store,)
+
 
 def get_mapper(url: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None) -> Mapper:
     """Return the keys at a URL pipeline, spec, `KvStore` or live object as a mutable mapping.
@@ -89,7 +96,6 @@ def get_mapper(url: Any, *, storage_options: Mapping[str, Any] | None = None, co
     """
     from fsstore.filesystem.place import Target, open_target
     from fsstore.kvstore.spec.storage_option import given_options
-    from fsstore.runtime import execution
 
     if isinstance(url, KvStore) and not storage_options:
         return Mapper(url)

@@ -15,9 +15,8 @@ from typing import Any
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.dataset.new_array import NewArray
-from fsstore.dataset.removal import is_document
 from fsstore.errors import UnimplementedError
-from fsstore.format.node_words import NodeWords
+from fsstore.format.node_words import NodeWords, is_document
 from fsstore.job.journal import Journal, job_name
 from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
 from fsstore.job.progress import Reporter, reporter_of

@@ -15,7 +15,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.place import look
 from fsstore.dataset.removal import delete_tree
-from fsstore.dataset.source import store_spec, with_url
+from fsstore.dataset.source import store_spec
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.array_copy import ArrayCopy
@@ -24,6 +24,7 @@ from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
 from fsstore.kvstore.contract.driver import begin_creating
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.parse import with_root
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
@@ -154,7 +155,7 @@ def _array_place(source: Any) -> Any:
     is_path = isinstance(source, str) and not any(mark in source for mark in ("://", "|", "::"))
     if is_path or isinstance(source, KvStore | KvStore.Spec | PathLike):
         return {"driver": "auto", "kvstore": store_spec(source)}
-    return with_url(source) if isinstance(source, str) else source
+    return with_root(source) if isinstance(source, str) else source
 
 
 async def _group_of(source: Any, context: Context, error: StoreError) -> Group:

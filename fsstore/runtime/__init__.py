@@ -4,6 +4,7 @@ Nothing else in fsstore starts a thread or a loop.  `execution` owns the pools a
 `promise` are what users wait for; `ordered_map`, `fan_out` and `bounded_tasks` are the ways in which work is spread.
 
 * `cache_pool`: one byte budget shared by every cache of a context
+* `close_word`: words that people mean: what an error says of a name that is none
 * `origin`: in which process something lives, for what is pickled
 * `pool`: a pool of threads that always gives work to the thread that became idle last
 * `fork`: the one registry of what a forked child has to begin anew, and the locks that are free there

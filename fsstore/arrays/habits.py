@@ -1,0 +1,231 @@
+"""What people type who come from numpy, zarr-python and dask: facts by familiar names, and refusals that help.
+
+An array that is stored is not an array in memory: what would read all of it by accident, once an element, or compare it
+without reading, is refused in words that say what to type instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fsstore.errors import StoreError
+from fsstore.format.node_words import is_document
+from fsstore.index import Indexable
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.runtime import execution
+from fsstore.runtime.close_word import meant
+
+__all__ = ["ArrayHabits", "ArrayInfo", "count_parts", "memory_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """The facts of an array; the last two are known to `info_complete` only."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...] | None
+    shards: tuple[int, ...] | None
+    nbytes: int
+    nchunks: int | None
+    stored_bytes: int | None = None
+    stored_chunks: int | None = None
+    """How many of the chunks, or of the shards where there are some, are stored."""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many bytes of elements one stored byte stands for."""
+        return self.nbytes / self.stored_bytes if self.stored_bytes else None
+
+    def __str__(self) -> str:
+        """Return the facts, one a line."""
+        facts = {
+            "Shape": self.shape, "Data type": self.dtype, "Chunks": self.chunks, "Shards": self.shards,
+            "Bytes": self.nbytes, "Number of chunks": self.nchunks, "Stored bytes": self.stored_bytes,
+            "Stored chunks": self.stored_chunks, "Ratio": None if self.ratio is None else round(self.ratio, 2),
+        }  # fmt: skip
+        return "\n".join(f"{name:<18}{value}" for name, value in facts.items() if value is not None)
+
+
+class ArrayHabits(Indexable):
+    """What `TensorStore` has besides TensorStore's own names."""
+
+    __slots__ = ()
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The shape of the smallest parts that are read by themselves, or None: chunks, or sub-chunks of shards."""
+        return _chunks(self)
+
+    @property
+    def shards(self) -> tuple[int, ...] | None:
+        """The shape of the shards, or None where there are none."""
+        return _shards(self)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the elements take in memory."""
+        return _bytes(self)
+
+    @property
+    def nchunks(self) -> int | None:
+        """How many chunks the domain touches, stored or not."""
+        return count_parts(self, _chunks(self))
+
+    @property
+    def info(self) -> ArrayInfo:
+        """The facts of the array; nothing is asked of the storage."""
+        return _info(self)
+
+    def info_complete(self) -> ArrayInfo:
+        """Return the facts with what is stored of the whole array: bytes and chunks, which a listing tells."""
+        return _info(self, complete=True)
+
+    def __len__(self) -> int:
+        """Return the size of the first dimension."""
+        shape = _shape(self)
+        if not shape:
+            raise TypeError("len() of an array without dimensions")
+        return shape[0]
+
+    def __bool__(self) -> bool:
+        """Return True: it is an open array, whatever its size."""
+        return True
+
+    def __iter__(self) -> NoReturn:
+        """Refuse: each row would be a request of its own."""
+        raise TypeError(
+            "A stored array is not iterated, which would read row by row; read what you need at once: for row in"
+            " store[:100].read().result()"
+        )
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Read the whole domain: `torch.from_dlpack(store)`."""
+        return _values(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device: the memory of the processor."""
+        return (1, 0)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse a name that a store lacks, and say which it has."""
+        if name.startswith("_"):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+        hint = _ELSEWHERE.get(name) or meant(name, dir(type(self)))
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self
+        )
+
+    @staticmethod
+    def _refuse_comparison(other: object) -> None:
+        if isinstance(other, np.ndarray | np.generic | int | float | complex):
+            raise TypeError(
+                "A stored array is not compared with values, which would need all of it; read it first:"
+                " store.read().result() == value"
+            )
+
+
+_ELSEWHERE = {
+    name: f"; read first: store.read().result().{name}()"
+    for name in ("mean", "sum", "min", "max", "std", "flatten", "ravel", "reshape", "tolist", "any", "all")
+}
+
+
+def _sizes(shape: Any) -> tuple[int, ...] | None:
+    """Return the sides of a chunk, or None if one is unknown."""
+    return tuple(shape) if shape is not None and all(shape) else None
+
+
+def _chunks(store: Any) -> tuple[int, ...] | None:
+    return _sizes(store.chunk_layout.read_chunk.shape)
+
+
+def _shards(store: Any) -> tuple[int, ...] | None:
+    written = _sizes(store.chunk_layout.write_chunk.shape)
+    return None if written == _chunks(store) else written
+
+
+def _bytes(store: Any) -> int:
+    return int(store.size * store.dtype.numpy_dtype.itemsize)
+
+
+def _shape(store: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = store.shape
+    return shape
+
+
+def _values(store: Any) -> Any:
+    return store.read().result()
+
+
+def count_parts(store: Any, sizes: tuple[int, ...] | None) -> int | None:
+    """Return how many parts of a size the domain of a store touches: chunks, or shards."""
+    if sizes is None or 0 in store.shape:
+        return None if sizes is None else 0
+    grid = store.chunk_layout.grid_origin or (0,) * store.rank
+    return math.prod(
+        (low + length - 1 - (start or 0)) // size - (low - (start or 0)) // size + 1
+        for low, length, size, start in zip(store.origin, store.shape, sizes, grid, strict=True)
+    )
+
+
+def _info(store: Any, *, complete: bool = False) -> ArrayInfo:
+    chunks = _chunks(store)
+    nchunks = count_parts(store, chunks)
+    known = ArrayInfo(store.shape, store.dtype.name, chunks, _shards(store), _bytes(store), nchunks)
+    if not complete:
+        return known
+    if store.kvstore is None:
+        raise StoreError("Nothing is stored of this array: it has no key-value store")
+    count, size = execution.call(_stored(store.kvstore.prefix))
+    return replace(known, stored_bytes=size, stored_chunks=count)
+
+
+async def _stored(place: KvPrefix) -> tuple[int, int]:
+    """Return how many chunks are stored, and their bytes."""
+    chunks = size = 0
+    async for batch in place.scan():
+        found = [entry for entry in batch if not is_document(entry.key)]
+        unknown = [Read(entry.key, 0, 0) for entry in found if entry.size is None]
+        asked = await place.read_many(unknown) if unknown else []
+        chunks += len(found)
+        size += sum(entry.size or 0 for entry in found) + sum(answer.size or 0 for answer in asked)
+    return chunks, size
+
+
+def memory_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the memory of an array or tensor that values are to be read into, as an array of numpy.
+
+    Takes what has the buffer protocol or DLPack in the memory of the processor.  Its shape and type have to be those of
+    the values.
+    """
+    memory = out if isinstance(out, np.ndarray) else _shared(out)
+    if memory.shape != shape or memory.dtype != dtype:
+        raise StoreError(
+            f"out has the shape {memory.shape} and the type {memory.dtype}, but what is read has the shape {shape} and"
+            f" the type {dtype}"
+        )
+    if not memory.flags.writeable:
+        raise StoreError("out is read-only; give memory that may be written")
+    return memory
+
+
+def _shared(out: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    try:
+        return np.asarray(memoryview(out))
+    except TypeError:
+        pass
+    if not hasattr(out, "__dlpack__"):
+        raise TypeError(
+            f"out must be memory, such as an array of numpy or a tensor, not {type(out).__name__}"
+        )
+    try:
+        return np.from_dlpack(out)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise StoreError(f"out cannot be written from here: {error}") from None
