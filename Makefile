@@ -5,6 +5,7 @@ SHELL := /bin/bash
 VENV := .venv
 NEWEST := 3.13
 AZURITE := 3.37.0
+PYRIGHT := 1.1.414
 NEWEST_VENV := .venv-$(NEWEST)
 JOBS ?= 2
 LINTED := fsstore tests benchmarks examples docs conftest.py
@@ -43,12 +44,13 @@ $(VENV)/.development: $(VENV)/.created pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --editable . --group test --group lint --group docs
 	touch $(VENV)/.runtime $@
 
-# azurite, a server for the tests; where there is no npm they name what they miss
+# azurite, a server for the tests, and pyright; where there is no npm they name what they miss
 $(VENV)/.node: $(VENV)/.created
 	@if command -v npm >/dev/null; then \
-	    npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node azurite@$(AZURITE) || true; \
+	    npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node azurite@$(AZURITE) \
+	        pyright@$(PYRIGHT) || true; \
 	else \
-	    echo "npm is missing on this machine: the tests run without a server for Azure"; \
+	    echo "npm is missing on this machine: the tests run without a server for Azure and without pyright"; \
 	fi
 	touch $@
 
@@ -105,6 +107,7 @@ docs: $(VENV)/.development
 
 bench: $(VENV)/.development
 	$(VENV)/bin/python -m benchmarks.run
+	$(VENV)/bin/python -m benchmarks.space.run
 
 clean:
 	rm -rf $(VENV) $(NEWEST_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

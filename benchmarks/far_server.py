@@ -1,7 +1,7 @@
-"""A web server on the loopback address that is as far away as a bucket: it serves a directory, each answer 30 ms late.
+"""A web server on the loopback address that serves a directory, near or as far away as a bucket.
 
-Waiting costs no processor time, so what is measured is how many requests a library has under way, and how many
-after each other.
+A far server answers each request 30 ms late.  Waiting costs no processor time, so what is measured is how many
+requests a library has under way, and how many after each other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.loopback import ServerProcess
 
 _DELAY_S = 0.03
+"""How late the answers of a far server are."""
 _RANGE = re.compile(r"\r\nrange: bytes=(\d*)-(\d*)\r\n", re.IGNORECASE)
 
 
@@ -40,12 +41,13 @@ def _answer(root: Path, request: str) -> bytes:
     return head if method == "HEAD" else head + body
 
 
-async def _serve(root: Path) -> None:
+async def _serve(root: Path, delay: float) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                await asyncio.sleep(_DELAY_S)
+                if delay:
+                    await asyncio.sleep(delay)
                 writer.write(_answer(root, request))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -60,9 +62,10 @@ async def _serve(root: Path) -> None:
 class FarServer(ServerProcess):
     """The process that serves a directory."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__("benchmarks.far_server", str(folder))
+    def __init__(self, folder: Path, delay: float = _DELAY_S) -> None:
+        super().__init__("benchmarks.far_server", f"{delay}:{folder}")
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1])))
+    late, _, served = sys.argv[1].partition(":")
+    asyncio.run(_serve(Path(served), float(late)))

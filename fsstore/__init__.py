@@ -9,12 +9,11 @@ TensorStore's model and Python API, in pure Python: `import fsstore as ts`.
 array([0, 7, 7, 0], dtype=uint16)
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+from typing import TYPE_CHECKING, Any
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from fsstore import errors, ocdbt, references
-    from fsstore.arrays.layers import concat, downsample, overlay, stack
+    from fsstore.arrays.layers import DownsampleMethod, concat, downsample, overlay, stack
     from fsstore.arrays.opening import open
     from fsstore.arrays.spec import Spec
     from fsstore.arrays.store import TensorStore
@@ -29,9 +28,12 @@ if _TYPE_CHECKING:
         Dim,
         DimExpression,
         DimSelection,
+        DimSelectionLike,
         Indexable,
         IndexDomain,
         IndexTransform,
+        NumpyIndexingSpec,
+        NumpyIndexTerm,
         OutputIndexMap,
         OutputIndexMaps,
         OutputIndexMethod,
@@ -44,14 +46,15 @@ if _TYPE_CHECKING:
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.transaction.transaction import Transaction
-    from fsstore.runtime.future import Future, FutureLike, WriteFutures
+    from fsstore.runtime.future import Future, FutureLike, T, WriteFutures
     from fsstore.runtime.promise import Promise
     from fsstore.schema.chunk_layout import ChunkLayout
     from fsstore.schema.codec_spec import CodecSpec
     from fsstore.schema.open_mode import OpenMode
     from fsstore.schema.schema import Schema
+    from fsstore.schema.staleness import RecheckCacheOption
     from fsstore.values.dtype_names import *
-    from fsstore.values.dtypes import dtype
+    from fsstore.values.dtypes import DTypeLike, dtype
     from fsstore.values.units import Unit
 
 __version__ = "0.1.0"
@@ -61,18 +64,18 @@ __version__ = "0.1.0"
 _HOMES = {
     "schema.codec_spec": "CodecSpec",
     "context.context": "Context",
-    "values.dtypes": "dtype",
+    "values.dtypes": "DTypeLike dtype",
     "driver.virtual_chunked": "VirtualChunkedReadParameters VirtualChunkedWriteParameters",
     "errors": "errors",
-    "runtime.future": "Future FutureLike WriteFutures",
-    "index": "Dim DimExpression DimSelection IndexDomain IndexTransform Indexable OutputIndexMap OutputIndexMaps"
-    " OutputIndexMethod d inf newaxis",
+    "runtime.future": "Future FutureLike T WriteFutures",
+    "index": "Dim DimExpression DimSelection DimSelectionLike IndexDomain IndexTransform Indexable"
+    " NumpyIndexTerm NumpyIndexingSpec OutputIndexMap OutputIndexMaps OutputIndexMethod d inf newaxis",
     "job.copy": "copy plan_copy",
     "job.verify": "verify",
     "kvstore.store.batch": "Batch",
     "kvstore.store.kv_store": "KvStore",
     "kvstore.transaction.transaction": "Transaction",
-    "arrays.layers": "concat downsample overlay stack",
+    "arrays.layers": "DownsampleMethod concat downsample overlay stack",
     "schema.chunk_layout": "ChunkLayout",
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
@@ -83,6 +86,7 @@ _HOMES = {
     "runtime.promise": "Promise",
     "references": "references",
     "schema.schema": "Schema",
+    "schema.staleness": "RecheckCacheOption",
     "arrays.spec": "Spec",
     "arrays.store": "TensorStore",
     "values.units": "Unit",
@@ -92,22 +96,24 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> _Any:
-    """Return a public name, imported now from its module."""
-    if name not in __all__:
-        raise AttributeError(f"module 'fsstore' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # type checkers know the names from the imports above, and find one that is misspelt
 
-    place = _HOME.get(name, "values.dtype_names")  # public names without a home are data types
-    home = import_module(f"fsstore.{place}")
-    value = home if place == name else getattr(home, name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        """Return a public name, imported now from its module."""
+        if name not in __all__:
+            raise AttributeError(f"module 'fsstore' has no attribute {name!r}")
+        from importlib import import_module
+
+        place = _HOME.get(name, "values.dtype_names")  # public names without a home are data types
+        home = import_module(f"fsstore.{place}")
+        value = home if place == name else getattr(home, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])
 
 
 __all__ = [
@@ -115,9 +121,12 @@ __all__ = [
     "ChunkLayout",
     "CodecSpec",
     "Context",
+    "DTypeLike",
     "Dim",
     "DimExpression",
     "DimSelection",
+    "DimSelectionLike",
+    "DownsampleMethod",
     "Future",
     "FutureLike",
     "Group",
@@ -125,13 +134,17 @@ __all__ = [
     "IndexTransform",
     "Indexable",
     "KvStore",
+    "NumpyIndexTerm",
+    "NumpyIndexingSpec",
     "OpenMode",
     "OutputIndexMap",
     "OutputIndexMaps",
     "OutputIndexMethod",
     "Promise",
+    "RecheckCacheOption",
     "Schema",
     "Spec",
+    "T",
     "TensorStore",
     "Transaction",
     "Unit",

@@ -46,7 +46,13 @@ from fsstore.kvstore.reference.tools.report import Report, Touched
 from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, combine, scan_files
 from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification, verify_state
 from fsstore.kvstore.root.live import is_live_set
-from fsstore.kvstore.scan.as_references import FORMATS, document_of, format_of, references_of, scan_at
+from fsstore.kvstore.scan.as_references import (
+    document_of,
+    format_of,
+    references_of,
+    scan_at,
+    scanned_format,
+)
 from fsstore.kvstore.scan.driver import ScanDriver
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
@@ -145,10 +151,11 @@ def open(  # noqa: A001  # the door is a module: references.open
 ) -> References:
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
-    An HDF5 or NetCDF 3 file is scanned: what comes is the set of its chunks, to be saved for others. `...|icechunk:`
-    gives a set of the references in a snapshot. `target` stands in for null URLs; `templates` replaces or adds
-    templates; with `create` a set that does not exist is an empty one.  `storage_options` and `context` are for the
-    place of the set.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
+    A file of another format (HDF5, NetCDF 3, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved
+    for others. `...|icechunk:` gives a set of the references in a snapshot. `target` stands in for null URLs;
+    `templates` replaces or adds templates; with `create` a set that does not exist is an empty one. `storage_options`
+    and `context` are for the place of the set.  Raises `NotFoundError` if there is none, and `JsonError` with every
+    malformed reference.
 
     >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
     >>> refs["x/0"]
@@ -204,10 +211,10 @@ def scan(
     """Return the reference set of one or more files: HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr.
 
     Relative paths start from the working directory; saved elsewhere, the set still finds its files.
-    Several files are combined along `concat_dims`, by kerchunk.  HDF5 and NetCDF 3 are scanned here, unless `options`
-    are meant for kerchunk, which scans all others in processes of their own.  What fails is named in a `ScanError`, or
-    left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in a warning.  `options` go
-    to the scanner: `format`, `storage_options`, and its own.
+    Several files are combined along `concat_dims`, by kerchunk.  Formats that fsstore reads are scanned here, unless
+    `options` are meant for kerchunk, which scans all others in processes of their own.  What fails is
+    named in a `ScanError`, or left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in
+    a warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
     """
     listed = [fspath(url) for url in ([urls] if isinstance(urls, str | PathLike) else urls)]
     sets = execution.call(_scanned_here(listed, options, progress))
@@ -252,13 +259,14 @@ async def _scanned_here(
 ) -> _Here:
     """Scan the files whose formats have a scanner of ours, some of them at the same time."""
     sets = _Here({}, {}, {})
-    if set(options) - {"format", "storage_options"} or options.get("format", FORMATS[0]) not in FORMATS:
+    given = scanned_format(options["format"]) if "format" in options else None
+    if set(options) - {"format", "storage_options"} or ("format" in options and given is None):
         return sets
 
     async def one(url: str) -> None:
         try:
             place = await _target(url, options.get("storage_options"))
-            name = options.get("format") or await format_of(place)
+            name = given or await format_of(place)
             if name is None:
                 return
         except StoreError:  # kerchunk may know what is there, or how to say what is not

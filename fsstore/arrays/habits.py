@@ -12,14 +12,40 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fsstore.driver.contract import OpenArray
 from fsstore.errors import StoreError
 from fsstore.format.node_words import is_document
 from fsstore.index import Indexable
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 from fsstore.runtime.close_word import meant
+from fsstore.runtime.future import Future
 
-__all__ = ["ArrayHabits", "ArrayInfo", "count_parts", "memory_of"]
+__all__ = ["ArrayHabits", "ArrayInfo", "Stored", "count_parts", "read_into"]
+
+
+class Stored:
+    """How much of a store is stored; None where it was not asked."""
+
+    __slots__ = ("fully_stored", "not_stored")
+
+    def __init__(self, *, not_stored: bool | None = None, fully_stored: bool | None = None) -> None:
+        self.not_stored, self.fully_stored = not_stored, fully_stored
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both say the same."""
+        return isinstance(other, Stored) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        """Return the form TensorStore prints."""
+        return (
+            f"TensorStore.StorageStatistics(not_stored={self.not_stored}, fully_stored={self.fully_stored})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +225,14 @@ async def _stored(place: KvPrefix) -> tuple[int, int]:
     return chunks, size
 
 
-def memory_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+def read_into(opened: OpenArray, out: Any) -> Future[Any]:
+    """Begin to read a view into memory; the result is `out`."""
+    driver, view = opened
+    memory = _memory_of(out, view.input_shape, driver.dtype.numpy_dtype)
+    return futures.mapped(driver.read_into(view, memory), out)
+
+
+def _memory_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the memory of an array or tensor that values are to be read into, as an array of numpy.
 
     Takes what has the buffer protocol or DLPack in the memory of the processor.  Its shape and type have to be those of

@@ -5,9 +5,9 @@ The first three make the driver `stack`; they differ in where they put the layer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from operator import index
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypeVar, Unpack
 
 from fsstore.arrays.open_spec import OpenLayer, SpecLayer
 from fsstore.arrays.spec import Spec
@@ -17,17 +17,29 @@ from fsstore.driver.contract import Layer, OpenArray, Opening
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap, d
 from fsstore.index.transform import identity
-from fsstore.kvstore.transaction.transaction import check_transaction
+from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
 from fsstore.schema.open_mode import OpenMode, as_flag
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import CompositeOptions, Schema
 from fsstore.values.dtypes import dtype_of
 
-__all__ = ["concat", "downsample", "overlay", "stack"]
+__all__ = ["DownsampleMethod", "concat", "downsample", "overlay", "stack"]
 
 _Layer = TensorStore | Spec
-_CONSTRAINTS = frozenset(("rank", "dtype", "domain", "shape", "dimension_units", "schema"))
+_S = TypeVar("_S", TensorStore, Spec)
+_CONSTRAINTS = CompositeOptions.__optional_keys__
+DownsampleMethod: TypeAlias = Literal["stride", "median", "mode", "mean", "min", "max"]
+"""How a block of elements becomes one."""
+
+
+class OverlayOptions(CompositeOptions, total=False):
+    """What `stack` and `concat` hand on to `overlay`."""
+
+    read: bool | None
+    write: bool | None
+    context: Context | None
+    transaction: Transaction | None
 
 
 def overlay(
@@ -36,8 +48,8 @@ def overlay(
     read: bool | None = None,
     write: bool | None = None,
     context: Context | None = None,
-    transaction: Any = None,
-    **constraints: Any,
+    transaction: Transaction | None = None,
+    **constraints: Unpack[CompositeOptions],
 ) -> TensorStore:
     """Return a store over layers in one index space; where layers overlap the later one counts.
 
@@ -91,7 +103,7 @@ def _placed(layer: _Layer, number: int, place: Callable[[_Layer, IndexDomain], _
     return place(layer, domain)
 
 
-def stack(layers: Iterable[_Layer], axis: int = 0, **options: Any) -> TensorStore:
+def stack(layers: Iterable[_Layer], axis: int = 0, **options: Unpack[OverlayOptions]) -> TensorStore:
     """Return a store over layers side by side along a new dimension; options as for `overlay`.
 
     >>> import fsstore as ts
@@ -124,7 +136,7 @@ def _normal(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def concat(layers: Iterable[_Layer], axis: int | str, **options: Any) -> TensorStore:
+def concat(layers: Iterable[_Layer], axis: int | str, **options: Unpack[OverlayOptions]) -> TensorStore:
     """Return a store over layers one after the other along a dimension, by number or label; options as for `overlay`.
 
     >>> import fsstore as ts
@@ -165,7 +177,7 @@ def _axis_of(layers: list[_Layer], axis: int | str) -> int:
     raise StoreError(f'Label "{axis}" does not match one of {{{shown}}}')
 
 
-def downsample(base: Any, downsample_factors: Iterable[int], method: str) -> Any:
+def downsample(base: _S, downsample_factors: Iterable[int], method: DownsampleMethod) -> _S:
     """Return a store or spec at a lower resolution.
 
     Each element stands for a block of the base, reduced by the method: `stride` (the first), `mean`, `min`, `max`,
@@ -175,11 +187,6 @@ def downsample(base: Any, downsample_factors: Iterable[int], method: str) -> Any
     >>> downsample(ts.array([1, 2, 3, 5]), [2], "mean").read().result()
     array([2, 4])
     """
-    return _downsampled(base, list(downsample_factors), method)
-
-
-def _downsampled(base: Any, downsample_factors: Sequence[int], method: str) -> Any:
-    """Return a store or spec at a lower resolution."""
     from fsstore.driver.downsample import KIND, DownsampleDriver
     from fsstore.driver.reduce_blocks import METHODS
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from fsstore.arrays.open_spec import begun, check_able, open_spec
+from fsstore.arrays.options import OpenOptions, SpecLike
 from fsstore.arrays.spec_options import OPEN_OPTIONS, apply_options
 from fsstore.arrays.spec_parse import array_spec
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
-from fsstore.kvstore.transaction.transaction import check_transaction
+from fsstore.kvstore.store.batch import Batch, checked
+from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
 from fsstore.runtime.close_word import meant
 from fsstore.runtime.future import Future
 from fsstore.schema.open_mode import as_flag
@@ -18,14 +20,14 @@ __all__ = ["open"]
 
 
 def open(  # noqa: A001  # TensorStore's name
-    spec: Any,
+    spec: SpecLike,
     *,
     read: bool | None = None,
     write: bool | None = None,
     context: Context | None = None,
-    transaction: Any = None,
-    batch: Any = None,
-    **options: Any,
+    transaction: Transaction | None = None,
+    batch: Batch | None = None,
+    **options: Unpack[OpenOptions],
 ) -> Future[TensorStore]:
     """Open or create the array that `spec` describes: JSON, a URL, a `Spec`, or a key-value store to look into.
 
@@ -59,8 +61,6 @@ def open(  # noqa: A001  # TensorStore's name
         return TensorStore._of(opened, readable=readable, writable=writable)
 
     if batch is not None:
-        from fsstore.kvstore.store.batch import checked
-
         return checked(batch).later(lambda: begun(begin, bound))
     return begun(begin, bound)
 

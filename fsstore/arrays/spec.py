@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
+import numpy as np
+
+from fsstore.arrays.options import SpecLike, UpdateOptions
 from fsstore.arrays.spec_options import apply_options
 from fsstore.arrays.spec_parse import array_spec
 from fsstore.arrays.spec_value import SpecValue
 from fsstore.errors import StoreError
 from fsstore.index import Indexable, IndexTransform
 from fsstore.kvstore.spec.kv_spec import KvSpec
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.codec_spec import CodecSpec
+from fsstore.values.units import Units
 
 __all__ = ["Spec"]
 
@@ -24,7 +30,7 @@ class Spec(SpecValue, Indexable):
 
     __slots__ = ()
 
-    def __new__(cls, json: Any) -> Spec:
+    def __new__(cls, json: SpecLike) -> Spec:
         """Parse `json`."""
         return cls.showing(array_spec(json))
 
@@ -41,22 +47,22 @@ class Spec(SpecValue, Indexable):
     ndim = SpecValue.rank
 
     @property
-    def chunk_layout(self) -> Any:
+    def chunk_layout(self) -> ChunkLayout:
         """The constraints on the chunk layout."""
         return self.schema.chunk_layout
 
     @property
-    def codec(self) -> Any:
+    def codec(self) -> CodecSpec | None:
         """The constraints on the codec, or None."""
         return self.schema.codec
 
     @property
-    def fill_value(self) -> Any:
+    def fill_value(self) -> np.ndarray[Any, Any] | None:
         """The fill value, or None."""
         return self.schema.fill_value
 
     @property
-    def dimension_units(self) -> Any:
+    def dimension_units(self) -> Units | None:
         """The units of the dimensions, or None."""
         return self.schema.dimension_units
 
@@ -102,7 +108,7 @@ class Spec(SpecValue, Indexable):
         return KvSpec.showing(self._kvstore)
 
     @property
-    def base(self) -> Any:
+    def base(self) -> Spec | None:
         """The array below an adapter, through the transform, or None where there is none or it has no view."""
         if self.base_spec is None:
             return None
@@ -124,7 +130,7 @@ class Spec(SpecValue, Indexable):
         """Return a copy; nothing below is mutable."""
         return self.replace()
 
-    def update(self, **options: Any) -> None:
+    def update(self, **options: Unpack[UpdateOptions]) -> None:
         """Add constraints and change how the array is opened, in place.
 
         Takes the keyword arguments of `open`, and `minimal_spec`, `unbind_context`, `strip_context`.

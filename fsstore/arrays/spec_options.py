@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fsstore.arrays.familiar import in_our_words
+from fsstore.arrays.options import OpenOptions, UpdateOptions
 from fsstore.arrays.spec_parse import array_spec
 from fsstore.arrays.spec_schema import with_schema
 from fsstore.arrays.spec_value import SpecValue
@@ -15,8 +15,9 @@ from fsstore.kvstore.spec.parse import kv_spec, live_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.spec.storage_option import given_options, with_storage_options
 from fsstore.runtime.close_word import meant
+from fsstore.schema.familiar import in_our_words
 from fsstore.schema.open_mode import OpenMode, mode_from_options
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import CONSTRAINTS, Schema
 from fsstore.schema.staleness import MEMBERS, differs, recheck_argument
 from fsstore.values.json_value import quote
 
@@ -29,26 +30,23 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound=SpecValue)
-_SCHEMA = (
-    *("rank", "dtype", "domain", "shape", "chunk_layout", "codec", "fill_value", "dimension_units", "schema"),
-)
 _RECHECK = (*MEMBERS, "recheck_cached")
-_MODE = ("open_mode", "open", "create", "delete_existing", "assume_metadata", "assume_cached_metadata")
-_HABITS = ("mode", "chunks", "shards")
-OPEN_OPTIONS = frozenset((*_SCHEMA, *_RECHECK, *_MODE, *_HABITS, "context", "kvstore", "storage_options"))
+OPEN_OPTIONS = OpenOptions.__optional_keys__
 """What both `open` and `Spec.update` take."""
-UPDATE_OPTIONS = OPEN_OPTIONS | {"minimal_spec", "unbind_context", "strip_context"}
+UPDATE_OPTIONS = UpdateOptions.__optional_keys__
 """What `Spec.update` takes."""
 
 
-def apply_options(spec: S, options: Mapping[str, Any]) -> S:
+def apply_options(spec: S, options: Mapping[str, object]) -> S:
     """Return the spec with the keyword arguments applied; None is the same as not given."""
     unknown = sorted(set(options) - UPDATE_OPTIONS)
     if unknown:
         raise TypeError(
             f"unexpected keyword argument: {', '.join(unknown)}{meant(unknown[0], UPDATE_OPTIONS)}"
         )
-    given = in_our_words({name: value for name, value in options.items() if value is not None}, _format(spec))
+    given: dict[str, Any] = in_our_words(
+        {name: value for name, value in options.items() if value is not None}, _format(spec)
+    )
     if given.get("minimal_spec"):
         spec = _minimal(spec)
     mode = mode_from_options(given)
@@ -59,8 +57,9 @@ def apply_options(spec: S, options: Mapping[str, Any]) -> S:
     if "storage_options" in given:
         spec = _with_storage_options(spec, given["storage_options"])
     spec = _with_recheck(spec, given)
-    if any(name in given for name in _SCHEMA):
-        spec = with_schema(spec, {name: given[name] for name in _SCHEMA if name in given})
+    constraints = {name: given[name] for name in CONSTRAINTS if name in given}
+    if constraints:
+        spec = with_schema(spec, constraints)
     if given.get("strip_context"):
         spec = spec.unbound()
     elif given.get("unbind_context"):

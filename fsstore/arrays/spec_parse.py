@@ -86,8 +86,10 @@ def _from_components(components: list[Component]) -> SpecValue:
     kind = _scheme_kind(first.scheme)
     if kind is not None and not first.is_root:
         raise cannot_be_first(first, _what(kind))
+    at = _last_store(components)
     try:
-        kvstore, rest = kv_from_components(components)
+        kvstore, rest = kv_from_components(components[:at])
+        rest += components[at:]
     except StoreError as error:
         if error.message.startswith("unsupported URL scheme"):
             raise unsupported(first) from None
@@ -98,6 +100,22 @@ def _from_components(components: list[Component]) -> SpecValue:
     for component in rest:
         spec = _with_component(component, kvstore, spec)
     return _auto(kvstore) if spec is None else spec
+
+
+def _last_store(components: list[Component]) -> int:
+    """Return how many components may be those of a store.
+
+    `x.tif|tiff:` is an image, and `x.tif|tiff:0` an array in the store of that name: the last component that means
+    both is the driver if nothing but adapters of arrays follows, and it has no path.
+    """
+    for at in range(len(components) - 1, 0, -1):
+        component = components[at]
+        kind = _scheme_kind(component.scheme)
+        if kind is None or (kind.role != "adapter" and component.rest):
+            break
+        if kind.role != "adapter":
+            return at if kv_kind(component.scheme) is not None else len(components)
+    return len(components)
 
 
 def _what(kind: DriverKind) -> str:

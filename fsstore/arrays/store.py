@@ -8,28 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from operator import index
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, Unpack
+
+import numpy as np
 
 from fsstore.arrays.bound_spec import bound_spec
-from fsstore.arrays.habits import ArrayHabits, memory_of
+from fsstore.arrays.habits import ArrayHabits, Stored, read_into
 from fsstore.arrays.open_spec import array_waits, begun, check_able, open_spec
+from fsstore.arrays.options import ViewSpecOptions
 from fsstore.arrays.spec import Spec
 from fsstore.arrays.spec_options import apply_options, with_mode, written_down
 from fsstore.arrays.spec_value import SpecValue
-from fsstore.arrays.stored import Stored
 from fsstore.context.context import context_of
+from fsstore.driver.attributes import Attributes, attributes_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
+from fsstore.kvstore.store.batch import Batch, checked
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding
 from fsstore.runtime import execution
-from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future, WriteFutures
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.open_mode import OpenMode, as_flag
 from fsstore.schema.schema import Schema
-from fsstore.values.dtypes import dtype_of
+from fsstore.values import dtypes
+from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.printing import pretty
+from fsstore.values.units import Units
 
 __all__ = ["TensorStore"]
 
@@ -91,7 +99,9 @@ class TensorStore(ArrayHabits):
         """`r`, `w` or `rw`."""
         return ("r" if self.readable else "") + ("w" if self.writable else "")
 
-    def read(self, *, order: str = "C", batch: Any = None, out: Any = None) -> Future[Any]:
+    def read(
+        self, *, order: Literal["C", "F"] = "C", batch: Batch | None = None, out: Any = None
+    ) -> Future[np.ndarray[Any, np.dtype[Any]]]:
         """Begin to read the domain; the result is a NumPy array in the memory order `C` or `F`.
 
         `out` is memory to read into, of this shape and type and in any layout; then it is the result.
@@ -101,15 +111,11 @@ class TensorStore(ArrayHabits):
         if order not in ("C", "F"):
             raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
         if out is not None:
-            return self._track(partial(self._read_into, out), batch)
+            return self._track(lambda: read_into(self._opened, out), batch)
         return self._track(lambda: self._driver.read(self._transform, order), batch)
 
-    def _read_into(self, out: Any) -> Future[Any]:
-        memory = memory_of(out, self.shape, self.dtype.numpy_dtype)
-        return futures.mapped(self._driver.read_into(self._transform, memory), out)
-
     def write(
-        self, source: Any, *, batch: Any = None, can_reference_source_data_indefinitely: bool = False
+        self, source: Any, *, batch: Batch | None = None, can_reference_source_data_indefinitely: bool = False
     ) -> WriteFutures:
         """Begin to write an array, a store or a scalar that broadcasts to the domain.
 
@@ -134,14 +140,16 @@ class TensorStore(ArrayHabits):
             raise StoreError("Source does not support reading.")
         return source._track(lambda: copy_between(source._opened, self._opened))
 
-    def _track(self, start: Callable[[], Future[T]], batch: Any = None) -> Future[T]:
+    def _track(self, start: Callable[[], Future[T]], batch: Batch | None = None) -> Future[T]:
         """Start an operation, with a batch if there is one; the transaction waits for it before it commits."""
         if batch is not None:
             return self._track(partial(_batched, batch, start))
         transaction = self._driver.transaction
         return start() if transaction is None else transaction.ledger.track(start)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None, context: Any = None) -> Any:
+    def __array__(
+        self, dtype: Any = None, copy: bool | None = None, context: Any = None
+    ) -> np.ndarray[Any, np.dtype[Any]]:
         """Read the whole domain: `numpy.array(store)`."""
         array = self.read().result()
         return array if dtype is None else array.astype(dtype, copy=False)
@@ -154,7 +162,7 @@ class TensorStore(ArrayHabits):
         return self._transform.domain
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> dtypes.dtype:
         """The data type."""
         return self._driver.dtype
 
@@ -186,31 +194,29 @@ class TensorStore(ArrayHabits):
         return self._driver.schema().through(self._transform)
 
     @property
-    def chunk_layout(self) -> Any:
+    def chunk_layout(self) -> ChunkLayout:
         """The chunk layout, through the view."""
         return self.schema.chunk_layout
 
     @property
-    def codec(self) -> Any:
+    def codec(self) -> CodecSpec | None:
         """The codec, or None."""
         return self._driver.schema().codec
 
     @property
-    def fill_value(self) -> Any:
+    def fill_value(self) -> np.ndarray[Any, np.dtype[Any]] | None:
         """The fill value as a NumPy array, or None."""
         return self.schema.fill_value
 
     @property
-    def dimension_units(self) -> Any:
+    def dimension_units(self) -> Units:
         """The unit of each dimension, or None where there is none."""
         units = self.schema.dimension_units
         return (None,) * self.rank if units is None else units
 
     @property
-    def kvstore(self) -> Any:
+    def kvstore(self) -> KvStore | None:
         """The key-value store below, at the array's path, or None."""
-        from fsstore.kvstore.store.kv_store import KvStore
-
         driver = self._driver
         while driver.kvstore is None and driver.base is not None:
             driver = driver.base.driver
@@ -218,14 +224,12 @@ class TensorStore(ArrayHabits):
         return None if opened is None else KvStore.of(opened.within(None), self.transaction)
 
     @property
-    def attrs(self) -> Any:
+    def attrs(self) -> Attributes:
         """The attributes stored with the array, as a mapping that writes what is assigned."""
-        from fsstore.driver.attributes import attributes_of
-
         return attributes_of(self._driver, writable=self.writable)
 
     @property
-    def base(self) -> Any:
+    def base(self) -> TensorStore | None:
         """The store below an adapter, through the view, or None."""
         base = self._driver.base
         if base is None:
@@ -235,20 +239,19 @@ class TensorStore(ArrayHabits):
         ]
 
     @property
-    def transaction(self) -> Any:
+    def transaction(self) -> Transaction | None:
         """The transaction the store is bound to, or None."""
-        return self._driver.transaction
+        bound: Transaction | None = self._driver.transaction
+        return bound
 
-    def with_transaction(self, transaction: Any) -> TensorStore:
+    def with_transaction(self, transaction: Transaction | None) -> TensorStore:
         """Return the store bound to a transaction, or to none."""
-        from fsstore.kvstore.transaction.transaction import check_rebinding
-
         check_rebinding(self.transaction, transaction)
         if transaction is self.transaction:
             return self.copy()
         return self._with(self._transform, self._driver.with_transaction(transaction))
 
-    def astype(self, dtype: Any) -> TensorStore:
+    def astype(self, dtype: DTypeLike) -> TensorStore:
         """Return the store with its elements converted as they are read and written."""
         from fsstore.driver.cast import CastDriver
 
@@ -279,16 +282,16 @@ class TensorStore(ArrayHabits):
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
-        low, high = _entries(inclusive_min, self.rank), _entries(exclusive_max, self.rank)
+        bounds = ResizeBounds.of(inclusive_min, exclusive_max, self.rank)
         flags = resize_metadata_only, resize_tied_bounds, expand_only, shrink_only
         chosen = ResizeOptions(*(as_flag("each flag of a resize", flag) for flag in flags))
 
         async def run() -> TensorStore:
-            return self._with(await self._driver.resize(self._transform, ResizeBounds(low, high), chosen))
+            return self._with(await self._driver.resize(self._transform, bounds, chosen))
 
         return self._track(lambda: execution.start(run(), waits=self._waits()))
 
-    def resolve(self, fix_resizable_bounds: bool = False, batch: Any = None) -> Future[TensorStore]:
+    def resolve(self, fix_resizable_bounds: bool = False, batch: Batch | None = None) -> Future[TensorStore]:
         """Return the store with implicit bounds brought up to date, and made explicit if asked."""
 
         async def run() -> TensorStore:
@@ -317,7 +320,13 @@ class TensorStore(ArrayHabits):
     def _bound_spec(self) -> SpecValue:
         return bound_spec(self._driver, self._transform)
 
-    def spec(self, *, retain_context: bool = False, unbind_context: bool = False, **options: Any) -> Spec:
+    def spec(
+        self,
+        *,
+        retain_context: bool = False,
+        unbind_context: bool = False,
+        **options: Unpack[ViewSpecOptions],
+    ) -> Spec:
         """Return a spec that opens the store again.
 
         Takes the keyword arguments of `Spec.update`; context resources are left out unless `retain_context`
@@ -386,13 +395,6 @@ def _unpickle(spec: SpecValue, readable: bool, writable: bool) -> TensorStore:
     return TensorStore._of(opened, readable=readable, writable=writable)
 
 
-def _batched(batch: Any, start: Callable[[], Future[T]]) -> Future[T]:
+def _batched(batch: Batch, start: Callable[[], Future[T]]) -> Future[T]:
     """Return the future of an operation that begins with a batch."""
-    from fsstore.kvstore.store.batch import checked
-
     return checked(batch).later(start)
-
-
-def _entries(bound: Iterable[int | None] | None, rank: int) -> list[int | None]:
-    """Return one bound a dimension; None keeps all."""
-    return [None] * rank if bound is None else [None if each is None else index(each) for each in bound]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
+from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.errors import UnimplementedError
-from fsstore.kvstore.transaction.transaction import check_transaction
+from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
+from fsstore.schema.schema import SchemaOptions
 
 __all__ = ["virtual_chunked"]
 
@@ -21,9 +23,9 @@ def virtual_chunked(
     *,
     loop: asyncio.AbstractEventLoop | None = None,
     context: Context | None = None,
-    transaction: Any = None,
-    **constraints: Any,
-) -> Any:
+    transaction: Transaction | None = None,
+    **constraints: Unpack[SchemaOptions],
+) -> TensorStore:
     """Return a store whose chunks `read_function(domain, array, parameters)` fills and `write_function` takes.
 
     Constraints are those of a schema: `dtype`, `domain` or `shape`, `chunk_layout`, `dimension_units`, `schema`.
@@ -34,7 +36,6 @@ def virtual_chunked(
     >>> virtual_chunked(fill, dtype="int32", shape=[3]).read().result()
     array([0, 0, 0], dtype=int32)
     """
-    from fsstore.arrays.store import TensorStore
     from fsstore.driver.virtual_chunked import opened_functions
 
     check_transaction(transaction)

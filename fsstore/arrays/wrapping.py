@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,14 +14,16 @@ from fsstore.errors import StoreError
 from fsstore.index.transform import identity
 from fsstore.schema.open_mode import as_flag
 from fsstore.schema.schema import Schema
-from fsstore.values.dtypes import dtype, dtype_of
+from fsstore.values.dtypes import DTypeLike, dtype, dtype_of
 
 __all__ = ["array", "cast"]
+
+_S = TypeVar("_S", TensorStore, Spec)
 
 
 def array(
     array: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     context: Context | None = None,
     *,
     copy: bool | None = None,
@@ -54,7 +56,7 @@ def array(
     )
 
 
-def cast(base: Any, dtype: Any) -> Any:
+def cast(base: _S, dtype: DTypeLike) -> _S:
     """Return a store or spec shown with another data type."""
     kind = dtype_of(dtype)
     if isinstance(base, TensorStore):

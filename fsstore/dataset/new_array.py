@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.arrays.familiar import LEVELS
 from fsstore.errors import StoreError
 from fsstore.format.node_words import ARRAY_DIMENSIONS, NodeWords
+from fsstore.schema.familiar import LEVELS
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import show
 

@@ -137,10 +137,22 @@ async def enter(
 async def enter_group(kvstore: OpenKv, context: Context) -> tuple[OpenKv, FoundFormat]:
     """Return the directory inside all adapters, and what is known of it; raises at a file, which holds no group."""
     opened, found = await enter(kvstore, context)
+    if found.is_file and found.name is not None and registry.scanners.get(found.name) is not None:
+        opened, found = await _shown(opened, found, context)  # an image that is a store of arrays as well
     if found.is_file and found.detection is not None:
         _array_kind(found.detection, found.title, opened)
         raise StoreError(f"{opened.prefix.describe()} is {found.title}: a single array without a listing")
     return opened.at(found.place(opened)), found
+
+
+async def _shown(kvstore: OpenKv, found: FoundFormat, context: Context) -> tuple[OpenKv, FoundFormat]:
+    """Return the store that shows a file of arrays, and what stands at its root."""
+    kind = registry.kvstores.get(found.name or "")
+    assert kind is not None, "a scanner is registered beside its store"
+    place = found.place(kvstore)
+    below = kvstore._replace(path=place, spec=kvstore.spec.replace(_path=place))
+    inside = await open_adapter(kind, below, context)
+    return inside, await find(inside)
 
 
 def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind:

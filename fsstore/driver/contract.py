@@ -6,8 +6,9 @@ reads and writes through index transforms.  `Spec`, `open` and the `TensorStore`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -60,6 +61,18 @@ class ResizeBounds(NamedTuple):
 
     inclusive_min: list[int | None]
     exclusive_max: list[int | None]
+
+    @classmethod
+    def of(
+        cls, low: Iterable[int | None] | None, high: Iterable[int | None] | None, rank: int
+    ) -> ResizeBounds:
+        """Return the bounds that a caller gives; None keeps all."""
+        return cls(
+            *(
+                [None] * rank if bound is None else [None if each is None else index(each) for each in bound]
+                for bound in (low, high)
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class ChunkedArray:
             grid_origin=self.origin or (0,) * self.rank,
             write_chunk_shape=self.write_chunk,
             read_chunk_shape=self.read_chunk,
-            **({"codec_chunk_shape": self.codec_chunk} if self.codec_chunk else {}),
+            codec_chunk_shape=self.codec_chunk or None,
         )
 
 

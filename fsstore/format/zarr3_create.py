@@ -18,6 +18,7 @@ from fsstore.format.fill_value import fill_from_v3, fill_to_v3
 from fsstore.format.schema_check import new_shape, plain_fill, refuse_codec_chunk
 from fsstore.format.zarr3_dtype import DataType, parse_data_type, stored_type
 from fsstore.format.zarr3_match import constrain_schema, trailing_of, with_units
+from fsstore.index import NumpyIndexTerm
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_read_write_grids
 from fsstore.schema.layout_value import LayoutValue
@@ -96,7 +97,8 @@ def _stored(schema: Schema, trailing: tuple[int, ...]) -> Schema:
     domain = schema.domain
     if domain is not None and domain.shape[-len(trailing) :] != trailing:
         raise StoreError(f"domain must end in the dimensions {list(trailing)} of the data type")
-    return schema[(..., *(0 for _ in trailing))]
+    key: tuple[NumpyIndexTerm, ...] = (..., *(0 for _ in trailing))
+    return schema[key]
 
 
 def _fill(constraints: Mapping[str, Any], schema: Schema, kind: DataType) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from fsstore.index.compose import check_values, compose, propagate_bounds
 from fsstore.index.dim import Dim
-from fsstore.index.dim_expression import DimExpression, DimSelection, d
+from fsstore.index.dim_expression import DimExpression, DimSelection, DimSelectionLike, d
 from fsstore.index.domain import IndexDomain
 from fsstore.index.indexable import DomainView, Indexable
 from fsstore.index.indexing import index_transform
@@ -29,6 +29,7 @@ from fsstore.index.output_map import (
     OutputIndexMethod,
     OutputMap,
 )
+from fsstore.index.term import NumpyIndexingSpec, NumpyIndexTerm
 from fsstore.index.transform import IndexTransform, identity
 
 newaxis = None
@@ -41,10 +42,13 @@ __all__ = [
     "Dim",
     "DimExpression",
     "DimSelection",
+    "DimSelectionLike",
     "DomainView",
     "IndexDomain",
     "IndexTransform",
     "Indexable",
+    "NumpyIndexTerm",
+    "NumpyIndexingSpec",
     "OutputIndexMap",
     "OutputIndexMaps",
     "OutputIndexMethod",

@@ -7,10 +7,10 @@ each on the dimensions that the step before left selected.  The values print as 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, Union
 
 from fsstore.errors import InvalidIndexError, StoreError
 from fsstore.index import operation
@@ -20,7 +20,7 @@ from fsstore.index.term import NumpyIndex, parse_index
 from fsstore.index.value import TransformValue
 from fsstore.values.printing import literal
 
-__all__ = ["DimExpression", "DimSelection", "d", "parse_selection"]
+__all__ = ["DimExpression", "DimSelection", "DimSelectionLike", "d", "parse_selection"]
 
 T = TypeVar("T", bound=TransformValue)
 
@@ -358,12 +358,18 @@ class DimSelection(DimExpression):
     __slots__ = ()
 
 
+DimSelectionLike: TypeAlias = Union[
+    DimSelection, SupportsIndex, str, "slice", Sequence["DimSelectionLike"]  # names itself
+]
+"""What selects dimensions: numbers, labels, ranges, and sequences of these."""
+
+
 class _Selector:
     """`d`: subscripting it selects dimensions."""
 
     __slots__ = ()
 
-    def __getitem__(self, selection: Any) -> DimSelection:
+    def __getitem__(self, selection: DimSelectionLike) -> DimSelection:
         """Return the selection of dimensions by number, label, range, or sequences of these."""
         made = DimSelection._of(parse_selection(selection))
         assert isinstance(made, DimSelection)

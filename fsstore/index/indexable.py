@@ -9,18 +9,21 @@ does; `Indexable` adds `[...]`, `oindex` and `vindex`, which raise `IndexError`s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from fsstore.index import operation
-from fsstore.index.dim_expression import parse_selection
+from fsstore.index.dim_expression import DimExpression, DimSelectionLike, parse_selection
 from fsstore.index.indexing import index_transform
-from fsstore.index.value import TransformValue
+from fsstore.index.term import NumpyIndexingSpec
+from fsstore.index.value import DomainValue, TransformValue
 
 __all__ = ["DomainView", "Indexable", "Subscript", "TransformChange"]
 
 T = TypeVar("T", bound=TransformValue)
 V = TypeVar("V", bound="DomainView")
 W = TypeVar("W", bound="Indexable")
+IndexKey: TypeAlias = NumpyIndexingSpec | DimExpression | DomainValue | TransformValue
+"""What may stand in the brackets of `view[...]`."""
 
 
 class TransformChange(Protocol):
@@ -123,7 +126,7 @@ class DomainView:
         """`mark_bounds_implicit[True]`, `[False]` or `[lower:upper]`: the view with its bounds marked."""
         return _MarkBoundsImplicit(self)
 
-    def transpose(self, axes: Any = None) -> Self:
+    def transpose(self, axes: DimSelectionLike | None = None) -> Self:
         """Return the view with its dimensions in the order `axes`, by number or label; None reverses them."""
         specs = None if axes is None else parse_selection(axes)
         return self._apply(lambda t: operation.permute(t, specs))
@@ -135,11 +138,11 @@ class DomainView:
 
 
 class _ArrayIndex(Subscript[W]):
-    def __getitem__(self, key: Any) -> W:
+    def __getitem__(self, key: NumpyIndexingSpec) -> W:
         """Return the view indexed in this mode."""
         return self._view._indexed(key, self._name)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: NumpyIndexingSpec, value: Any) -> None:
         """Assign to the view indexed in this mode."""
         self._view._assign(lambda transform: index_transform(transform, key, self._name), value)
 
@@ -165,7 +168,7 @@ class Indexable(DomainView):
     def _indexed(self, key: Any, mode: str) -> Self:
         return self._apply(lambda transform: index_transform(transform, key, mode))
 
-    def __getitem__(self, key: Any) -> Self:
+    def __getitem__(self, key: IndexKey) -> Self:
         """Return the view selected by `key`.
 
         `key` is a numpy-style index with literal coordinates, an `IndexDomain`, an `IndexTransform` or a dimension
@@ -173,7 +176,7 @@ class Indexable(DomainView):
         """
         return self._indexed(key, "default")
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: IndexKey, value: Any) -> None:
         """Write `value` to the view selected by `key`."""
         self._assign(lambda transform: index_transform(transform, key), value)
 

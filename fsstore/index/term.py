@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,20 @@ from fsstore.errors import InvalidIndexError
 from fsstore.index.interval import INT64
 from fsstore.index.output_map import index_array
 
-__all__ = ["NumpyIndex", "Term", "parse_index"]
+__all__ = ["NumpyIndex", "NumpyIndexTerm", "NumpyIndexingSpec", "Term", "parse_index"]
 
+NumpyIndexTerm: TypeAlias = (
+    SupportsIndex
+    | slice
+    | EllipsisType
+    | NDArray[Any]
+    | Sequence[SupportsIndex]
+    | Sequence[Sequence[SupportsIndex]]
+    | None
+)
+"""What may stand between the commas of `view[...]`, before it is parsed."""
+NumpyIndexingSpec: TypeAlias = NumpyIndexTerm | tuple[NumpyIndexTerm, ...]
+"""What may stand in the brackets of `view[...]` as NumPy means it."""
 Term: TypeAlias = "int | slice | EllipsisType | NDArray[Any] | None"
 _NOT_AN_INDEX = (
     "Only integers, slices (`:`), ellipsis (`...`), tensorstore.newaxis (`None`) and integer or boolean arrays are "

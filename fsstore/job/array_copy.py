@@ -101,8 +101,8 @@ class ArrayCopy:
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if self.moves_untouched(target):
             why = "format, chunks and codecs are the same"
-            chunk = target.chunk_layout.write_chunk.shape
-            count = math.prod(-(-size // side) for size, side in zip(target.shape, chunk, strict=True))
+            sides = target.chunk_layout.write_chunk_template.shape
+            count = math.prod(-(-size // side) for size, side in zip(target.shape, sides, strict=True))
             tasks = -(-count // _KEY_BATCH)
             return CopyPlan(
                 _where(self.source, shown[0]), shown[1], 0, tasks, (), nbytes, nbytes, self.memory, why

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
+
+from fsstore.runtime import fork
 
 __all__ = ["Progress", "Reporter", "bytes_text", "reporter_of"]
 
@@ -58,7 +59,7 @@ class Reporter:
     """Counts what workers finish, and tells one callback, at most twice a second and at the end."""
 
     def __init__(self, what: str, total: int, total_bytes: int, told: Told | None) -> None:
-        self._told, self._lock = told, threading.Lock()
+        self._told, self._lock = told, fork.lock()
         self._began = time.monotonic()
         self._last = float("-inf")
         self.state = Progress(what, total=total, total_bytes=total_bytes)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from fsstore.runtime import fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.wake import Flag
@@ -49,7 +49,7 @@ class Spread(Generic[S]):
     ) -> None:
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped
         self.future: Future[None] = futures.pending(cancel=stopped.set)
-        self._lock = threading.Lock()
+        self._lock = fork.brief_lock()
         self._shares = [None] * workers  # one for each, taken by the worker that begins
         self._left = itertools.count(workers - 1, -1)
         self._failure: BaseException | None = None

@@ -7,7 +7,11 @@ an object with `tell_child`.  Objects are held weakly.
 
 Before a fork, functions of `before_fork` run (small writes are finished there), and then every lock is taken for a
 moment, so that no thread is in the middle of a change: the child sees whole transactions in memory and sound caches.
-A lock that is held longer than `_PATIENCE_S` is not waited for; it is free in the child, whoever held it.
+They are taken in turns, so that one that is held for long costs the others nothing.  A lock that is held longer than
+`_PATIENCE_S` is not waited for; it is free in the child, whoever held it.
+
+What lasts no longer than one operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because
+the operation is not in the child.
 
 Locks are reentrant.  The garbage collector may call a finalizer at any allocation, also while a lock is held, and that
 finalizer may use the same store; a plain lock would wait for its own thread there.
@@ -23,13 +27,14 @@ from contextlib import suppress
 from typing import Protocol, TypeAlias
 from weakref import WeakSet
 
-__all__ = ["ForkedState", "Lock", "before_fork", "in_child", "lock", "process", "tell_child"]
+__all__ = ["ForkedState", "Lock", "before_fork", "brief_lock", "in_child", "lock", "process", "tell_child"]
 
 Lock: TypeAlias = threading.RLock
 
 _PATIENCE_S = (
     0.1  # for all locks together: two that are taken in another order elsewhere would wait for each other
 )
+_TURN_S = 0.002  # for one lock, before the others that are held are tried again
 
 
 class ForkedState(Protocol):
@@ -56,10 +61,15 @@ class _Registry:
             call()
         taken = self.taken[threading.get_ident()] = []
         deadline = time.monotonic() + _PATIENCE_S
-        for each in list(self.locks):
-            taken.append(each)  # first: Ctrl-C may come between any two steps
-            if not each.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                taken.pop()
+        wanted, patience = list(self.locks), 0.0
+        while wanted and time.monotonic() <= deadline:
+            held = []
+            for each in wanted:
+                taken.append(each)  # first: Ctrl-C may come between any two steps
+                if not each.acquire(timeout=patience):
+                    taken.pop()
+                    held.append(each)
+            wanted, patience = held, _TURN_S
 
     def go_on(self) -> list[threading.RLock]:
         """Give the locks back in the parent; return which they were."""
@@ -108,6 +118,11 @@ def lock() -> Lock:
     made = threading.RLock()
     _registry.locks.add(made)
     return made
+
+
+def brief_lock() -> Lock:
+    """Return a new reentrant lock for what lasts no longer than one operation."""
+    return threading.RLock()
 
 
 def before_fork(call: Callable[[], object]) -> None:

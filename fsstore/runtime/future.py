@@ -19,7 +19,7 @@ from fsstore.runtime import fork
 from fsstore.runtime.close_word import Awaited
 from fsstore.runtime.wake import Bell, Hooks
 
-__all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "WriteFutures", "make", "ready"]
+__all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "T", "WriteFutures", "make", "ready"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Future[Any]")

@@ -9,7 +9,8 @@ Knows nothing of formats: what of a layout a format can have is the format's bus
 from __future__ import annotations
 
 import operator
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypedDict, Unpack, overload
 
 from fsstore.errors import StoreError
 from fsstore.index.domain import IndexDomain
@@ -22,7 +23,50 @@ from fsstore.schema.layout_value import GRIDS, GridName, LayoutValue, layout_fro
 from fsstore.values.json_value import Json
 from fsstore.values.printing import pretty
 
-__all__ = ["ChunkLayout", "layout_of"]
+__all__ = ["ChunkLayout", "ChunkLayoutOptions", "layout_of"]
+
+_Sizes: TypeAlias = Sequence[int | None]
+_Ratios: TypeAlias = Sequence[float | None]
+
+
+class ChunkLayoutOptions(TypedDict, total=False):
+    """The constraints of a chunk layout by name; those called `..._soft_constraint` give way.  None is not given."""
+
+    rank: int | None
+    inner_order: Sequence[int] | None
+    inner_order_soft_constraint: Sequence[int] | None
+    grid_origin: _Sizes | None
+    grid_origin_soft_constraint: _Sizes | None
+    chunk: ChunkGrid | None
+    write_chunk: ChunkGrid | None
+    read_chunk: ChunkGrid | None
+    codec_chunk: ChunkGrid | None
+    chunk_shape: _Sizes | None
+    chunk_shape_soft_constraint: _Sizes | None
+    chunk_aspect_ratio: _Ratios | None
+    chunk_aspect_ratio_soft_constraint: _Ratios | None
+    chunk_elements: int | None
+    chunk_elements_soft_constraint: int | None
+    write_chunk_shape: _Sizes | None
+    write_chunk_shape_soft_constraint: _Sizes | None
+    write_chunk_aspect_ratio: _Ratios | None
+    write_chunk_aspect_ratio_soft_constraint: _Ratios | None
+    write_chunk_elements: int | None
+    write_chunk_elements_soft_constraint: int | None
+    read_chunk_shape: _Sizes | None
+    read_chunk_shape_soft_constraint: _Sizes | None
+    read_chunk_aspect_ratio: _Ratios | None
+    read_chunk_aspect_ratio_soft_constraint: _Ratios | None
+    read_chunk_elements: int | None
+    read_chunk_elements_soft_constraint: int | None
+    codec_chunk_shape: _Sizes | None
+    codec_chunk_shape_soft_constraint: _Sizes | None
+    codec_chunk_aspect_ratio: _Ratios | None
+    codec_chunk_aspect_ratio_soft_constraint: _Ratios | None
+    codec_chunk_elements: int | None
+    codec_chunk_elements_soft_constraint: int | None
+    finalize: bool | None
+
 
 _SOFT: Final = "_soft_constraint"
 _INNER: Final = ("inner_order", "inner_order_soft_constraint")
@@ -128,6 +172,10 @@ class ChunkLayout:
 
     _value: LayoutValue
 
+    @overload
+    def __init__(self, json: Mapping[str, Any] | ChunkLayout) -> None: ...
+    @overload
+    def __init__(self, **constraints: Unpack[ChunkLayoutOptions]) -> None: ...
     def __init__(self, *args: Any, **constraints: Any) -> None:
         """Take JSON (or another layout), or constraints by name."""
         json = constraints.pop("json") if "json" in constraints and not args else None
@@ -140,7 +188,7 @@ class ChunkLayout:
         self._value = LayoutValue()
         self.update(**constraints)
 
-    def update(self, **constraints: Any) -> None:
+    def update(self, **constraints: Unpack[ChunkLayoutOptions]) -> None:
         """Add constraints, named as in the constructor.  Raises and changes nothing where they conflict."""
         unknown = sorted(set(constraints) - set(CONSTRAINTS))
         if unknown:

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from fsstore.errors import StoreError
+from fsstore.schema.staleness import RecheckCacheOption
 from fsstore.values.json_value import Fields, boolean
 
-__all__ = ["OpenMode", "as_flag", "mode_from_options"]
+__all__ = ["ModeOptions", "OpenMode", "as_flag", "mode_from_options"]
+
+
+class ModeOptions(TypedDict, total=False):
+    """What opening may do, and how long what it has read is good; None is not given."""
+
+    open_mode: OpenMode | None
+    open: bool | None
+    create: bool | None
+    delete_existing: bool | None
+    assume_metadata: bool | None
+    assume_cached_metadata: bool | None
+    recheck_cached: RecheckCacheOption | None
+    recheck_cached_metadata: RecheckCacheOption | None
+    recheck_cached_data: RecheckCacheOption | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,9 +9,9 @@ A schema says what is wished; what is stored is the metadata of a format.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -26,12 +26,31 @@ from fsstore.schema.fill import fill_of
 from fsstore.schema.layout_grid import integers
 from fsstore.schema.value import SchemaValue, schema_from_json
 from fsstore.values import dtypes
-from fsstore.values.dtypes import dtype_of
+from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.json_value import Json
 from fsstore.values.printing import pretty
-from fsstore.values.units import Units, units_of
+from fsstore.values.units import Unit, Units, units_of
 
-__all__ = ["CONSTRAINTS", "Schema", "schema_of", "with_constraints"]
+__all__ = ["CONSTRAINTS", "CompositeOptions", "Schema", "SchemaOptions", "schema_of", "with_constraints"]
+
+
+class CompositeOptions(TypedDict, total=False):
+    """What may be said of an array whose chunks and elements are those of other arrays; None is not given."""
+
+    rank: int | None
+    dtype: DTypeLike | None
+    domain: IndexDomain | None
+    shape: Sequence[int] | None
+    dimension_units: Sequence[Unit | str | float | tuple[float, str] | None] | None
+    schema: Schema | None
+
+
+class SchemaOptions(CompositeOptions, total=False):
+    """The constraints of a schema by name; None is not given."""
+
+    chunk_layout: ChunkLayout | None
+    codec: CodecSpec | None
+    fill_value: Any
 
 
 def _rank(value: SchemaValue, given: Any) -> SchemaValue:
@@ -105,7 +124,7 @@ _NOTHING: Final = SchemaValue()
 _PLAIN_MESSAGES: Final = ("No TensorStore data type", "Invalid dimension_units")
 
 
-def with_constraints(value: SchemaValue, constraints: dict[str, Any]) -> SchemaValue:
+def with_constraints(value: SchemaValue, constraints: Mapping[str, Any]) -> SchemaValue:
     """Return `value` with constraints by name merged in; None says nothing.
 
     Raises `TypeError` for unknown names and bad types, `StoreError` for conflicts; both name the constraint.
@@ -143,6 +162,10 @@ class Schema(Indexable):
 
     _value: SchemaValue
 
+    @overload
+    def __init__(self, json: Mapping[str, Any] | Schema) -> None: ...
+    @overload
+    def __init__(self, **constraints: Unpack[SchemaOptions]) -> None: ...
     def __init__(self, *args: Any, **constraints: Any) -> None:
         """Take JSON (or another schema), or constraints by name."""
         if "json" in constraints and not args:
@@ -155,7 +178,7 @@ class Schema(Indexable):
         else:
             self._value = with_constraints(_NOTHING, constraints)
 
-    def update(self, **constraints: Any) -> None:
+    def update(self, **constraints: Unpack[SchemaOptions]) -> None:
         """Add constraints, named as in the constructor.  Raises and changes nothing where they conflict."""
         self._value = with_constraints(self._value, constraints)
 

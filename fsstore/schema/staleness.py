@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from fsstore.errors import JsonError
 from fsstore.values.json_value import expected, number
 
-__all__ = ["MEMBERS", "differs", "fresh_after", "recheck", "recheck_argument"]
+__all__ = ["MEMBERS", "RecheckCacheOption", "differs", "fresh_after", "recheck", "recheck_argument"]
 
+RecheckCacheOption: TypeAlias = bool | Literal["open"] | float
+"""When cached data are asked for again: always, never, once an opening, or what is older than a time."""
 MEMBERS = ("recheck_cached_metadata", "recheck_cached_data")
 """The members of specs that say it."""
 

@@ -7,7 +7,6 @@ store and the code under test.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
@@ -15,6 +14,7 @@ from typing import ClassVar, Literal, TypeAlias
 from fsstore.kvstore.contract.ability import MayBeMissing, PassesOn
 from fsstore.kvstore.contract.driver import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.runtime import fork
 from fsstore.values.json_value import Json
 
 __all__ = ["Faulty", "Operation", "Recording", "Slow"]
@@ -76,7 +76,7 @@ class Recording(_Wrapped):
 
     def __init__(self, inner: KvDriver) -> None:
         super().__init__(inner)
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self.reset()
 
     def reset(self) -> None:

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.values.json_value import quote
 
-__all__ = ["NAMES", "dtype", "dtype_of"]
+__all__ = ["NAMES", "DTypeLike", "dtype", "dtype_of"]
 
 _ML: Final = (
     "int2",
@@ -185,6 +185,10 @@ class dtype:  # noqa: N801  # TensorStore's name
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         """Pickle by name."""
         return (dtype_of, (self._name,))
+
+
+DTypeLike: TypeAlias = dtype | str | type | np.dtype[Any]
+"""What `dtype_of` takes: a data type, its name, a NumPy type or a Python type."""
 
 
 def _make(name: str, numpy_dtype: np.dtype[Any] | None) -> dtype:

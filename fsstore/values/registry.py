@@ -95,6 +95,7 @@ kvstores: Registry[Any] = Registry(
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
         "hdf5": "fsstore.kvstore.scan.kind:HDF5",
         "netcdf3": "fsstore.kvstore.scan.kind:NETCDF3",
+        "tiff": "fsstore.kvstore.scan.kind:TIFF",
         "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
         "neuroglancer_uint64_sharded": "fsstore.kvstore.shard.uint64_driver:KIND",
         "zarr3_sharding_indexed": "fsstore.kvstore.shard.grid_driver:KIND",
@@ -169,6 +170,8 @@ codecs_v2: Registry[Any] = Registry(
         "imagecodecs_packbits": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
         "imagecodecs_zlib": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
         "imagecodecs_zstd": "fsstore.codec.numcodecs.imagecodecs_v2:Compressed",
+        "imagecodecs_bitorder": "fsstore.codec.numcodecs.tiff_v2:BitOrder",
+        "imagecodecs_packints": "fsstore.codec.numcodecs.tiff_v2:PackedIntegers",
         "imagecodecs_delta": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
         "imagecodecs_floatpred": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
         "imagecodecs_jpeg": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
@@ -192,6 +195,7 @@ codecs_v2: Registry[Any] = Registry(
         "hdf5_szip": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
         "pcodec": "fsstore.codec.numcodecs.numeric_v2:Pcodec",
         "record_member": "fsstore.codec.numcodecs.kerchunk_v2:RecordMember",
+        "tiff_strips": "fsstore.codec.numcodecs.tiff_v2:Strips",
         "zfpy": "fsstore.codec.numcodecs.numeric_v2:Zfpy",
     },
 )
@@ -227,6 +231,7 @@ scanners: Registry[Any] = Registry(
     {
         "hdf5": "fsstore.kvstore.scan.hdf5.scanner:SCANNER",
         "netcdf3": "fsstore.kvstore.scan.netcdf3:SCANNER",
+        "tiff": "fsstore.kvstore.scan.tiff.scanner:SCANNER",
     },
 )
 """What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 from collections import OrderedDict
+from dataclasses import replace
 
 import fsspec
 import pytest
@@ -499,6 +500,70 @@ def test_drivers_of_one_place_share_their_claims(tmp_path):
 
     execution.call(both())
     assert bytes(execution.call(stores[0].read("n")).value) == b"80"
+
+
+class InPlace(MemoryDriver):
+    """A storage that replaces values as many servers do: it empties them, and then receives."""
+
+    def __init__(self):
+        super().__init__()
+        self.emptied, self.received = asyncio.Event(), asyncio.Event()
+        self._features = replace(self._features, waits=True)
+
+    async def write_many(self, writes):
+        """Be half done for as long as the test wants."""
+        await super().write_many([write._replace(value=b"") for write in writes])
+        self.emptied.set()
+        await self.received.wait()
+        return await super().write_many(writes)
+
+
+def test_a_read_beside_a_write_of_a_single_writer_is_old_or_new():
+    """Where values are replaced in place, a read waits for the writes to its key, through any store of the place."""
+
+    async def work():
+        inner = InPlace()
+        await MemoryDriver.write_many(inner, [Write("a", b"old"), Write("b", b"other")])
+        writer, reader = SingleWriterDriver(inner), SingleWriterDriver(inner)
+        writing = asyncio.ensure_future(writer.write_many([Write("a", b"new")]))
+        await inner.emptied.wait()
+        reading = asyncio.ensure_future(reader.read_many([Read("b"), Read("a", 0, 3)]))
+        abandoned = asyncio.ensure_future(reader.read_many([Read("a")]))
+        [other] = await reader.read_many([Read("b")])
+        assert bytes(other.value) == b"other"
+        assert not reading.done()
+        abandoned.cancel()
+        inner.received.set()
+        await writing
+        return [bytes(result.value) for result in await reading]
+
+    assert execution.call(work()) == [b"other", b"new"]
+
+
+def test_a_write_of_a_single_writer_waits_for_reads_that_have_begun():
+    """A read that has begun ends before its value is replaced in place, and reads behind that write wait for it."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def pause(operation):
+        if operation == "read" and not begun.is_set():
+            begun.set()
+            await go_on.wait()
+
+    async def work():
+        memory = MemoryDriver()
+        await memory.write_many([Write("a", b"old")])
+        driver = SingleWriterDriver(Slow(memory, pause))
+        early = asyncio.ensure_future(driver.read_many([Read("a")]))
+        await begun.wait()
+        writing = asyncio.ensure_future(driver.write_many([Write("a", b"new")]))
+        late = asyncio.ensure_future(driver.read_many([Read("a")]))
+        await asyncio.sleep(0)
+        assert not writing.done()
+        go_on.set()
+        await writing
+        return [bytes(result.value) for [result] in (await early, await late)]
+
+    assert execution.call(work()) == [b"old", b"new"]
 
 
 def test_a_range_is_deleted_when_conditions_are_not_being_checked():

@@ -108,6 +108,10 @@ def main(path, kind, rounds, seed):
         generations[generation] = number
         old = chance.choice(list(generations))
         assert check(open_at(path, kind, version=old)) == (generations[old], old)
+    driver = open_at(path, kind)
+    drive(driver.write_many([Write("last", b"")]))
+    left = [name for name in os.listdir(f"{path}/d") if name.endswith(".__lock")]
+    assert not left, f"killed writers left {left}"
     print("survived", rounds)
 
 

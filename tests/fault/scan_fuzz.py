@@ -1,4 +1,4 @@
-"""Damaged HDF5 and NetCDF 3 files, opened and read: run as a program, `scan_fuzz.py FOLDER FIRST COUNT`.
+"""Damaged files of the scanned formats, opened and read: run as a program, `scan_fuzz.py FOLDER FIRST COUNT`.
 
 A seed chooses a file of the folder, and cuts it off, overwrites bytes or numbers in it, or repeats a part.  What may happen
 is an error of fsstore, or values.  Each seed is printed before its file is read, so that the caller knows which one
@@ -16,6 +16,7 @@ import fsstore as ts
 from fsstore.errors import StoreError
 
 _MOST_S = 20.0
+_SCHEMES = {".h5": "hdf5", ".nc": "netcdf3", ".tif": "tiff", ".fits": "fits", ".grib": "grib"}
 _NUMBERS = [0, 1, 0xFF, 0xFFFF, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1]
 
 
@@ -59,7 +60,7 @@ def read_all(url: str) -> int:
 def main(folder: str, first: int, count: int) -> None:
     """Work through seeds."""
     resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
-    files = sorted(path for path in Path(folder).iterdir() if path.suffix in (".h5", ".nc"))
+    files = sorted(path for path in Path(folder).iterdir() if path.suffix in _SCHEMES)
     target = Path(folder) / f"damaged-{first}"
     read = 0
     for seed in range(first, first + count):
@@ -69,7 +70,7 @@ def main(folder: str, first: int, count: int) -> None:
         print(seed, flush=True)
         began = time.monotonic()
         try:
-            read += read_all(f"file://{target}|{'hdf5' if source.suffix == '.h5' else 'netcdf3'}:")
+            read += read_all(f"file://{target}|{_SCHEMES[source.suffix]}:")
         except StoreError as error:
             if str(target) not in str(error):
                 print(json.dumps({"seed": seed, "file": source.name, "message": str(error)}), flush=True)

@@ -1,4 +1,4 @@
-"""Damaged and hostile HDF5 and NetCDF 3 files: errors of fsstore that name the file, in bounded time and memory."""
+"""Damaged and hostile files of the scanned formats: errors of fsstore that name the file, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+import tifffile
 
 import fsstore as ts
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
@@ -45,6 +46,21 @@ def write_files(folder):
             file.createVariable("b", "f8", ("x",))[:] = np.arange(5)
 
 
+def write_images(folder):
+    """Write a few TIFF files of many structures."""
+    grey = np.cumsum(np.ones((60, 70), "u1"), axis=1).astype("u1")
+    cube = np.stack([grey] * 6).reshape(2, 3, 60, 70)
+    write = tifffile.imwrite
+    write(folder / "tiles.tif", grey, tile=(16, 32), compression="zlib", predictor=True)
+    write(folder / "strips.tif", grey.astype("f4"), rowsperstrip=16, compression="lzw", bigtiff=True)
+    write(folder / "ome.tif", cube, ome=True, metadata={"axes": "TZYX"})
+    write(folder / "run.tif", cube, imagej=True, metadata={"axes": "TZYX"}, byteorder=">")
+    with tifffile.TiffWriter(folder / "levels.tif") as file:
+        file.write(grey, subifds=2, tile=(16, 16), compression="jpeg")
+        file.write(grey[::2, ::2], subfiletype=1, tile=(16, 16), compression="jpeg")
+        file.write(grey[::4, ::4], subfiletype=1, tile=(16, 16), compression="packbits")
+
+
 def fuzz(folder, first, count, limit_s):
     """Run the program in a process of its own; return what it reports besides the seeds."""
     command = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
@@ -65,12 +81,24 @@ def test_damaged_files(tmp_path):
     assert summary["read"] > 100
 
 
+def test_damaged_images(tmp_path):
+    """So do damaged TIFF files."""
+    write_images(tmp_path)
+    *problems, summary = fuzz(tmp_path, 0, 150, 120)
+    assert not problems
+    assert summary["read"] > 50
+
+
+WRITERS = {"arrays": write_files, "images": write_images}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(10))
-def test_damaged_files_at_length(tmp_path, part):
+@pytest.mark.parametrize("kind", WRITERS)
+def test_damaged_files_at_length(tmp_path, kind, part):
     """The same ten thousand times."""
-    write_files(tmp_path)
+    WRITERS[kind](tmp_path)
     assert len(fuzz(tmp_path, 10_000 + part * 1000, 1000, 900)) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import subprocess
@@ -108,3 +109,25 @@ def test_external_storage_is_read_under_the_policy(tmp_path):
     kvstore = {"driver": "hdf5", "base": f"file://{path}", "path": "v/", "allow": ["file:///elsewhere"]}
     with pytest.raises(ts.errors.PermissionDeniedError, match="allow"):
         ts.open({"driver": "zarr", "kvstore": kvstore}).result().read().result()
+
+
+def test_what_is_left_out_is_told_to_the_log(tmp_path, caplog):
+    """Opening a file names the objects it cannot show, and attributes that JSON cannot hold; no more than twenty."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["t"] = np.arange(3)
+        file["t"].attrs["odd"] = np.zeros((), [("a", "i4")])
+        file["gone"] = h5py.ExternalLink("other.h5", "/x")
+    with caplog.at_level(logging.INFO, "fsstore.kvstore"):
+        assert read(path, "t").tolist() == [0, 1, 2]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert '"gone"' in told[0] and "another file" in told[0] and "a.h5" in told[0]
+    assert '"t"' in told[1] and 'attributes "odd"' in told[1]
+    with h5py.File(path, "a") as file:
+        for number in range(40):
+            file[f"gone{number}"] = h5py.ExternalLink("other.h5", "/x")
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "fsstore.kvstore"):
+        read(path, "t")
+    assert len(caplog.records) == 21 and "22 more" in caplog.records[-1].getMessage()

@@ -366,8 +366,8 @@ def test_relative_paths_are_found_wherever_the_set_is_saved(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     for name, key, beside in (
         ("data/a.h5", "x/", "data/a.h5"),
-        ("b.tif", "", "b.tif"),
-        (Path("b.tif"), "", "b.tif"),
+        ("b.tif", "0/", "b.tif"),
+        (Path("b.tif"), "0/", "b.tif"),
     ):
         refs = references.scan(name)
         assert refs.urls == [beside]

@@ -141,6 +141,46 @@ def test_a_classic_file_opens_with_one_request(server):
     assert server.cost()[0] == 1
 
 
+def test_a_window_of_a_cog_takes_two_rounds(server):
+    """The directories of a cloud-optimised TIFF come with the first request, a window of it with one round more."""
+    import rasterio
+
+    values = np.cumsum(np.random.default_rng(0).integers(0, 4, (1, 2048, 2048)), axis=2).astype("u2")
+    profile = {
+        "driver": "COG",
+        "count": 1,
+        "height": 2048,
+        "width": 2048,
+        "dtype": "uint16",
+        "blocksize": 256,
+    }
+    place = rasterio.Affine(2, 0, 0, 0, -2, 0)
+    with rasterio.open(server.folder / "a.tif", "w", **profile, compress="DEFLATE", transform=place) as file:
+        file.write(values)
+    array = ts.open({"driver": "zarr", "kvstore": f"{server.url}a.tif|tiff:0/"}).result()
+    assert server.cost()[0] == 1
+    window = array[300:556, 300:556].read().result()
+    np.testing.assert_array_equal(window, values[0, 300:556, 300:556])
+    requests, octets = server.cost()
+    assert requests <= 4  # tiles of two rows, under way together
+    assert octets < (server.folder / "a.tif").stat().st_size / 4
+
+
+def test_a_far_stack_is_opened_in_few_rounds(server):
+    """Directories that lie between the data of a stack are fetched ahead, many at a time."""
+    import tifffile
+
+    pages = np.random.default_rng(0).integers(0, 255, (100, 150, 200)).astype("u1")
+    with tifffile.TiffWriter(server.folder / "a.tif") as file:
+        for page in pages:
+            file.write(page, contiguous=False, metadata=None)
+    array = ts.open(f"{server.url}a.tif|tiff:0").result()
+    assert server.cost()[0] <= 110  # of which most are together
+    assert server.folder.joinpath("a.tif").stat().st_size > 3_000_000
+    np.testing.assert_array_equal(array[50].read().result(), pages[50])
+    assert server.cost()[0] <= 2
+
+
 def test_a_far_dataset_is_that_of_the_file_here(server):
     """xarray sees through the web what it sees in the file, by detection."""
     write_thirty(server.folder / "a.nc")

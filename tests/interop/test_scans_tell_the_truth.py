@@ -87,16 +87,19 @@ def test_datasets_without_elements_open(tmp_path):
 
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_a_compound_attribute_leaves_the_values_alone(tmp_path, shape):
-    """An attribute that JSON cannot hold is left out; the variable keeps its values and other attributes."""
+    """An attribute that JSON cannot hold is left out by name; the variable keeps its values and other attributes."""
     path = f"{tmp_path}/a.h5"
     with h5py.File(path, "w") as file:
         file["t"] = np.arange(1, 4)
         file["t"].attrs["odd"] = np.zeros(shape, [("a", "i4"), ("b", "f8")])
         file["t"].attrs["units"] = "K"
-    scanned(path)
+        file.attrs["record"] = np.zeros(shape, [("a", "i4")])
+    _, lacks = scanned(path)
     assert read(path, "t").tolist() == [1, 2, 3]
     opened = xr.open_dataset(f"file://{path}.json|reference:", engine="fsstore")
-    assert opened.t.attrs["units"] == "K"
+    assert opened.t.attrs == {"units": "K"}
+    assert '"t": it is without its attributes "odd"' in lacks[0]
+    assert '"": it is without its attributes "record"' in lacks[0]
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])

@@ -218,3 +218,18 @@ def test_documents(group):
             different.append((changes, ours, theirs))
     assert not different
     assert 10 < accepted < len(globals()[group]) - 10
+
+
+@pytest.mark.parametrize("rank", [31, 32])
+def test_shards_have_no_more_dimensions_than_their_index_may(rank, tmp_path):
+    """The index has one dimension more than the array, and 32 is the most; no array is made that nobody else reads."""
+    layout = {"write_chunk": {"shape": [1] * (rank - 1) + [2]}, "read_chunk": {"shape": [1] * rank}}
+    schema = {"domain": {"shape": [2] * rank}, "dtype": "uint8", "chunk_layout": layout}
+    made = []
+    for library in (fsstore, tensorstore):
+        spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/{library.__name__}/", "schema": schema}
+        try:
+            made.append(library.open(spec, create=True).result().rank)
+        except ValueError as error:
+            assert "sharding_indexed" in str(error)
+    assert made == ([rank, rank] if rank == 31 else [])

@@ -78,6 +78,18 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child():
     lock.release()
 
 
+def test_a_lock_that_is_held_for_long_costs_the_others_nothing():
+    """Those that are free are taken all the same, wherever they stand, so that the child sees what they guard whole."""
+    registry = fork._Registry()  # noqa: SLF001  # that of the process has its locks in no order
+    held, free = [fork.brief_lock() for _ in range(3)], [fork.brief_lock() for _ in range(3)]
+    registry.locks = [*held, *free]
+    over = [held_elsewhere(lock) for lock in held]
+    registry.prepare()
+    assert registry.go_on() == free
+    for each in over:
+        each.set()
+
+
 def test_a_lock_of_the_thread_that_forks_stays_its_own():
     """A fork inside a finalizer or a signal handler does not break what it interrupted."""
     lock = fork.lock()

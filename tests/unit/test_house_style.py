@@ -402,6 +402,29 @@ def test_only_the_runtime_owns_threads_and_loops():
     assert not problems, "\n" + "\n".join(sorted(set(problems)))
 
 
+# Python over a lock: Ctrl-C between two steps leaves the lock taken.  Plain locks wait for their own thread when the
+# collector calls a finalizer that uses the same store.  So locks come from `runtime.fork`, waiting from `runtime.wake`.
+BREAKABLE = {
+    *(
+        f"threading.{name}"
+        for name in ("Barrier", "BoundedSemaphore", "Condition", "Event", "Lock", "Semaphore")
+    ),
+    *(f"queue.{name}" for name in ("LifoQueue", "PriorityQueue", "Queue")),
+    *(f"concurrent.futures.{name}" for name in ("Future", "as_completed", "wait")),
+    "_thread.allocate_lock",
+}
+RUNTIME_LOCKS = {"threading.RLock"}
+
+
+def test_waiting_and_locks_are_those_of_the_runtime():
+    """No module waits in a way that Ctrl-C breaks, and none but the registry of forks makes a lock of threads."""
+    problems = []
+    for name, (_, tree) in sources().items():
+        banned = BREAKABLE if name == "fsstore.runtime.fork" else BREAKABLE | RUNTIME_LOCKS
+        problems += [f"{name}:{line}: {used}" for line, used in _uses(tree) if used in banned]
+    assert not problems, "\n" + "\n".join(sorted(set(problems)))
+
+
 CONTRACTS = {"codec/ability.py"}  # where abilities are looked up
 SUBJECTS = re.compile(r"(?:driver|codec|pack|stages?(?:\[\d\])?|step|last|inner|factory|kind)\Z")
 

@@ -29,7 +29,7 @@ from fsstore.kvstore.local import read as local_read
 from fsstore.kvstore.local import stage as local_stage
 from fsstore.kvstore.local import write as local_write
 from fsstore.kvstore.local.driver import KIND, LocalDriver
-from fsstore.kvstore.local.lock import hold
+from fsstore.kvstore.local.lock import hold, hold_if_free
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime.execution import drive
@@ -744,3 +744,22 @@ def test_query_is_refused_with_its_place():
     """A query string is refused as one."""
     with pytest.raises(UrlError, match="Query string not supported"):
         KIND.from_url("file", "/a?b")
+
+
+def test_only_lock_files_that_nobody_holds_are_swept(tmp_path):
+    """Of keys with the names that are asked for; what a living writer has begun stays, and so does everything else."""
+    name = "0123456789abcdef" * 2
+    for key in ("d/a" + name[1:], "d/" + name[1:], "d/" + name + "_1", "d/x", "e/" + name, "d/f" + name[1:]):
+        (tmp_path / key).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{key}.__lock").write_bytes(b"left by a writer that died")
+    held = hold_if_free(os.fsencode(f"{tmp_path}/d/f{name[1:]}"), "os", set())
+    drive(LocalDriver().sweep_unfinished(f"{tmp_path}/d/", "[0-9a-f]{32}"))
+    assert sorted(os.listdir(tmp_path / "d")) == sorted(
+        f"{each}.__lock" for each in (name[1:], name + "_1", "x", "f" + name[1:])
+    )
+    assert os.listdir(tmp_path / "e") == [name + ".__lock"]
+    assert held is not None
+    held.let_go()
+    drive(LocalDriver(Protocol("none")).sweep_unfinished(f"{tmp_path}/d/", ".*"))
+    drive(LocalDriver().sweep_unfinished(f"{tmp_path}/none/", ".*"))
+    assert len(os.listdir(tmp_path / "d")) == 3

@@ -329,7 +329,7 @@ def test_other_formats_are_scanned(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", data, tile=(32, 32))
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
     group.create_array("g", data=data, chunks=(32, 32), compressors=None)
-    for name, key, expected in (("a.nc", "v/0", np.arange(50.0, dtype=">f8").tobytes()), ("a.tif", "1.0", data[32:, :32].tobytes()),
+    for name, key, expected in (("a.nc", "v/0", np.arange(50.0, dtype=">f8").tobytes()), ("a.tif", "0/1.0", data[32:, :32].tobytes()),
                                 ("a.zarr", "g/1.0", data[32:, :32].tobytes())):  # fmt: skip
         options = {"inline_threshold": 0} if name == "a.nc" else {}
         references.scan(str(tmp_path / name), **options).save(tmp_path / f"{name}.json")

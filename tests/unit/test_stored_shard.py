@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.chunk.write import stored_shard
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain import shard_layout
 from fsstore.codec.chain.chain import CodecChain
@@ -35,7 +36,7 @@ CHAINS = {
 }
 
 
-def opened(path, codecs):
+def opened(path, codecs, **context):
     """Return an array of large shards in local files."""
     spec = {
         "driver": "zarr3",
@@ -46,7 +47,7 @@ def opened(path, codecs):
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": SHARD}},
             "codecs": codecs,
         },
-        "context": {"file_io_sync": False},
+        "context": {"file_io_sync": False, **context},
     }
     return ts.open(spec, open=True, create=True).result()
 
@@ -125,3 +126,26 @@ def test_a_shard_rewritten_meanwhile_is_refused(tmp_path):
     missing = StoredShard.read(driver, key + "1", layout)
     assert isinstance(missing, ReadResult)
     assert missing.state == "missing"
+
+
+@pytest.mark.parametrize("fill", [9, 0], ids=["longer", "shorter"])
+def test_a_part_is_written_again_if_the_shard_was_rewritten_without_its_lock(fill, tmp_path, monkeypatch):
+    """Without locks another writer may come between the blocks of a shard; no update of either is lost then."""
+    monkeypatch.setattr(stored_shard, "_BLOCK_BYTES", 100_000)
+    unlocked = {"file_io_locking": {"mode": "none"}}
+    store, other = (opened(tmp_path, CHAINS["raw"], **unlocked) for _ in range(2))
+    values = np.random.default_rng(0).integers(1, 2**16, SHAPE, "u2")
+    store.write(values).result()
+    reading, come = StoredShard._read, []
+
+    def read(self, block):
+        if block > 2 and not come:
+            come.append(block)
+            other[:128, :64].write(fill).result()
+        return reading(self, block)
+
+    monkeypatch.setattr(StoredShard, "_read", read)
+    store[:40, 70:128].write(7).result()
+    assert come
+    values[:128, :64], values[:40, 70:128] = fill, 7
+    assert np.array_equal(opened(tmp_path, CHAINS["raw"]).read().result(), values)

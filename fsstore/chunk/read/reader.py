@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -27,7 +26,7 @@ from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import UnimplementedError
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.bounded_tasks import run_bounded
 from fsstore.runtime.future import Future
@@ -201,12 +200,13 @@ def _taking_turns() -> Callable[[Window], None]:
     interpreter lock to and fro, and take a tenth longer than in turns.  Where values come slowly, nobody waits long.
     Windows of a few cells take no turns, nor do parts of shards, which are read as one.
     """
-    turn = threading.Lock()
+    turn = fork.brief_lock()
 
     def run(window: Window) -> None:
         small = len(window.cells) > _FEW and window.guard is None
-        mine = small and turn.acquire(timeout=_TURN_S)
+        mine = False
         try:
+            mine = small and turn.acquire(timeout=_TURN_S)
             answers = execution.drive(fetch(window))
         finally:
             if mine:

@@ -8,7 +8,6 @@ may decode at once, since cells are disjoint parts of the result.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,6 +25,7 @@ from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.answer_columns import values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
+from fsstore.runtime import fork
 
 __all__ = [
     "Answers",
@@ -185,7 +185,7 @@ class ShardGuard:
 
     def __init__(self, all_of_it: Window, source: EntriesInParts, count: int) -> None:
         self._all, self._source, self._left = all_of_it, source, count
-        self._lock = threading.Lock()
+        self._lock = fork.brief_lock()
 
     def over(self) -> Window | None:
         """Say that another window is in its place; return what has to be read again, when it is the last."""

@@ -1,13 +1,12 @@
 """A stored shard of which a part is rewritten, read little by little: memory for all of it may not be there.
 
 The new shard is made in the order of its sub-chunks, and so the old one is read, in blocks of a few megabytes; of these
-only the latest are remembered.  All must be of the generation of the index.  The store holds a lock meanwhile, so this
-is seen to fail only where somebody writes without.
+only the latest are remembered.  All must be of the generation of the index.  They are where the store holds a lock
+meanwhile; where somebody writes without, the write is begun again.
 """
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Self
@@ -18,12 +17,16 @@ from fsstore.codec.chain.shard_layout import MISSING, ShardLayout
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 
-__all__ = ["StoredShard"]
+__all__ = ["ShardChangedError", "StoredShard"]
 
 _BLOCK_BYTES = 2 * 1024 * 1024
 _KEPT = 4  # blocks: threads that encode are ahead of each other
+
+
+class ShardChangedError(AbortedError):
+    """The shard was rewritten while a part of it was written; writing that part again sees the new one."""
 
 
 class StoredShard:
@@ -41,7 +44,7 @@ class StoredShard:
         length = np.where(layout.present(entries), entries[:, 1], 0).astype(np.int64)
         self._blocks: list[int] = (np.cumsum(length) // _BLOCK_BYTES).tolist()
         self._kept: dict[int, dict[int, Buffer]] = {}
-        self._lock = threading.Lock()
+        self._lock = fork.brief_lock()
 
     @classmethod
     def read(cls, driver: KvDriver, key: str, layout: ShardLayout) -> Self | ReadResult:
@@ -87,8 +90,16 @@ class StoredShard:
         }
 
     def _values(self, reads: Sequence[Read]) -> list[Buffer]:
-        answers = execution.drive(self._driver.read_many(reads))
+        try:
+            answers = execution.drive(self._driver.read_many(reads))
+        except OutOfRangeError:  # the new one may be shorter
+            if execution.drive(self._driver.read_many([Read(self._key)]))[0].generation == self.generation:
+                raise
+            raise self._changed() from None
         if any(answer.generation != self.generation for answer in answers):
-            name = self._driver.describe_key(self._key)
-            raise AbortedError(f"{name} was rewritten, without its lock, while a part of it was written")
+            raise self._changed()
         return [answer.value for answer in answers]
+
+    def _changed(self) -> ShardChangedError:
+        name = self._driver.describe_key(self._key)
+        return ShardChangedError(f"{name} was rewritten, without its lock, while a part of it was written")

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from fsstore.chunk.plan.place import placement_of
 from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Outline
 from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
-from fsstore.chunk.write.stored_shard import StoredShard
+from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
@@ -137,6 +137,8 @@ class Writer:
             self._refuse_parts(window)
         try:
             stamps = await self._write(window)
+        except ShardChangedError:  # others of the window may be written, which does not hurt twice
+            return window
         finally:  # also after a failure: some may be written
             for key, changes in window:
                 for change in changes:

@@ -16,6 +16,7 @@ from fsstore.codec.chain.shard_layout import ShardLayout
 from fsstore.codec.configuration import Member, Members, read_options
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import StoreError
+from fsstore.index.value import MAX_RANK
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Json, array_of, integer, one_of
 
@@ -83,6 +84,10 @@ class ShardingCodec:
         """Return the codec for chunks like `decoded`."""
         if not isinstance(decoded, ChunkSpec):
             raise StoreError('"sharding_indexed" codec requires an array')
+        if len(decoded.shape) >= MAX_RANK:  # the index has one dimension more, and nobody else reads that
+            raise StoreError(
+                f"Rank of {len(decoded.shape)} exceeds maximum rank of {MAX_RANK - 1} supported for sharding_indexed"
+            )
         grid = sub_chunk_grid(decoded.shape, self.chunk_shape)
         inner = self.codecs.bind(ChunkSpec(decoded.dtype, self.chunk_shape, decoded.fill_value))
         index = self.index_codecs.bind(ChunkSpec(np.dtype(np.uint64), (*grid, 2)))

@@ -28,4 +28,6 @@ Each reads the configuration that numcodecs writes and gives the same bytes.
   shape
 * `shuffle`: the shuffle filter of numcodecs and HDF5: the first bytes of all elements, then their second bytes, and
   so on
+* `tiff_v2`: what only TIFF does to its chunks: strips of two heights, samples of any number of bits, bits in the other
+  order
 """

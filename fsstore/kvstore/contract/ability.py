@@ -24,6 +24,7 @@ __all__ = [
     "PassesOn",
     "ReadsNow",
     "ReadsWhole",
+    "SweepsUnfinished",
     "TellsModified",
     "WritesAtOnce",
     "WritesLate",
@@ -156,6 +157,19 @@ class CopiesRanges:
 
     async def copy_range(self, other: Any, keys: KeyRange, cut: int, target: str) -> None:
         """Copy a range of `other`: `target` takes the place of the first `cut` bytes of its keys."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class SweepsUnfinished:
+    """A driver whose writers, when they are killed, may leave something behind that only a write of the key removes."""
+
+    __slots__ = ()
+
+    async def sweep_unfinished(self, prefix: str, name: str) -> None:
+        """Remove what writers that are gone left of keys that are `prefix` and a match of the expression `name`.
+
+        For keys that nobody writes again.  What a living writer has begun stays.
+        """
         raise NotImplementedError  # a driver that names the ability defines it
 
 

@@ -1,10 +1,13 @@
 """Conditions for stores that have none, on the word of the user that no other process writes: `"single_writer": true`.
 
 A condition needs somebody who compares and writes in one step.  Where the storage cannot, this wrapper can, but only
-for the writers of this process: it claims the keys of a batch that has conditions, reads them, and applies the writes
+for the writers of this process: it claims the keys of a batch, reads those with conditions, and applies the writes
 whose conditions hold.  All drivers of a process share the claims, by what their keys are called in messages, so the
 same place opened twice is still guarded.  A writer in another process is not seen, and its writes may be lost; that
 is what the user promised not to have.
+
+Reads are claimed too.  Most storages that need this wrapper replace a value in place (a WebDAV server empties a file
+and then receives it), so a read beside a write would find half of it.
 
 A value of a storage without generations gets the digest of its bytes for one, whenever it is read as a whole.
 
@@ -14,7 +17,8 @@ Conditions the storage can check by itself are checked here all the same: two re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -60,39 +64,51 @@ def digest(value: Any) -> bytes:
     return b"\0" + hashlib.blake2b(value, digest_size=16).digest()
 
 
+class _KeyClaim:
+    """The keys that one batch reads, or writes; `ended` is done when it has left them."""
+
+    __slots__ = ("ended", "reads", "writes")
+
+    def __init__(self, reads: set[str], writes: set[str]) -> None:
+        self.reads, self.writes = reads, writes
+        self.ended: Future[None] = futures.pending()
+
+    def keeps_out(self, later: _KeyClaim) -> bool:
+        """Return whether a later claim has to wait for this one; those who only read do not mind each other."""
+        return not (
+            self.writes.isdisjoint(later.writes)
+            and self.writes.isdisjoint(later.reads)
+            and self.reads.isdisjoint(later.writes)
+        )
+
+
 class _Claims:
-    """Which keys somebody is writing under a condition.  Claims are for whole batches, so nobody waits in a circle."""
+    """Which batches are under way.  Each waits for those that came before it only, so none waits in a circle."""
 
     def __init__(self) -> None:
         self._lock = fork.lock()
-        self._taken: set[str] = set()
-        self._waiting: list[Future[None]] = []
+        self._begun: dict[_KeyClaim, None] = {}  # in the order in which they came
 
-    def _try(self, names: set[str]) -> Future[None] | None:
-        """Claim `names` and return None, or return a future of the moment to try again."""
+    @asynccontextmanager
+    async def on(
+        self, *, reads: Iterable[str] = (), writes: Iterable[str] = (), waits: bool
+    ) -> AsyncIterator[None]:
+        """Run a block when nothing that came before it writes what it reads, or uses what it writes."""
+        mine = _KeyClaim(set(reads), set(writes))
         with self._lock:
-            if self._taken.isdisjoint(names):
-                self._taken |= names
-                return None
-            turn: Future[None] = futures.pending()
-            self._waiting.append(turn)
-            return turn
-
-    async def take(self, names: set[str], *, waits: bool) -> None:
-        """Return when the names are claimed for the caller."""
-        while (turn := self._try(names)) is not None:
-            if waits:
-                await turn
-            else:
-                turn.result()
-
-    def give(self, names: set[str]) -> None:
-        """End a claim."""
-        with self._lock:
-            self._taken -= names
-            woken, self._waiting = self._waiting, []
-        for turn in woken:
-            futures.resolve(turn, None)
+            before = [claim for claim in self._begun if claim.keeps_out(mine)]
+            self._begun[mine] = None
+        try:
+            for claim in before:
+                if waits:
+                    await claim.ended
+                else:
+                    claim.ended.result()
+            yield
+        finally:
+            with self._lock:
+                self._begun.pop(mine, None)
+            futures.resolve(mine.ended, None)
 
 
 _claims = _Claims()
@@ -125,7 +141,12 @@ class SingleWriterDriver(PassesOn):
         )
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`."""
+        """Return one result for each of `reads`, of which none is in the middle of a write of this process."""
+        names = map(self.inner.describe_key, {read.key for read in reads})
+        async with _claims.on(reads=names, waits=self.features.waits):
+            return await self._read_all(reads)
+
+    async def _read_all(self, reads: Sequence[Read]) -> list[ReadResult]:
         found = [self._known(result) for result in await self.inner.read_many(reads)]
         doubtful = [
             place
@@ -149,12 +170,9 @@ class SingleWriterDriver(PassesOn):
         """Apply the writes whose conditions hold; return one stamp for each."""
         if not writes:
             return []
-        claims, names = _claims, {self.inner.describe_key(write.key) for write in writes}
-        await claims.take(names, waits=self.features.waits)
-        try:
+        names = [self.inner.describe_key(write.key) for write in writes]
+        async with _claims.on(writes=names, waits=self.features.waits):
             return await self._write_all(writes)
-        finally:
-            claims.give(names)
 
     async def _write_all(self, writes: Sequence[Write]) -> list[Stamp]:
         stamps = dict.fromkeys(range(len(writes)), Stamp(UNKNOWN, now()))
@@ -172,7 +190,7 @@ class SingleWriterDriver(PassesOn):
         asked = [place for place, write in enumerate(writes) if write.if_equal != UNKNOWN]
         if not asked:
             return set()
-        found = await self.read_many([Read(writes[place].key) for place in asked])
+        found = await self._read_all([Read(writes[place].key) for place in asked])
         return {
             place
             for place, result in zip(asked, found, strict=True)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from fsstore.errors import UnimplementedError
-from fsstore.kvstore.contract.ability import WritesLate
+from fsstore.kvstore.contract.ability import SweepsUnfinished, WritesLate
 from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
@@ -39,7 +39,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver(WritesLate):
+class LocalDriver(WritesLate, SweepsUnfinished):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -86,6 +86,12 @@ class LocalDriver(WritesLate):
         """Delete every key in the range, and directories that lie in it as a whole."""
         with forgetting():
             local_scan.delete_range(keys, self.protocol)
+
+    async def sweep_unfinished(self, prefix: str, name: str) -> None:
+        """Remove lock files whose holders are gone; only those of the mode `os` can be told from others."""
+        if self.protocol.mode == "os":
+            with forgetting():
+                local_scan.sweep(prefix, name)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range, unsorted, and without sizes unless it is a range of one key."""

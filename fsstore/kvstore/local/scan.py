@@ -10,6 +10,7 @@ goes with its keys; the one that a prefix names stays.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,12 +18,13 @@ from typing import NamedTuple
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
+from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.path import LOCK_SUFFIX, os_failure, parent, text
 from fsstore.kvstore.local.stage import Protocol, remove_file
 from fsstore.kvstore.local.write import sync_directories
 from fsstore.values.json_value import quote
 
-__all__ = ["delete_range", "scan"]
+__all__ = ["delete_range", "scan", "sweep"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
 _BATCH = 1000
@@ -90,6 +92,18 @@ def delete_range(keys: KeyRange, protocol: Protocol) -> None:
         dirty.add(parent(directory))
     if protocol.sync:
         sync_directories(dirty)
+
+
+def sweep(prefix: str, name: str) -> None:
+    """Remove the lock files of keys that are `prefix` and a match of `name`, unless somebody holds them."""
+    start = prefix.encode("utf-8", "surrogateescape")
+    folder = start[: start.rfind(b"/") + 1]
+    pattern = re.compile(re.escape(start) + name.encode() + re.escape(_SUFFIX))
+    for found, _ in _names(folder, is_root=False):
+        if found.endswith(_SUFFIX) and pattern.fullmatch(folder + found):
+            held = hold_if_free((folder + found).removesuffix(_SUFFIX), "os", set())
+            if held is not None:
+                held.let_go()
 
 
 def _covers(keys: KeyRange, prefix: bytes) -> bool:

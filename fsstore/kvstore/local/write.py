@@ -11,7 +11,6 @@ The parents of directories made on the way are synced too; TensorStore leaves th
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,7 +23,7 @@ from fsstore.kvstore.local.path import os_failure
 from fsstore.kvstore.local.space import give_back
 from fsstore.kvstore.local.stage import Protocol, Staged, make_durable, stage
 from fsstore.kvstore.local.writeback import begin_writeback
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 
 __all__ = ["sync_directories", "write_batch", "write_late"]
@@ -119,7 +118,7 @@ class _Publisher:
             self._room.put(None)
         self._jobs: list[Future[None]] = []
         self._small: deque[Staged] = deque()
-        self._lock = threading.Lock()
+        self._lock = fork.brief_lock()
         self._left: Counter[bytes] = Counter()  # of the small ones, by directory
 
     def take(self, one: Staged, *, is_alone: bool) -> None:

@@ -21,7 +21,9 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
+from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write
+from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.ocdbt.format.config import Config, Constraints, ManifestKind
 from fsstore.kvstore.ocdbt.format.generation import value_generation
 from fsstore.kvstore.ocdbt.format.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key
@@ -30,7 +32,7 @@ from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, advance, enco
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.mutation import NetChanges, Request
 from fsstore.kvstore.ocdbt.rebuild import rebuild
-from fsstore.kvstore.ocdbt.sink import NodeLayout, Sink
+from fsstore.kvstore.ocdbt.sink import DATA_NAME, NodeLayout, Sink
 from fsstore.kvstore.ocdbt.source import DatabaseSource, Snapshot
 from fsstore.kvstore.ocdbt.split import Builder, Root
 from fsstore.kvstore.ocdbt.tree import find
@@ -58,6 +60,7 @@ class Committer:
     def __init__(self, source: DatabaseSource, options: Options) -> None:
         self.source = source
         self._options = options
+        self._swept = False
         self._features = source.manifests.driver.features
         self._pause_s = 0.01 if self._features.waits else 0.001
         self.assumed = options.constraints.complete(self._default_kind()) if options.assume_config else None
@@ -118,6 +121,7 @@ class Committer:
 
     async def commit(self, requests: Sequence[Request]) -> None:
         """Apply `requests` in one new version, or in none if they change nothing, and answer them."""
+        await self._sweep()
         for attempt in range(_ATTEMPTS):
             if attempt:
                 # whoever lost waits a little, at random: an attempt in vain leaves a data file behind
@@ -132,6 +136,17 @@ class Committer:
             if await self._attempt(snapshot, manifest, requests):
                 return
         raise AbortedError(f"{self.source.manifests.describe()} changed {_ATTEMPTS} times during one commit")
+
+    async def _sweep(self) -> None:
+        """Before the first commit, remove unfinished data files of killed writers: their names are not used again."""
+        base = self.source.base
+        sweeper = able(base.driver, SweepsUnfinished)
+        if self._swept or sweeper is None:
+            return
+        self._swept = True
+        for prefix in self._options.layout.prefixes():
+            with suppress(StoreError):  # who may write need not be allowed to list
+                await sweeper.sweep_unfinished(base.path + key_text(prefix), DATA_NAME)
 
     async def _begin(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot one can commit to: that of an empty database, which is stored unless assumed."""

@@ -13,10 +13,12 @@ from fsstore.kvstore.contract.driver import Buffer, KvPrefix, Write
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
 
-__all__ = ["NodeLayout", "Sink"]
+__all__ = ["DATA_NAME", "NodeLayout", "Sink"]
 
 Sort: TypeAlias = Literal["value", "btree_node", "version_tree_node"]
 
+DATA_NAME = "[0-9a-f]{32}"
+"""What the names of data files look like behind their prefix, those of TensorStore too."""
 _PAD_FROM = 4 * 1024 * 1024
 _PAGE = 4096
 
@@ -28,6 +30,10 @@ class NodeLayout(NamedTuple):
     btree_node: bytes = b"d/"
     version_tree_node: bytes = b"d/"
     target_size: int = 2**31
+
+    def prefixes(self) -> set[bytes]:
+        """Return all prefixes of names of files."""
+        return {self.value, self.btree_node, self.version_tree_node}
 
     def prefix(self, sort: Sort) -> bytes:
         """Return the prefix of the names of files with such data."""

@@ -15,5 +15,6 @@ is touched.  The adapter here is the same for all formats; it reads chunks with 
 * `netcdf3`: NetCDF 3: the classic format, its 64-bit offsets and its 64-bit data
 * `scanned_set`: a scanned file as a reference set: keys resolved in batches, chunk tables on first touch
 * `signature`: how scanned formats are recognised by their first bytes, for automatic detection
+* `tiff`: TIFF files, BigTIFF, COG, GeoTIFF and OME-TIFF among them, parsed here without another library
 * `source`: the file a scanner reads: a block cache over a key-value store, in rounds
 """

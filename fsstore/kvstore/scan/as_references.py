@@ -25,11 +25,11 @@ from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.kvstore.scan.driver import Means, ScanDriver
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
+from fsstore.values.foreign_format import IMAGES
 
-__all__ = ["FORMATS", "document_of", "format_of", "references_of", "scan_at"]
+__all__ = ["document_of", "format_of", "references_of", "scan_at", "scanned_format"]
 
-FORMATS = ("hdf5", "netcdf3")
-"""What is scanned here; of other formats other tools make sets."""
+_ALSO = {"grib2": "grib"}
 _HEAD = 8192
 _BATCH = 16384
 _MADE_AT_ONCE = 64
@@ -49,6 +49,12 @@ def document_of(found: TableSet) -> dict[str, Any]:
     return {"version": 1, "refs": refs}
 
 
+def scanned_format(name: str) -> str | None:
+    """Return the scanner of a format by any of its names; None for formats of which other tools make sets."""
+    found = _ALSO.get(name, name)
+    return None if registry.scanners.get(found) is None else found
+
+
 async def format_of(place: KvPrefix) -> str | None:
     """Return which of the scanned formats the file at a place has, or None."""
     try:
@@ -58,22 +64,23 @@ async def format_of(place: KvPrefix) -> str | None:
     if found.state != "value":
         raise NotFoundError(f"{place.describe()} does not exist")
     head = bytes(found.value[:_HEAD])
-    for name in FORMATS:
-        detection = registry.detections.get(name)
+    known = {each.name: each for each in IMAGES}
+    for name in registry.scanners.names():
+        detection = registry.detections.get(name) or known.get(name)
         if detection is not None and detection.fits(head, b""):
             return name
     return None
 
 
 async def scan_at(place: KvPrefix, name: str, url: str) -> tuple[TableSet, Mapping[str, str]]:
-    """Return the references of the file at a place, which they call `url`, and why parts of it are left out."""
+    """Return the references of the file at a place, which they call `url`, and what they lack of it, by path."""
     scanner: Any = registry.scanners.get(name)
     means = Means(Limits(), open_in(Context()), CachePool())
     return await references_of(ScanDriver(scanner, place, {}, means), url)
 
 
 async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping[str, str]]:
-    """Return the references of a scanned file, which they call `url`, and why parts of it are left out."""
+    """Return the references of a scanned file, which they call `url`, and what they lack of it, by path."""
     scanned = (await driver.current()).found
     hierarchy, builder, held = scanned.hierarchy, TableBuilder(), 0
     for key, value in hierarchy.documents.items():
@@ -85,7 +92,7 @@ async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping
             raise ResourceExhaustedError(
                 f"A set of {driver.base.describe()} would hold more than {_MOST_MADE} bytes of values itself"
             )
-    return TableSet(builder.finish()), hierarchy.notes
+    return TableSet(builder.finish()), hierarchy.shortcomings
 
 
 async def _add(builder: TableBuilder, file: ScannedFile, grid: Grid, table: ChunkTable, url: str) -> int:

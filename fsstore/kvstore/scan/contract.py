@@ -9,6 +9,7 @@ What every scanner promises (`fsstore.testing` checks it):
 * It reads through the `ScanSource` only, and asks for what it needs in few rounds: spans of one call are one round.
 * It never answers a chunk that it cannot locate or decode as absent: absent chunks read as the fill value.
 * An object it cannot show is left out and named in `ScanHierarchy.notes`; it does not cost the rest of the file.
+  What an object that is shown lacks, such as an attribute, is named in `ScanHierarchy.lacking`.
 * Damaged files raise errors of ours that name object and offset, within bounded time and memory: every count and
   length read from the file is checked against the size of the file before it is believed.
 * It keeps no state outside the `ScannedFile`; one `ScannedFile` may be asked from several threads.
@@ -45,12 +46,18 @@ class ScanHierarchy:
     """The structure of a file.
 
     `documents` are zarr documents by key (`hierarchy` makes those of version 2); `grids` say by path which chunks an
-    array may have.  `notes` say what is left out, by the path of the object.
+    array may have.  `notes` say why an object is left out, by its path, and `lacking` what one that is shown lacks.
     """
 
     documents: Mapping[str, bytes] = field(default_factory=dict)
     grids: Mapping[str, Grid] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shortcomings(self) -> dict[str, str]:
+        """What a reader of the file should know, by path: why objects are left out, and what others lack."""
+        return {**self.lacking, **self.notes}
 
     @property
     def nbytes(self) -> int:

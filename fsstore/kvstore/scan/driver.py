@@ -10,8 +10,10 @@ sets: each generation of the file is such a set, read by the reference store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
@@ -45,6 +47,8 @@ __all__ = ["Means", "Scan", "ScanDriver", "ScanTargets"]
 
 _TRIES = 8
 _TRUSTED_S = 1.0
+_MOST_NAMED = 20
+_log = logging.getLogger("fsstore.kvstore")
 _ITSELF = TargetPlace("the scanned file", "")
 
 
@@ -202,10 +206,18 @@ class ScanDriver(ReadOnly, ListsDocuments):
                 raise
             except StoreError as error:
                 raise error.within(f"Error opening {self._described}") from error
+            self._tell(file.hierarchy.shortcomings)
             if source.generation != UNKNOWN:
                 self._means.pool.put(owner, file, file.hierarchy.nbytes)
         found = ScannedSet(file, kept, waits=self.features.waits)
         return Scan(source, found, await self._store(source, found), time)
+
+    def _tell(self, shortcomings: Mapping[str, str]) -> None:
+        """Log what users of the file do not see."""
+        for path, why in islice(sorted(shortcomings.items()), _MOST_NAMED):
+            _log.info("%s of %s: %s", quote(path), self._described, why)
+        if len(shortcomings) > _MOST_NAMED:
+            _log.info("%s: %d more are left out", self._described, len(shortcomings) - _MOST_NAMED)
 
     async def _beginning(self, source: ScanSource) -> ScanSource:
         try:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.scan.contract import ScanHierarchy
-from fsstore.values.json_value import Json
+from fsstore.values.json_value import Json, quote
 
 __all__ = ["Array", "HierarchyBuilder", "attribute_json", "fill_json"]
 
@@ -58,6 +58,7 @@ class HierarchyBuilder:
         self._documents: dict[str, bytes] = {}
         self._grids: dict[str, Grid] = {}
         self.notes: dict[str, str] = {}
+        self._lacking: dict[str, str] = {}
 
     def group(self, path: str, attributes: Mapping[str, Json]) -> None:
         """Add a group."""
@@ -80,6 +81,12 @@ class HierarchyBuilder:
         """Say that an object is left out."""
         self.notes[path] = why
 
+    def lacks_attributes(self, path: str, names: Sequence[str]) -> None:
+        """Say that attributes of an object that is shown are left out; without effect if there are none."""
+        if names:
+            listed = ", ".join(map(quote, names))
+            self._lacking[path] = f"it is without its attributes {listed}, which JSON cannot hold"
+
     def _put(self, path: str, name: str, document: Mapping[str, Any]) -> None:
         key = f"{path}/{name}" if path else name
         text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
@@ -89,7 +96,7 @@ class HierarchyBuilder:
         """Return the hierarchy; a root group is added where there is none."""
         if ".zgroup" not in self._documents and ".zarray" not in self._documents:
             self.group("", {})
-        return ScanHierarchy(self._documents, self._grids, self.notes)
+        return ScanHierarchy(self._documents, self._grids, self.notes, self._lacking)
 
 
 def fill_json(value: Any, dtype: np.dtype[Any]) -> Json:

@@ -28,7 +28,7 @@ from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, quote
 from fsstore.values.url import encode_path
 
-__all__ = ["HDF5", "NETCDF3", "ScanKind"]
+__all__ = ["HDF5", "NETCDF3", "TIFF", "ScanKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +77,4 @@ class ScanKind(AdapterKind):
 
 HDF5 = ScanKind("hdf5")
 NETCDF3 = ScanKind("netcdf3")
+TIFF = ScanKind("tiff")

@@ -6,7 +6,7 @@ the first time are read together, in shared rounds, and kept in the cache pool a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +50,11 @@ class ScannedSet:
         self.file, self.waits = file, waits
         self._kept = kept
         self._tables: dict[str, ChunkTable] = {}
-        self._paths: dict[Family, str] = {}
+        self._arrays: dict[Family, dict[int, dict[tuple[int, ...], str]]] = {}
         for path, grid in self.hierarchy.grids.items():
             if grid.family is not None:
-                self._paths[grid.family] = path
+                family, lead = _family_of(grid)
+                self._arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
 
     @property
     def hierarchy(self) -> ScanHierarchy:
@@ -91,13 +92,12 @@ class ScannedSet:
         """Return by array the positions of its keys and the numbers of its chunks, those outside its grid left out."""
         out = []
         for family, at, coords in _families([keys[position] for position in chunks]):
-            path = self._paths.get(family)
-            if path is None:
-                continue
-            numbers = self.hierarchy.grids[path].numbers(coords)
-            inside = numbers >= 0
             positions = np.array(chunks, np.int64)[at]
-            out.append((path, positions[inside], numbers[inside]))
+            for rank, by_lead in self._arrays.get(family, {}).items():
+                for path, some in _by_lead(by_lead, coords[:, :rank]):
+                    numbers = self.hierarchy.grids[path].numbers(coords[some, rank:])
+                    inside = numbers >= 0
+                    out.append((path, positions[some][inside], numbers[inside]))
         loose = {grid.key(()): path for path, grid in self.hierarchy.grids.items() if grid.family is None}
         if loose:  # scalars of version 3
             zero = np.zeros(1, np.int64)
@@ -146,6 +146,31 @@ class ScannedSet:
         if names:
             rows = Rows.of([Row(INLINE, number, len(value)) for number, value in enumerate(values)])
             yield names, Resolved(rows, (), values)
+
+
+def _family_of(grid: Grid) -> tuple[Family, tuple[int, ...]]:
+    """Return the family of an array's keys, and the numbers that its path ends with: they read as coordinates too."""
+    ndim = len(grid.shape)
+    found = split_one(grid.key((0,) * ndim).encode("utf-8", "surrogateescape"))
+    assert grid.family is not None
+    if found is None:  # a name with a line break
+        return grid.family, ()
+    family, coords = found
+    return family, tuple(coords[: len(coords) - ndim])
+
+
+def _by_lead(
+    arrays: Mapping[tuple[int, ...], str], leads: Numbers
+) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield the arrays whose paths end with the numbers that coordinates begin with, and where these are."""
+    if not leads.shape[1]:
+        yield arrays[()], np.arange(len(leads))
+        return
+    found, which = np.unique(leads, axis=0, return_inverse=True)
+    for number, lead in enumerate(found.tolist()):
+        path = arrays.get(tuple(lead))
+        if path is not None:
+            yield path, np.flatnonzero(which.reshape(-1) == number)
 
 
 def _families(keys: Sequence[str]) -> Iterator[tuple[Family, Any, Numbers]]:

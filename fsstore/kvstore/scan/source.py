@@ -10,7 +10,6 @@ comes from one generation of the file, or `FileChangedError` is raised, and the 
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import TypeVar
 
 from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
-from fsstore.runtime import execution
+from fsstore.runtime import execution, fork
 
 __all__ = ["Blocks", "FileChangedError", "MissError", "ScanSource", "Span"]
 
@@ -50,7 +49,7 @@ class _Cache:
 
     def __init__(self) -> None:
         self.kept: OrderedDict[int, bytes] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._used = 0
 
     def get(self, first: int, stop: int, held: Mapping[int, bytes]) -> list[bytes] | None:

@@ -6,7 +6,6 @@ only.  If the value then comes with another generation, everything is read again
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -16,6 +15,7 @@ import numpy as np
 from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
 from fsstore.kvstore.shard.uint64_layout import Minishard, Sharding, decode_entry, decode_index
+from fsstore.runtime import fork
 
 __all__ = ["Index", "Indexes", "Place", "missing"]
 
@@ -44,7 +44,7 @@ class Indexes:
         self.base, self.sharding = base, sharding
         self._kept: OrderedDict[Place, Index] = OrderedDict()
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
 
     async def find(self, places: Iterable[Place], *, fresh: bool) -> dict[Place, Index]:
         """Return the indexes at some places; unless `fresh`, those that are kept are not looked at again."""

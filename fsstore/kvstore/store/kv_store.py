@@ -21,6 +21,7 @@ from fsstore.kvstore.contract.key_range import key_bytes, key_text
 from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.spec.place import PlaceLike
 from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, join_path
 from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store import result
@@ -77,7 +78,7 @@ class KvStore(Specified):
 
     @staticmethod
     def open(
-        spec: Any,
+        spec: PlaceLike,
         *,
         context: Context | None = None,
         transaction: Transaction | None = None,

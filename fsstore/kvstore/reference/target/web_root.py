@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
-from fsstore.errors import PermissionDeniedError
+from fsstore.errors import PermissionDeniedError, StoreError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.target.held_client import held_options
@@ -117,8 +117,13 @@ def _hold_webhdfs(filesystem: Any, check: Check) -> None:
     follow = _gate(check, None)
 
     def look(response: Any, **_: Any) -> None:
-        if response.is_redirect:
+        if not response.is_redirect:
+            return
+        try:
             follow(urljoin(response.url, response.headers["location"]))
+        except StoreError:
+            response.close()  # it is not received any more, and holds a socket
+            raise
 
     while (below := getattr(filesystem, "fs", None)) is not None:
         filesystem = below

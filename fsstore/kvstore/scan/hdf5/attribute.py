@@ -1,7 +1,6 @@
 """Attributes as JSON: what xarray's NetCDF engines show of them, where JSON can hold it.
 
-References, records, opaque values and complex numbers are left out; arrays of one element are scalars, as NetCDF has
-it.
+References, records and opaque values are left out and named; arrays of one element are scalars, as NetCDF has it.
 """
 
 from __future__ import annotations
@@ -34,20 +33,23 @@ def attribute_names(owner: Any) -> list[bytes]:
     return found
 
 
-def attributes_of(owner: Any, names: Iterable[bytes]) -> dict[str, Json]:
-    """Return the attributes of an object that users see."""
+def attributes_of(owner: Any, names: Iterable[bytes]) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """Return the attributes of an object that users see, and the names of those that JSON cannot hold."""
     out: dict[str, Json] = {}
+    left_out: list[str] = []
     for name in names:
         text = name.decode("utf-8", "replace")
         if text in HIDDEN:
             continue
         try:
             value = read_attribute(owner, name)
-            if value is not None:
+            if value is None:
+                left_out.append(text)
+            else:
                 out[text] = attribute_json(value)
         except TypeError:  # JSON cannot say it, or h5py has no type for it
-            continue
-    return out
+            left_out.append(text)
+    return out, tuple(left_out)
 
 
 def read_attribute(owner: Any, name: bytes) -> Any:

@@ -74,6 +74,7 @@ class Dataset:
     size: int = 0
     external: tuple[External, ...] = ()
     attributes: dict[str, Json] = field(default_factory=dict)
+    lost_attributes: tuple[str, ...] = ()
     scale: Scale = field(default_factory=Scale)
     by_library: bool = False
 
@@ -97,6 +98,7 @@ def describe(found: Any, path: str, address: int) -> Dataset:
     if space.get_simple_extent_ndims():
         shape, most = space.get_simple_extent_dims(), space.get_simple_extent_dims(True)
     names = attribute_names(found)
+    attributes, lost = attributes_of(found, names)
     dataset = Dataset(
         path,
         address,
@@ -105,7 +107,8 @@ def describe(found: Any, path: str, address: int) -> Dataset:
         element,
         layout,
         fill=_fill(plist, element),
-        attributes=attributes_of(found, names),
+        attributes=attributes,
+        lost_attributes=lost,
         scale=scale_of(found, names),
         by_library=not element.as_stored,
     )

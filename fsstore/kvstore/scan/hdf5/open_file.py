@@ -10,13 +10,13 @@ Whether a call failed for want of a block is told by the note, never by the type
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fsstore.errors import DataLossError, StoreError, UnimplementedError
 from fsstore.kvstore.scan.source import Blocks, MissError, ScanSource
+from fsstore.runtime import fork
 
 __all__ = ["OpenHdf5", "load_h5py"]
 
@@ -96,7 +96,7 @@ class OpenHdf5:
         self.sizes: tuple[int, int] = (8, 8)
         self._file = _BlockFile()
         self._id: Any = None
-        self._lock = threading.RLock()
+        self._lock = fork.lock()
 
     async def run(self, job: Callable[[Any], T]) -> T:
         """Return what `job` returns, given the file's identifier, once nothing it reads is missing."""

@@ -43,8 +43,9 @@ class Hdf5File:
         builder = HierarchyBuilder()
         for path, why in found.notes.items():
             builder.note(path, why)
-        for path, attributes in found.groups.items():
+        for path, (attributes, lost) in found.groups.items():
             builder.group(path, attributes)
+            builder.lacks_attributes(path, lost)
         shown = {path: each for path, each in found.datasets.items() if not each.scale.hidden}
         as_netcdf = grown(found.datasets)
         names = dimension_names(as_netcdf)
@@ -56,6 +57,7 @@ class Hdf5File:
             except (UnimplementedError, JsonError) as error:
                 builder.note(name, error.message)
                 continue
+            builder.lacks_attributes(name, dataset.lost_attributes)
             self._arrays[name] = storage
         return builder.finish()
 

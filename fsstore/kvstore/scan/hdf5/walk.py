@@ -27,9 +27,9 @@ _HOPS = 32
 
 @dataclass(slots=True)
 class Objects:
-    """What a file holds: the attributes of groups, and datasets, by path; why others are left out."""
+    """Groups (attributes, and the names of those left out) and datasets by path; why other objects are left out."""
 
-    groups: dict[str, dict[str, Json]] = field(default_factory=dict)
+    groups: dict[str, tuple[dict[str, Json], tuple[str, ...]]] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 

@@ -1,0 +1,8 @@
+"""Random cells of what people do with arrays: formats, stores, types, shapes, chunks, codecs, shards and accesses.
+
+* `cell`: what one cell is, and how a seed draws it
+* `access`: the ways of reading and writing, as each library says them
+* `place`: the array of a cell as it is stored, and the libraries that open it there
+* `report`: ratios by kind of access, format and store, and the worst cells with their seeds
+* `run`: the command
+"""
