@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.spec.parse import holds_values, place_spec, with_root
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.spec.storage_option import with_storage_options
@@ -28,6 +29,10 @@ def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) ->
         if last.scheme in _ARRAY_SCHEMES:
             spec = store_spec(source[: source.rindex("|")], storage_options)
             return spec / decode_path(last.rest) if last.rest else spec
+    if isinstance(source, References):
+        from fsstore import references
+
+        source = references.store(source)
     if isinstance(source, dict) and source and "driver" not in source and not holds_values(source):
         from fsstore import references
 

@@ -322,8 +322,12 @@ def opening_beneath(
     context: Context,
     *,
     members: Mapping[str, Any] = MappingProxyType({}),
+    documents: Mapping[str, ReadResult] = MappingProxyType({}),
 ) -> Opening:
-    """Return how an array at a path of an open store is opened, to be read, with everything as usual."""
+    """Return how an array at a path of an open store is opened, to be read, with everything as usual.
+
+    `documents` are those of its metadata that are at hand.
+    """
     return Opening(
         members=members,
         schema=Schema(),
@@ -331,5 +335,6 @@ def opening_beneath(
         context=context,
         resources=usual_resources(kind, context),
         kvstore=place._replace(path=path, spec=place.spec.replace(_path=path)),
+        documents=documents,
         writable=False,
     )

@@ -27,7 +27,14 @@ from fsstore.kvstore.engine.contract import Engine
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import quote
 
-__all__ = ["Credentials", "NamedSource", "RenewedEngine", "Source", "function_name", "obstore_provider"]
+__all__ = [
+    "CredentialSource",
+    "Credentials",
+    "NamedSource",
+    "RenewedEngine",
+    "function_name",
+    "obstore_provider",
+]
 
 T = TypeVar("T")
 _EARLY_S = 60.0  # before they expire, new credentials are asked for
@@ -56,7 +63,7 @@ class Credentials:
         return "Credentials(...)"
 
 
-class Source(Protocol):
+class CredentialSource(Protocol):
     """Where credentials come from.  Calls may wait, and come from any thread."""
 
     def fresh(self) -> Credentials:
@@ -170,7 +177,7 @@ def _seconds(name: str, when: Any) -> float | None:
     return None if when is None else float(when)
 
 
-def obstore_provider(source: Source) -> Callable[[], dict[str, Any]]:
+def obstore_provider(source: CredentialSource) -> Callable[[], dict[str, Any]]:
     """Return credentials as obstore asks for them."""
 
     def provide() -> dict[str, Any]:
@@ -188,7 +195,7 @@ def obstore_provider(source: Source) -> Callable[[], dict[str, Any]]:
 class RenewedEngine(EngineWrapper):
     """An engine whose credentials come from a source."""
 
-    def __init__(self, inner: Engine, source: Source) -> None:
+    def __init__(self, inner: Engine, source: CredentialSource) -> None:
         super().__init__(inner)
         self.source = source
 

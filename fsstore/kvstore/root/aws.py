@@ -24,8 +24,8 @@ from typing import Any
 from fsstore.errors import PermissionDeniedError, StoreError
 from fsstore.kvstore.client.credential import (
     Credentials,
+    CredentialSource,
     NamedSource,
-    Source,
     function_name,
     obstore_provider,
 )
@@ -55,7 +55,7 @@ class S3Access:
 
     endpoint: str
     region: str
-    source: Source | None
+    source: CredentialSource | None
     requester_pays: bool
     options: Mapping[str, Any]
     """Those of the caller."""
@@ -67,7 +67,7 @@ class S3Access:
         return set(self.options) <= _BOTH | IDLE and set(client) <= _CLIENT
 
     @property
-    def renewable(self) -> Source | None:
+    def renewable(self) -> CredentialSource | None:
         """The source, unless it has the same credentials for ever."""
         return None if isinstance(self.source, _Fixed) else self.source
 
@@ -146,7 +146,9 @@ def _profile_name(options: Mapping[str, Any], resources: Mapping[str, Any]) -> s
     return options.get("profile") or _given(resources).get("profile")
 
 
-def _source(options: Mapping[str, Any], resources: Mapping[str, Any], profile: _Profile) -> Source | None:
+def _source(
+    options: Mapping[str, Any], resources: Mapping[str, Any], profile: _Profile
+) -> CredentialSource | None:
     """Return where credentials come from, or None for requests without."""
     key, secret = (
         options.get("key") or options.get("username"), options.get("secret") or options.get("password")
@@ -274,7 +276,7 @@ def _missing(profile: str | None = None) -> PermissionDeniedError:
     )
 
 
-def _session(source: Source) -> Any:
+def _session(source: CredentialSource) -> Any:
     """Return a session of aiobotocore whose clients ask the source before each request."""
     from aiobotocore.credentials import AioCredentials
     from aiobotocore.session import AioSession

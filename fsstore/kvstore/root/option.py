@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.client.credential import Source, function_name
+from fsstore.kvstore.client.credential import CredentialSource, function_name
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.values.json_value import Fields, Json, obj, one_of, quote
 
@@ -72,7 +72,7 @@ class Reach:
     for_both: bool = True
     """Whether obstore can do all that is asked for."""
     endpoint: str = ""
-    source: Source | None = None
+    source: CredentialSource | None = None
     """Where credentials come from, if they are looked after here."""
 
 
