@@ -87,10 +87,8 @@ def test_groups_and_reference_sets_are_datasets(tmp_path):
     """A `Group`, `References` and a `KvStore` open as they are, and the engine is found for what only it opens."""
     a_dataset().to_zarr(tmp_path / "d", zarr_format=2, consolidated=False)
     group = ts.open_group(tmp_path / "d").result()
-    refs = references.open({"version": 1, "refs": {}})
-    for path in (tmp_path / "d").rglob("*"):
-        if path.is_file():
-            refs[str(path.relative_to(tmp_path / "d"))] = path.read_bytes()
+    files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
+    refs = references.open({str(path.relative_to(tmp_path / "d")): [str(path)] for path in files})
     refs.save(tmp_path / "refs.json")
     for place in (group, refs, group.kvstore, tmp_path / "refs.json", str(tmp_path / "refs.json")):
         xr.testing.assert_equal(xr.open_dataset(place).load(), a_dataset())
