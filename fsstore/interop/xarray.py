@@ -156,8 +156,8 @@ def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
 class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not followed by the type checker
     """The engine.
 
-    `filename_or_obj` is a URL, a path, a key-value store spec, a `KvStore`, a `Group`, `References`, a live filesystem or
-    mapping, or a reference set as kerchunk and VirtualiZarr make it, a dictionary.
+    `filename_or_obj` is a URL, a path, a key-value store spec, a `KvStore`, a `Group`, `References`, a live
+    filesystem or mapping, or a reference set as kerchunk and VirtualiZarr make it, a dictionary.
 
     `group` is a path below it; `context` a `Context` or its JSON; `storage_options` are for the root; with
     `consolidated=False` consolidated metadata are not believed; `use_zarr_fill_value_as_mask` decides about fill
