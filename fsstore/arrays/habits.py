@@ -6,7 +6,6 @@ without reading, is refused in words that say what to type instead.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -195,10 +194,11 @@ def count_parts(store: Any, sizes: tuple[int, ...] | None) -> int | None:
     if sizes is None or 0 in store.shape:
         return None if sizes is None else 0
     grid = store.chunk_layout.grid_origin or (0,) * store.rank
-    return math.prod(
-        (low + length - 1 - (start or 0)) // size - (low - (start or 0)) // size + 1
-        for low, length, size, start in zip(store.origin, store.shape, sizes, grid, strict=True)
-    )
+    count = 1
+    for low, length, size, start in zip(store.origin, store.shape, sizes, grid, strict=True):
+        first = low - (start or 0)
+        count *= (first + length - 1) // size - first // size + 1
+    return count
 
 
 def _info(store: Any, *, complete: bool = False) -> ArrayInfo:

@@ -119,17 +119,10 @@ class ChunkedDriver(ArrayDriver):
                 store,
                 options.fill_missing_data_reads,
                 options.threads,
-                self._cache(),
+                _cache_of(self),
             )
             kept = self._kept = (array, chunks)
         return kept[1]
-
-    def _cache(self) -> ChunkCache | None:
-        pool = self.options.pool
-        if not pool.total_bytes_limit or self.kvstore.ledger is not None:
-            return None
-        owner, place = self.entry.cache_owner(self.array), self.entry.place
-        return ChunkCache(pool, owner, place, self.options.data_fresh_after())
 
     def _forget_cached(self) -> None:
         """Drop cached chunks of all views of the array, now or after the commit."""
@@ -178,21 +171,8 @@ class ChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
         if unfinished:  # is to be seen
-            return after(unfinished, lambda: self._begin_reading(chunks, transform, order, out))
-        return self._begin_reading(chunks, transform, order, out)
-
-    def _begin_reading(
-        self, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
-    ) -> Future[Array]:
-        if out is None and is_box(transform, chunks.reach):
-            return self._queue.add(BoxView(chunks, transform, order))
-        try:
-            shape, maps = located(transform, chunks.bounds)
-            memory = new_array(shape, chunks.model.dtype, order) if out is None else out
-        except StoreError as error:
-            return futures.failed(error)
-        later = self._queue.add if chunks.cache is None else None
-        return read_chunks(ReadRequest(chunks, maps, memory), later)
+            return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
+        return _begin_reading(self._queue, chunks, transform, order, out)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view.
@@ -268,6 +248,28 @@ def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform
     pairs = zip(transform.maps, array.origin, strict=True)
     maps = tuple(output._replace(offset=output.offset - low) for output, low in pairs)
     return IndexTransform._of(transform.domain, maps)
+
+
+def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
+    pool = array.options.pool
+    if not pool.total_bytes_limit or array.kvstore.ledger is not None:
+        return None
+    owner, place = array.entry.cache_owner(array.array), array.entry.place
+    return ChunkCache(pool, owner, place, array.options.data_fresh_after())
+
+
+def _begin_reading(
+    queue: ReadQueue, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
+) -> Future[Array]:
+    if out is None and is_box(transform, chunks.reach):
+        return queue.add(BoxView(chunks, transform, order))
+    try:
+        shape, maps = located(transform, chunks.bounds)
+        memory = new_array(shape, chunks.model.dtype, order) if out is None else out
+    except StoreError as error:
+        return futures.failed(error)
+    later = queue.add if chunks.cache is None else None
+    return read_chunks(ReadRequest(chunks, maps, memory), later)
 
 
 def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:

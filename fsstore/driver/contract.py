@@ -67,12 +67,13 @@ class ResizeBounds(NamedTuple):
         cls, low: Iterable[int | None] | None, high: Iterable[int | None] | None, rank: int
     ) -> ResizeBounds:
         """Return the bounds that a caller gives; None keeps all."""
-        return cls(
-            *(
+
+        def entries(bound: Iterable[int | None] | None) -> list[int | None]:
+            return (
                 [None] * rank if bound is None else [None if each is None else index(each) for each in bound]
-                for bound in (low, high)
             )
-        )
+
+        return cls(entries(low), entries(high))
 
 
 @dataclass(frozen=True, slots=True)

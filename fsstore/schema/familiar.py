@@ -81,8 +81,8 @@ def codec_of(name: str, driver: str) -> dict[str, Any]:
             f"{show(name)} is no codec that has a short name; use {', '.join(LEVELS)}, or its JSON"
         )
     if driver in ("zarr3", "auto"):
-        level = {"configuration": {"level": LEVELS[name]}} if name != "blosc" else {}
-        return {"driver": "zarr3", "codecs": [{"name": name, **level}]}
+        configured: dict[str, Any] = {} if name == "blosc" else {"configuration": {"level": LEVELS[name]}}
+        return {"driver": "zarr3", "codecs": [{"name": name, **configured}]}
     if driver == "zarr":
         level = {"level": LEVELS[name]} if name != "blosc" else {}
         return {"driver": "zarr", "compressor": {"id": name, **level}}

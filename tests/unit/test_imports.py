@@ -125,7 +125,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "yarl": ("kvstore.client.web",),
     "aiobotocore": ("kvstore.root.aws",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.root.live",),
+    "zarr": ("kvstore.root.live", "interop.zarr"),
     "xarray": ("interop",),
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),

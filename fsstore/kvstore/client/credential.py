@@ -89,9 +89,9 @@ def function_name(given: Any) -> str:
                 f"{quote(given)} names no function: credentials come from one named as package.module:function"
             )
         return given
-    module, path = getattr(given, "__module__", None), getattr(given, "__qualname__", None)
+    module, path = str(getattr(given, "__module__", "")), str(getattr(given, "__qualname__", ""))
     name = f"{module}:{path}"
-    if module in (None, "__main__") or path is None or "<" in path:
+    if module in ("", "None", "__main__") or not path or "<" in path:
         raise StoreError(
             f"Credentials come from a function that other processes can import, and {path or type(given).__name__} is"
             " none; put it into a module and give it, or its name as package.module:function"
