@@ -6,22 +6,23 @@ without reading, is refused in words that say what to type instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from fsstore.driver.contract import OpenArray
-from fsstore.errors import StoreError
+from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.format.node_words import is_document
-from fsstore.index import Indexable
+from fsstore.index import Indexable, IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.close_word import meant
 from fsstore.runtime.future import Future
 
-__all__ = ["ArrayHabits", "ArrayInfo", "Stored", "count_parts", "read_into"]
+__all__ = ["ArrayHabits", "ArrayInfo", "Stored", "count_parts", "read_into", "within_bounds"]
 
 
 class Stored:
@@ -223,6 +224,19 @@ async def _stored(place: KvPrefix) -> tuple[int, int]:
         chunks += len(found)
         size += sum(entry.size or 0 for entry in found) + sum(answer.size or 0 for answer in asked)
     return chunks, size
+
+
+def within_bounds(
+    change: Callable[[IndexTransform], IndexTransform], transform: IndexTransform
+) -> IndexTransform:
+    """Return a view of a view; an error about bounds that may grow, and so are shown as infinite, names them."""
+    try:
+        return change(transform)
+    except OutOfRangeError as error:
+        if "inf)" not in error.message:
+            raise
+        failed = error
+    raise failed.but(f"the domain is {transform.domain}, and indices do not count from its end")
 
 
 def read_into(opened: OpenArray, out: Any) -> Future[Any]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack
 import numpy as np
 
 from fsstore.arrays.bound_spec import bound_spec
-from fsstore.arrays.habits import ArrayHabits, Stored, read_into
+from fsstore.arrays.habits import ArrayHabits, Stored, read_into, within_bounds
 from fsstore.arrays.open_spec import array_waits, begun, check_able, open_spec
 from fsstore.arrays.options import ViewSpecOptions
 from fsstore.arrays.spec import Spec
@@ -76,7 +76,7 @@ class TensorStore(ArrayHabits):
         return view
 
     def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> TensorStore:
-        return self._with(change(self._transform))
+        return self._with(within_bounds(change, self._transform))
 
     def _assign(self, change: Callable[[IndexTransform], IndexTransform], value: Any) -> None:
         futures_of_write = self._with(change(self._transform)).write(value)
