@@ -79,7 +79,7 @@ def index(folder: Path) -> Mapping[str, Contender]:
     import h5py
 
     from fsstore.context.context import Context
-    from fsstore.kvstore.scan.hdf5.scanner import SCANNER
+    from fsstore.kvstore.scan.linked_hdf5.scanner import SCANNER
     from fsstore.kvstore.scan.source import ScanSource
     from fsstore.kvstore.spec.opening import open_kv
     from fsstore.kvstore.spec.parse import kv_spec

@@ -277,7 +277,8 @@ def moto_url():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    script = Path(__file__).parent / "servers" / "atomic_moto.py"
+    command = [sys.executable, "-W", "ignore", str(script), str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     pause = threading.Event()

@@ -229,7 +229,7 @@ Images, compressed files and formats without a driver are recognised too; they a
 scanners: Registry[Any] = Registry(
     "fsstore.scanners",
     {
-        "hdf5": "fsstore.kvstore.scan.hdf5.scanner:SCANNER",
+        "hdf5": "fsstore.kvstore.scan.linked_hdf5.scanner:SCANNER",
         "netcdf3": "fsstore.kvstore.scan.netcdf3:SCANNER",
         "tiff": "fsstore.kvstore.scan.tiff.scanner:SCANNER",
     },

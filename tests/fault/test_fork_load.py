@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-# Four threads use a store while the main thread forks; a child that is not done after ten seconds hangs.
+# Four threads use a store while the main thread forks; a child that is not done after a minute hangs: it may lose
+# many commits to the threads of its parent, on a busy machine for ten seconds.
 PROGRAM = """
 import os, signal, sys, threading, warnings
 import fsstore as ts
@@ -55,7 +56,7 @@ for number in range(forks):
     threading.Event().wait(0.003 * (number % 5))
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         try:
             act(1), act(2)
             os._exit(0)
@@ -89,8 +90,9 @@ def test_children_of_busy_processes_go_on(kind, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_thousand_children_go_on(kind, tmp_path):
     """The same two thousand times a kind."""
-    said, errors = forked(kind, tmp_path, 2000, 1500)
+    said, errors = forked(kind, tmp_path, 2000, 3500)
     assert said == "2000 0 [] False", errors

@@ -102,6 +102,35 @@ def test_damaged_files_at_length(tmp_path, kind, part):
     assert len(fuzz(tmp_path, 10_000 + part * 1000, 1000, 900)) == 1
 
 
+@pytest.mark.parametrize("size", [0, 2**64 - 16, 2**64 - 1, 4096])
+@pytest.mark.parametrize("which", ["object", "free space"])
+def test_global_heaps_without_an_end_are_refused(size, which, tmp_path):
+    """HDF5 walks through the objects of a heap by their sizes, for ever if one leads nowhere; it gets no such heap."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["texts"] = np.array(["a", "bcd"], h5py.string_dtype())
+        file.attrs["title"] = "damaged"
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"GCOL")
+    at = heap + 16 + 8 if which == "object" else heap + 16 + 24 * 3 + 8
+    data[at : at + 8] = struct.pack("<Q", size)
+    path.write_bytes(data)
+    with pytest.raises(DataLossError, match=r"a\.h5.*global heap at offset"):
+        ts.list_arrays(f"file://{path}|hdf5:")
+
+
+def test_entries_without_bytes_are_refused(tmp_path):
+    """An index in pages whose entries have no size is damage, not a division by zero."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("v", data=np.arange(3000, dtype="i4"), chunks=(1,), compression="gzip")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"FAHD") + 6] = 0
+    path.write_bytes(data)
+    with pytest.raises(DataLossError, match='chunk index of "v".*no bytes'):
+        _open(path, "hdf5").read().result()
+
+
 def _open(path, scheme, name="v"):
     return ts.open({"driver": "zarr", "kvstore": f"file://{path}|{scheme}:{name}/"}).result()
 
@@ -156,6 +185,26 @@ def test_counts_that_no_file_holds_are_refused(tmp_path):
     path.write_bytes(b"CDF\x01" + struct.pack(">III", 0, 10, 2**32 - 2) + bytes(200))
     with pytest.raises((FailedPreconditionError, DataLossError)):
         _open(path, "netcdf3")
+
+
+@pytest.mark.parametrize("begin", [2**62 + 1, 2**63, 2**64 - 8])
+def test_offsets_that_no_file_has_leave_a_variable_out(begin, tmp_path, caplog):
+    """A variable that begins beyond all numbers of offsets is left out by name; the others can be read."""
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_DATA") as file:
+        file.createDimension("x", 5)
+        file.createVariable("v", "i4", ("x",))[:] = np.arange(5)
+        file.createVariable("w", "i4", ("x",))[:] = np.arange(5) + 70
+    data = bytearray(path.read_bytes())
+    place = struct.pack(">Q", data.index(struct.pack(">5i", *range(70, 75))))
+    at = data.index(place)
+    data[at : at + 8] = struct.pack(">Q", begin)
+    path.write_bytes(data)
+    with caplog.at_level("INFO", "fsstore.kvstore"):
+        assert _open(path, "netcdf3")[3].read().result() == 3
+    assert '"w"' in caplog.text and "which no file has" in caplog.text
+    with pytest.raises(NotFoundError):
+        _open(path, "netcdf3", "w")
 
 
 def test_a_replaced_file_is_scanned_again(tmp_path):

@@ -105,11 +105,20 @@ def taken(spec, path, operation, view=WHOLE, cores=2, *disk):
     return float(done.stdout)
 
 
+# each stands for the way of writing and reading that the others share
+USUAL = {"zstd", "small chunks", "raw shards", "one shard", "v2, filters, chunks of 16 MB", "v2, a field"}
+
+
+def cases(names):
+    """Return cases as parameters; those that are like another run with the long tests."""
+    return [pytest.param(name, marks=() if name in USUAL else pytest.mark.long) for name in names]
+
+
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 
 
 @on_linux
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(CASES))
 def test_peak_memory(name, tmp_path):
     """Beyond its array, neither a write nor a rewriting of parts nor a read takes more than the window."""
     spec, view = CASES[name]
@@ -122,16 +131,18 @@ def test_peak_memory(name, tmp_path):
 @on_linux
 @pytest.mark.parametrize(
     "name",
-    [
-        "raw",
-        "zstd",
-        "gzip, chunks of 16 MB",
-        "zstd and crc32c, chunks of 16 MB",
-        "small chunks",
-        "v2, filters",
-        "v2, filters, chunks of 16 MB",
-        "v2, scaled chunks of 16 MB",
-    ],
+    cases(
+        [
+            "raw",
+            "zstd",
+            "gzip, chunks of 16 MB",
+            "zstd and crc32c, chunks of 16 MB",
+            "small chunks",
+            "v2, filters",
+            "v2, filters, chunks of 16 MB",
+            "v2, scaled chunks of 16 MB",
+        ]
+    ),
 )
 def test_peak_memory_over_a_store_that_waits(name, tmp_path):
     """Nor does it where chunks are under way between the store and its threads."""

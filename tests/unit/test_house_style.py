@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from source_nodes import dotted_name, nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fsstore"
@@ -108,7 +109,7 @@ def sources() -> dict[str, tuple[Path, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = (path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
+        found[name] = (path, parsed(path))
     return found
 
 
@@ -281,8 +282,8 @@ def test_the_architecture_names_the_modules_in_no_folder():
 def test_no_name_carries_a_colour():
     """No function, class, parameter or variable says that it is synchronous or asynchronous."""
     problems = []
-    for name, (_, tree) in sources().items():
-        for node in ast.walk(tree):
+    for name, (path, _) in sources().items():
+        for node in nodes(path):
             match node:
                 case ast.FunctionDef(name=word) | ast.AsyncFunctionDef(name=word) | ast.ClassDef(name=word):
                     pass
@@ -351,18 +352,16 @@ def test_every_silenced_rule_has_its_code_and_reason():
 def test_no_bare_except():
     """Every handler says what it expects."""
     problems = []
-    for name, (_, tree) in sources().items():
-        handlers = (
-            node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.type is None
-        )
+    for name, (path, _) in sources().items():
+        handlers = (node for node in nodes(path) if isinstance(node, ast.ExceptHandler) and node.type is None)
         problems += [f"{name}:{node.lineno}" for node in handlers]
     assert not problems, "\n" + "\n".join(problems)
 
 
-def _imported_names(tree: ast.Module) -> dict[str, str]:
+def _imported_names(path: Path) -> dict[str, str]:
     """Return local name -> full dotted name, for everything the module imports."""
     names = {}
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             for item in node.names:
                 local = item.asname or item.name.split(".")[0]
@@ -373,12 +372,12 @@ def _imported_names(tree: ast.Module) -> dict[str, str]:
     return names
 
 
-def _uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _uses(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and full dotted name of every use of an imported name."""
-    imported = _imported_names(tree)
-    for node in ast.walk(tree):
+    imported = _imported_names(path)
+    for node in nodes(path):
         if isinstance(node, ast.Attribute | ast.Name):
-            head, _, tail = ast.unparse(node).partition(".")
+            head, _, tail = (dotted_name(node) or "").partition(".")
             if head in imported:
                 yield node.lineno, imported[head] + (f".{tail}" if tail else "")
 
@@ -386,17 +385,17 @@ def _uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_only_the_runtime_owns_threads_and_loops():
     """No other module starts threads, processes or event loops."""
     problems = []
-    for name, (_, tree) in sources().items():
+    for name, (path, _) in sources().items():
         if (
             name == "fsstore.runtime.execution"
             or name.startswith("fsstore.runtime.execution.")
             or name in RUNTIME_EXCEPTIONS
         ):
             continue
-        problems += [f"{name}:{line}: {used}" for line, used in _uses(tree) if used in RUNTIME_ONLY]
+        problems += [f"{name}:{line}: {used}" for line, used in _uses(path) if used in RUNTIME_ONLY]
         problems += [
             f"{name}:{node.lineno}: run_in_executor"
-            for node in ast.walk(tree)
+            for node in nodes(path)
             if isinstance(node, ast.Attribute) and node.attr == "run_in_executor"
         ]
     assert not problems, "\n" + "\n".join(sorted(set(problems)))
@@ -419,9 +418,9 @@ RUNTIME_LOCKS = {"threading.RLock"}
 def test_waiting_and_locks_are_those_of_the_runtime():
     """No module waits in a way that Ctrl-C breaks, and none but the registry of forks makes a lock of threads."""
     problems = []
-    for name, (_, tree) in sources().items():
+    for name, (path, _) in sources().items():
         banned = BREAKABLE if name == "fsstore.runtime.fork" else BREAKABLE | RUNTIME_LOCKS
-        problems += [f"{name}:{line}: {used}" for line, used in _uses(tree) if used in banned]
+        problems += [f"{name}:{line}: {used}" for line, used in _uses(path) if used in banned]
     assert not problems, "\n" + "\n".join(sorted(set(problems)))
 
 
@@ -443,8 +442,8 @@ def test_abilities_of_drivers_and_codecs_are_asked_for_in_one_place():
             ("interop/", "testing/", "kvstore/client/", "kvstore/root/")
         ):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_lookup = isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr")
+        for node in nodes(path):
+            is_lookup = isinstance(node, ast.Call) and dotted_name(node.func) in ("getattr", "hasattr")
             if is_lookup and isinstance(node, ast.Call) and SUBJECTS.search(_subject(node)):
                 problems.append(f"{where}:{node.lineno}: {ast.unparse(node)}")
     assert not problems, "\n" + "\n".join(problems)
@@ -468,7 +467,7 @@ def test_every_test_states_its_property(folder):
     """Each test function has a docstring."""
     problems = []
     for path in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if (
                 isinstance(node, Function)
                 and node.name.startswith("test_")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from source_nodes import nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fsstore"
@@ -67,6 +68,7 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.icechunk",
     "kvstore.scan",
     "kvstore.scan.hdf5",
+    "kvstore.scan.linked_hdf5",
     "kvstore.scan.tiff",
     "chunk",
     "chunk.plan",
@@ -168,7 +170,7 @@ def imported(name: str, path: Path) -> set[str]:
     """Return the full names of what a module imports; `from a import b` is `a.b` when that is a module."""
     package = f"fsstore.{name}" if path.name == "__init__.py" else f"fsstore.{name}".rpartition(".")[0]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {item.name for item in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -247,7 +249,7 @@ def test_no_class_name_stands_for_two_things():
     """Every class of the package has a name of its own."""
     where: dict[str, list[str]] = {}
     for name, path in modules().items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(name)
     assert not {name: homes for name, homes in where.items() if len(homes) > 1}
@@ -257,7 +259,7 @@ def test_modules_offer_what_others_import():
     """What a module imports by name from another stands in `__all__` there: the list says what others need of it."""
     problems = []
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if (
                 not isinstance(node, ast.ImportFrom)
                 or node.level

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import time
@@ -228,6 +229,18 @@ def test_ten_thousand_generated_keys_expand_quickly():
         ({"key": "x/{{i * 2}}.{{j - 1}}", "offset": "7", "length": "{{i}}"}, {}),
         ({"key": "{{i}}/{{s}}.{{j}}", "dimensions": {"s": ["a", "b"], "i": [5, 3], "j": {"stop": 3}}}, {}),
         ({"offset": "{{i * 23000000000000000 * 2 // 4}}", "length": "1"}, {}),
+        (
+            {
+                "key": "{{s}}/{{i}}",
+                "url": "{{f(a=s, b=i)}}",
+                "dimensions": {"s": ["a", "%s", "b"], "i": {"stop": 3000}},
+            },
+            {"f": "s3://{{a}}{{g}}", "g": "-{{b + 1}}%d"},
+        ),
+        (
+            {"key": "{{m}}.{{i}}.{{j}}", "dimensions": {"m": ["a", 3], "i": {"stop": 60}, "j": {"stop": 50}}},
+            {},
+        ),
     ],
 )
 def test_references_written_out_in_columns_are_those_computed_one_by_one(members, templates):
@@ -242,6 +255,22 @@ def test_references_written_out_in_columns_are_those_computed_one_by_one(members
     found = list(written(made))
     assert found == [(str(made.key.value(scope)), made.evaluate("", scope)) for scope in made.scopes()]
     assert len(found) == made.count
+
+
+@pytest.mark.parametrize("text_axis", [False, True])
+def test_only_what_is_listed_is_written_out(text_axis):
+    """A part of the keys comes with the references that all of them have; nothing is computed for the others."""
+    members = {"key": "x/{{i}}.{{j}}", "url": "u_{{i}}_{{j}}", "offset": "{{i}}", "length": "1"}
+    numbers = [f"n{number}" for number in range(9)] if text_axis else {"stop": 9}
+    made = parse_gen({**members, "dimensions": {"i": {"stop": 2000}, "j": numbers}}, Templates({}))
+    whole = dict(written(made))
+    part = [
+        pair for batch in written_out(made, lambda name: name.startswith("x/7")) for pair in batch.pairs()
+    ]
+    assert len(whole) == 18000 and len(part) == 111 * 9
+    assert all(whole[name] == place for name, place in part)
+    without = dataclasses.replace(made, url=None)  # which would be needed
+    assert list(written_out(without, lambda _: False)) == []
 
 
 def test_integers_that_outgrow_64_bits_are_an_error_in_columns_too():

@@ -12,9 +12,12 @@ is touched.  The adapter here is the same for all formats; it reads chunks with 
 * `hdf5`: HDF5 files, NetCDF 4 files among them
 * `hierarchy`: the documents of zarr v2 for what a scanner found
 * `kind`: the kinds of the scanned formats: their JSON, their URLs, and how they are opened
+* `linked_hdf5`: HDF5 files together with the files they refer to
 * `netcdf3`: NetCDF 3: the classic format, its 64-bit offsets and its 64-bit data
+* `saved_index`: a scan that was saved, used in place of scanning again
 * `scanned_set`: a scanned file as a reference set: keys resolved in batches, chunk tables on first touch
 * `signature`: how scanned formats are recognised by their first bytes, for automatic detection
 * `tiff`: TIFF files, BigTIFF, COG, GeoTIFF and OME-TIFF among them, parsed here without another library
 * `source`: the file a scanner reads: a block cache over a key-value store, in rounds
+* `targets`: what a scanned file reads from: itself, in one generation, and the places it refers to
 """

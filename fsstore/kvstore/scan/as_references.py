@@ -81,7 +81,7 @@ async def scan_at(place: KvPrefix, name: str, url: str) -> tuple[TableSet, Mappi
 
 async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping[str, str]]:
     """Return the references of a scanned file, which they call `url`, and what they lack of it, by path."""
-    scanned = (await driver.current()).found
+    scanned = await driver.scanned()
     hierarchy, builder, held = scanned.hierarchy, TableBuilder(), 0
     for key, value in hierarchy.documents.items():
         builder.add_inline(key.encode("utf-8", "surrogateescape"), value)
@@ -92,7 +92,9 @@ async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping
             raise ResourceExhaustedError(
                 f"A set of {driver.base.describe()} would hold more than {_MOST_MADE} bytes of values itself"
             )
-    return TableSet(builder.finish()), hierarchy.shortcomings
+    found = TableSet(builder.finish())
+    found.scanned = await driver.record(url)
+    return found, hierarchy.shortcomings
 
 
 async def _add(builder: TableBuilder, file: ScannedFile, grid: Grid, table: ChunkTable, url: str) -> int:

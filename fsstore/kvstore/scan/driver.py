@@ -6,6 +6,10 @@ the same is asked for them: of a far file at most once a second.
 
 Reading chunks, merging their ranges, the policy of what may be read and the messages for damage are those of reference
 sets: each generation of the file is such a set, read by the reference store.
+
+With an `index`, a set that was saved of the file before, nothing is scanned: only that the file still is the one it was
+made of is asked (`saved_index`).  Those who touch the file, or an array of it, for the first time together share one
+scan, and one read of the chunk index.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
-from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
+from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError, StoreError
 from fsstore.kvstore.contract.ability import ListsDocuments
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import (
@@ -31,91 +35,39 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.driver import ReferenceDriver
+from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.state.set_state import Overlay, State
 from fsstore.kvstore.reference.target.fetch import Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.reference.target.targets import OpenTarget, TargetPlace, Targets, check_prefixes
+from fsstore.kvstore.reference.target.targets import OpenTarget, check_prefixes
 from fsstore.kvstore.scan.contract import SELF, FileScanner, ScanHierarchy
+from fsstore.kvstore.scan.saved_index import SavedIndex, check_index, load_index, stamp_of
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
-from fsstore.kvstore.scan.source import FileChangedError, ScanSource
+from fsstore.kvstore.scan.source import TRUSTED_S, FileChangedError, ScanSource
+from fsstore.kvstore.scan.targets import PinnedFile, ScanTargets
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.first_touch import FirstTouch
 from fsstore.values.json_value import Json, dumps, quote
 
-__all__ = ["Means", "Scan", "ScanDriver", "ScanTargets"]
+__all__ = ["Means", "Scan", "ScanDriver"]
 
 _TRIES = 8
-_TRUSTED_S = 1.0
 _MOST_NAMED = 20
 _log = logging.getLogger("fsstore.kvstore")
-_ITSELF = TargetPlace("the scanned file", "")
-
-
-@dataclass(slots=True)
-class ScanTargets(Targets):
-    """The stores a scanned file reads from: itself first of all."""
-
-    itself: KvPrefix | None = None
-
-    def locate(self, url: str) -> TargetPlace:
-        """Return the place of a URL of a chunk table."""
-        return _ITSELF if url == SELF else Targets.locate(self, url)
-
-    async def root(self, name: str) -> KvPrefix:
-        """Return the opened root of a place."""
-        if name == _ITSELF.root and self.itself is not None:
-            return self.itself
-        return await Targets.root(self, name)
-
-
-class _Pinned(ReadOnly):
-    """A store of which all answers must be of one generation."""
-
-    id: ClassVar[str] = "pinned"
-
-    def __init__(self, base: KvPrefix, generation: bytes) -> None:
-        self._base, self._generation = base, generation
-        self.id, self.features = base.driver.id, base.driver.features  # type: ignore[misc]  # that of its base
-
-    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
-        """Return what the store answers; raises `FileChangedError` if that is of another generation."""
-        try:
-            found = await self._base.driver.read_many(reads)
-        except OutOfRangeError:
-            await self._check()
-            raise
-        if any(answer.generation != self._generation for answer in found):
-            raise self._changed()
-        return found
-
-    async def _check(self) -> None:
-        found = (await self._base.read_many([Read("", 0, 0, self._generation)]))[0]
-        if found.generation != self._generation:
-            raise self._changed()
-
-    def _changed(self) -> FileChangedError:
-        return FileChangedError(f"{self._base.describe()} changed while it was read")
-
-    def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
-        """Yield the keys of the store."""
-        return self._base.driver.scan(keys)
-
-    def describe_key(self, key: str) -> str:
-        """Return how the store calls the key."""
-        return self._base.driver.describe_key(key)
-
-    def spec(self) -> Mapping[str, Json]:
-        """Return the members of the store."""
-        return self._base.driver.spec()
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One generation of the file, scanned, and the store over it.  `time` is when that was the current one."""
+    """One generation of the file, scanned, and the store over it.  `time` is when that was the current one.
+
+    `found` is None if the file was not scanned, but an index of it opened.
+    """
 
     source: ScanSource
-    found: ScannedSet
+    found: ScannedSet | None
     store: ReferenceDriver
     time: float
 
@@ -141,7 +93,12 @@ class ScanDriver(ReadOnly, ListsDocuments):
         self.scanner, self.base = scanner, base
         self._members, self._means = dict(members), means
         self._scan: Scan | None = None
-        self.features = Features(waits=base.driver.features.waits, writable=False, listable=True)
+        self._first: FirstTouch[str, Scan] = FirstTouch()
+        self._index: SavedIndex | None = None
+        waits = base.driver.features.waits or any(
+            members.get(name) for name in ("targets", "rewrite", "index")
+        )
+        self.features = Features(waits=waits, writable=False, listable=True)
 
     def __eq__(self, other: object) -> bool:
         """Return whether `other` shows the same file in the same way."""
@@ -162,8 +119,15 @@ class ScanDriver(ReadOnly, ListsDocuments):
             try:
                 return await scan.store.read_many(reads)
             except FileChangedError:
-                self._scan = None
+                self._forget(scan)
         raise AbortedError(f"{self.base.describe()} keeps changing")
+
+    def _forget(self, scan: Scan) -> None:
+        """Drop a scan: the file, or one that it refers to, is another one by now."""
+        if self._scan is scan:
+            self._scan = None
+        if scan.found is not None:
+            scan.found.kept.forget()
 
     async def current(self, newest: float = float("inf")) -> Scan:
         """Return the file as it is at `newest` or later, scanned."""
@@ -172,14 +136,14 @@ class ScanDriver(ReadOnly, ListsDocuments):
             return self._scan or scan
         for _ in range(_TRIES):
             try:
-                self._scan = scan = await self._begin()
+                self._scan = scan = (await self._first.all(("",), self._begin))[""]
             except FileChangedError:
                 continue
             return scan
         raise AbortedError(f"{self.base.describe()} keeps changing")
 
     async def _is_current(self, scan: Scan, newest: float) -> bool:
-        trusted = _TRUSTED_S if self.features.waits else 0.0
+        trusted = TRUSTED_S if self.features.waits else 0.0
         if scan.time >= newest or now() - scan.time < trusted or self.scanner.of_directory:
             return True
         if scan.source.generation == UNKNOWN:
@@ -191,13 +155,19 @@ class ScanDriver(ReadOnly, ListsDocuments):
         self._scan = Scan(scan.source, scan.found, scan.store, now())
         return True
 
-    async def _begin(self) -> Scan:
+    async def _begin(self, _: Sequence[str]) -> Sequence[Scan]:
+        return [await (self._scanned() if self._members.get("index") is None else self._indexed())]
+
+    async def _scanned(self) -> Scan:
         time = now()
         source = ScanSource(self.base)
         if not self.scanner.of_directory:
-            source = await self._beginning(source)
+            source = await _begun(source, self._described)
+        place = self.base if self.scanner.of_directory else await beside(self.base)
+        targets = self._targets(source, place)
+        source.reach = targets.reach
         owner = (type(self), self.id, self.base.describe(), dumps(self._members), source.generation)
-        kept = Kept(self._means.pool, owner)
+        kept = Kept(self._means.pool, owner, self._means.pool.epoch)
         file = self._means.pool.get(owner)
         if file is None:
             try:
@@ -206,50 +176,62 @@ class ScanDriver(ReadOnly, ListsDocuments):
                 raise
             except StoreError as error:
                 raise error.within(f"Error opening {self._described}") from error
-            self._tell(file.hierarchy.shortcomings)
+            _tell(file.hierarchy.shortcomings, self._described)
             if source.generation != UNKNOWN:
-                self._means.pool.put(owner, file, file.hierarchy.nbytes)
+                kept.put_file(file)
         found = ScannedSet(file, kept, waits=self.features.waits)
-        return Scan(source, found, await self._store(source, found), time)
+        return Scan(source, found, self._store(State(found), targets), time)
 
-    def _tell(self, shortcomings: Mapping[str, str]) -> None:
-        """Log what users of the file do not see."""
-        for path, why in islice(sorted(shortcomings.items()), _MOST_NAMED):
-            _log.info("%s of %s: %s", quote(path), self._described, why)
-        if len(shortcomings) > _MOST_NAMED:
-            _log.info("%s: %d more are left out", self._described, len(shortcomings) - _MOST_NAMED)
-
-    async def _beginning(self, source: ScanSource) -> ScanSource:
+    async def _indexed(self) -> Scan:
+        """Return the scan that was saved, if it is one of the file as it is."""
+        time = now()
         try:
-            return await source.begin()
+            if self._index is None:
+                self._index = await load_index(self._members["index"], self.id, self._means.open_target)
+            source = await check_index(self._index, self.base)
         except NotFoundError:
             raise
         except StoreError as error:
             raise error.within(f"Error opening {self._described}") from error
+        targets = self._targets(source, self._index.place, self._index.record.url)
+        return Scan(source, None, self._store(self._index.state, targets), time)
 
-    async def _store(self, source: ScanSource, found: ScannedSet) -> ReferenceDriver:
-        place = self.base if self.scanner.of_directory else await beside(self.base)
-        pinned: KvDriver = _Pinned(self.base, source.generation)
-        itself = KvPrefix(pinned, self.base.path)
-        targets = ScanTargets(
+    def _targets(self, source: ScanSource, place: KvPrefix, known_as: str = SELF) -> ScanTargets:
+        pinned: KvDriver = PinnedFile(self.base, source.generation)
+        return ScanTargets(
             self._means.open_target,
             policy_of(self.base, self._members),
             place,
             check_prefixes(self._members.get("targets") or {}),
-            self._members.get("rewrite") or {},
-            itself=itself,
+            reveal(self._members.get("rewrite")) or {},
+            itself=KvPrefix(pinned, self.base.path),
+            known_as=known_as,
         )
-        overlay = Overlay(State(found), None, writable=False)
+
+    def _store(self, state: State, targets: ScanTargets) -> ReferenceDriver:
         fetcher = Fetcher(targets, self._means.limits, self._described)
+        overlay = Overlay(state, None, writable=False)
         return ReferenceDriver(overlay, fetcher, waits=self.features.waits, members={})
 
     @property
     def _described(self) -> str:
         return f"{self.scanner.title} {self.base.describe()}"
 
+    async def scanned(self) -> ScannedSet:
+        """Return the file, scanned; raises `FailedPreconditionError` if an index is used instead."""
+        found = (await self.current()).found
+        if found is None:
+            raise FailedPreconditionError(f"{self._described} is read through an index, and was not scanned")
+        return found
+
+    async def record(self, url: str) -> ScanRecord:
+        """Return what a saved set says of the file, which it calls `url`."""
+        source = (await self.current()).source
+        return ScanRecord(self.id, url, source.size, stamp_of(self.base, source.generation))
+
     async def hierarchy(self) -> ScanHierarchy:
         """Return the structure of the file, with what is left out of it."""
-        return (await self.current()).found.hierarchy
+        return (await self.scanned()).hierarchy
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range; the chunk tables of the arrays in it are read."""
@@ -268,3 +250,21 @@ class ScanDriver(ReadOnly, ListsDocuments):
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+async def _begun(source: ScanSource, described: str) -> ScanSource:
+    """Return a file whose beginning is read."""
+    try:
+        return await source.begin()
+    except NotFoundError:
+        raise
+    except StoreError as error:
+        raise error.within(f"Error opening {described}") from error
+
+
+def _tell(shortcomings: Mapping[str, str], described: str) -> None:
+    """Log what users of a file do not see."""
+    for path, why in islice(sorted(shortcomings.items()), _MOST_NAMED):
+        _log.info("%s of %s: %s", quote(path), described, why)
+    if len(shortcomings) > _MOST_NAMED:
+        _log.info("%s: %d more are left out", described, len(shortcomings) - _MOST_NAMED)

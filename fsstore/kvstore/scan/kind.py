@@ -6,12 +6,14 @@ that say what else may be read, because a file may refer to others:
 targets      {prefix: kvstore spec, URL or storage options}
 rewrite      {old prefix: new prefix} of URLs
 allow        [prefix]: nothing else is read
+index        a set that was saved of the file, by URL, path or spec: the file is not scanned then
 
 The scanner adds its own.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +22,13 @@ from fsstore.errors import JsonError
 from fsstore.kvstore.contract.coalesce import limits_from
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.reference.kind import reach_members
 from fsstore.kvstore.reference.target.targets import open_in
 from fsstore.kvstore.scan.contract import FileScanner
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
-from fsstore.values.json_value import Fields, Json, quote
+from fsstore.values.json_value import Fields, Json, expected, quote
 from fsstore.values.url import encode_path
 
 __all__ = ["HDF5", "NETCDF3", "TIFF", "ScanKind"]
@@ -58,7 +61,9 @@ class ScanKind(AdapterKind):
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the members of the kind."""
-        return {**reach_members(fields), **self.scanner.members(fields)}
+        index = fields.take("index", index_member)
+        taken = {} if index is None else {"index": index}
+        return {**reach_members(fields), **taken, **self.scanner.members(fields)}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
         """Return the URL component."""
@@ -73,6 +78,18 @@ class ScanKind(AdapterKind):
         pool: Any = opening.resources.get("cache_pool") or CachePool()
         means = Means(limits_from(opening.resources), open_in(opening.context), pool)
         return ScanDriver(self.scanner, opening.base, opening.members, means)
+
+
+def index_member(value: Any) -> Any:
+    """Return the member `index`: a spec or a URL as it is, and a path as a spec, for it means one from here."""
+    if isinstance(value, Mapping):
+        return guard(dict(value))
+    if not isinstance(value, str | os.PathLike):
+        raise expected("a URL, a path, or a kvstore spec", value)
+    text = os.fspath(value)
+    if isinstance(value, str) and any(mark in text for mark in ("://", "|", "::")):
+        return guard(text)
+    return {"driver": "file", "path": os.path.abspath(text)}  # noqa: PTH100  # textual: links stay
 
 
 HDF5 = ScanKind("hdf5")

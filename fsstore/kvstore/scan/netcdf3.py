@@ -29,6 +29,7 @@ __all__ = ["SCANNER", "Header", "NetCdf3Scanner", "parse_header"]
 
 _TYPES = {1: ">i1", 2: "S1", 3: ">i2", 4: ">i4", 5: ">f4", 6: ">f8"}
 _TYPES_5 = _TYPES | {7: ">u1", 8: ">u2", 9: ">u4", 10: ">i8", 11: ">u8"}
+_MOST_OFFSET = 2**62  # offsets are sums of two such numbers at most
 _MOST_HEADER = 256 * 2**20
 _STREAMING = -1
 
@@ -198,6 +199,9 @@ class NetCdf3File:
             variable, name = layout.variable, layout.variable.name
             if "/" in name or name in ("", ".", ".."):
                 builder.note(name, "its name cannot be part of a path")
+                continue
+            if max(variable.begin, layout.end) > _MOST_OFFSET:
+                builder.note(name, f"it ends at offset {layout.end}, which no file has")
                 continue
             dims = [names[axis] for axis in variable.dims]
             text = (

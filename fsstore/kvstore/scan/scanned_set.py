@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from fsstore.kvstore.reference.table.keys import Family, split, split_one
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.kvstore.scan.contract import MADE, ChunkTable, Numbers, ScanHierarchy, ScannedFile
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.first_touch import FirstTouch
 
 __all__ = ["Kept", "ScannedSet"]
 
@@ -28,10 +29,11 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where chunk tables are kept beside the set: the pool, and what their keys begin with."""
+    """Where chunk tables are kept beside the set: the pool, its epoch before reading, and what keys begin with."""
 
     pool: CachePool
     owner: tuple[Any, ...]
+    epoch: int
 
     def get(self, path: str) -> ChunkTable | None:
         """Return a table that is kept."""
@@ -40,16 +42,33 @@ class Kept:
 
     def put(self, path: str, table: ChunkTable) -> None:
         """Keep a table."""
-        self.pool.put((*self.owner, path), table, table.nbytes + 200)
+        self.pool.put((*self.owner, path), table, table.nbytes + 200, group=self._group, epoch=self.epoch)
+
+    def put_file(self, file: ScannedFile) -> None:
+        """Keep the structure."""
+        self.pool.put(self.owner, file, file.hierarchy.nbytes, group=self._group, epoch=self.epoch)
+
+    @property
+    def _group(self) -> tuple[str, tuple[Any, ...]]:
+        return "scan", self.owner
+
+    def forget(self) -> None:
+        """Drop the structure and all tables."""
+        self.pool.discard_group(self._group)
 
 
 class ScannedSet:
-    """The references of one generation of a file."""
+    """The references of one generation of a file; those who touch an array for the first time together read its chunk
+    index once.
+    """
+
+    scanned: ClassVar[None] = None
 
     def __init__(self, file: ScannedFile, kept: Kept, *, waits: bool) -> None:
         self.file, self.waits = file, waits
-        self._kept = kept
+        self.kept = kept
         self._tables: dict[str, ChunkTable] = {}
+        self._first: FirstTouch[str, ChunkTable] = FirstTouch()
         self._arrays: dict[Family, dict[int, dict[tuple[int, ...], str]]] = {}
         for path, grid in self.hierarchy.grids.items():
             if grid.family is not None:
@@ -109,16 +128,21 @@ class ScannedSet:
         """Return the chunk tables of arrays; those that are not known are read together."""
         unknown = []
         for path in dict.fromkeys(paths):
-            kept = self._tables.get(path) or self._kept.get(path)
+            kept = self._tables.get(path) or self.kept.get(path)
             if kept is None:
                 unknown.append(path)
             else:
                 self._tables[path] = kept
         if unknown:
-            for path, table in zip(unknown, await self.file.tables(unknown), strict=True):
-                self._tables[path] = table
-                self._kept.put(path, table)
+            self._tables.update(await self._first.all(unknown, self._load))
         return [self._tables[path] for path in paths]
+
+    async def _load(self, paths: Sequence[str]) -> Sequence[ChunkTable]:
+        tables = await self.file.tables(paths)
+        for path, table in zip(paths, tables, strict=True):
+            self._tables[path] = table
+            self.kept.put(path, table)
+        return tables
 
     async def _make(self, path: str, numbers: Numbers, rows: Rows, values: list[bytes]) -> None:
         made = np.flatnonzero(rows.url == MADE)

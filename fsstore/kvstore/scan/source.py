@@ -11,21 +11,25 @@ comes from one generation of the file, or `FileChangedError` is raised, and the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError
-from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
+from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError, UnimplementedError
+from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult, now
 from fsstore.runtime import execution, fork
 
-__all__ = ["Blocks", "FileChangedError", "MissError", "ScanSource", "Span"]
+__all__ = ["TRUSTED_S", "Blocks", "FileChangedError", "MissError", "Reach", "ScanSource", "Span"]
 
 T = TypeVar("T")
 
 Span = tuple[int, int]
 """The bytes `[start, stop)`."""
 
+Reach: TypeAlias = Callable[[str], Awaitable[KvPrefix]]
+"""Gives the place of another file by its URL."""
+
+TRUSTED_S = 1.0  # how long a far file is taken for what it was
 BLOCK = 16 * 1024
 _HEAD = 64 * 1024
 _KEPT = 32 * 2**20
@@ -79,13 +83,17 @@ class _Cache:
 class ScanSource:
     """A file at `base` (with the key `""`), or the directory of that place.
 
-    `size` and `generation` are known once `begin` has returned.
+    `size` and `generation` are known once `begin` has returned.  `reach` gives the places of files that this one refers
+    to, by their URLs, those beside it by relative ones; the policy of reference sets is on it.  `checked` is when the
+    file was last known to be of this generation.
     """
 
     base: KvPrefix
     generation: bytes = UNKNOWN
     size: int = 0
     block: int = BLOCK
+    reach: Reach | None = None
+    checked: float = 0.0
     _cache: _Cache = field(default_factory=_Cache)
 
     @property
@@ -104,9 +112,24 @@ class ScanSource:
         self.generation, size = found.generation, found.size
         if size is None:
             size = len(found.value) if len(found.value) != _HEAD else await self._measure()
-        self.size = size
+        self.size, self.checked = size, found.time
         self._put(0, bytes(found.value))
         return self
+
+    async def confirm(self) -> None:
+        """Raise `FileChangedError` if the file is another one by now: of a far file that is asked once a second."""
+        if now() - self.checked < (TRUSTED_S if self.waits else 0.0) or self.generation == UNKNOWN:
+            return
+        found = (await self.base.read_many([Read("", 0, 0, self.generation)]))[0]
+        if found.generation != self.generation:
+            raise FileChangedError(f"{self.describe()} changed after it was opened")
+        self.checked = found.time
+
+    async def other(self, url: str) -> ScanSource:
+        """Return another file that this one refers to; raises if there is none, or it may not be read."""
+        if self.reach is None:
+            raise UnimplementedError(f"{self.describe()} refers to the file {url!r}, which cannot be reached")
+        return await ScanSource(await self.reach(url), block=self.block, reach=self.reach).begin()
 
     async def _measure(self) -> int:
         found = await self.base.read("", 0, 0)

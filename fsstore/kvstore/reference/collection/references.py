@@ -235,15 +235,16 @@ class References(Mapping[str, bytes | Located]):
         self, base: KvPrefix, how: Saving, version: Literal[0, 1], options: tuple[int, bool]
     ) -> None:
         record_size, overwrite = options
+        scanned = None if self.state.changes else self.state.base.scanned
         if how == "parquet":
             base = await directory(base)
             if not overwrite and (await base.read(".zmetadata")).state == "value":
                 raise AlreadyExistsError(
                     f"There is a reference set at {base.describe()}; pass overwrite=True"
                 )
-            await save_parquet(self.state, base, record_size=record_size)
+            await save_parquet(self.state, base, record_size=record_size, scanned=scanned)
             return
-        pieces = encode(self.state, version=version, compression=method_named(how))
+        pieces = encode(self.state, version=version, compression=method_named(how), scanned=scanned)
         if_equal = UNKNOWN
         if not overwrite and base.driver.features.create_only:
             if_equal = NO_VALUE

@@ -22,6 +22,7 @@ from fsstore.kvstore.reference.document.json_scan import JsonMember, MemberSink,
 from fsstore.kvstore.reference.generate.generator import MAX_TABULATED, Gen, parse_gen
 from fsstore.kvstore.reference.generate.template import TemplateError, Templates, render
 from fsstore.kvstore.reference.state.refset import TableSet
+from fsstore.kvstore.reference.state.scan_record import MEMBER, ScanRecord
 from fsstore.kvstore.reference.table.builder import Run, TableBuilder
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE, Row, Rows, Table
@@ -36,8 +37,8 @@ FREE_TEXT, MOST_GROWTH = 2**26, 64
 """Characters that the URLs of a set may render to, and how many times what was written they may be beyond."""
 Pieces = Callable[[], Iterable[json_scan.Buffer]]
 
-_SPECIAL = {"version", "templates", "gen", "refs"}
-_BESIDE_REFS = {"templates", "gen", "refs", "generationMetadata"}
+_SPECIAL = {"version", "templates", "gen", "refs", MEMBER}
+_BESIDE_REFS = {"templates", "gen", "refs", "generationMetadata", MEMBER}
 
 
 class _Refs:
@@ -174,7 +175,9 @@ def from_json(
         if "refs" in document.special:
             raise JsonError('Error parsing object member "refs": Expected object')
         refs = document.refs or _Refs(target)
-        return _version_1(refs, document.value_of("templates"), document.value_of("gen"), overrides)
+        found = _version_1(refs, document.value_of("templates"), document.value_of("gen"), overrides)
+        found.scanned = ScanRecord.parse(document.value_of(MEMBER))
+        return found
     if document.refs is not None:  # version 0 with a key of that name, whose text was not kept
         document = _scanned(pieces, _TopLevel(target, nested=False))
     for name, member in document.special.items():
@@ -229,7 +232,9 @@ def from_mapping(
         found = {key: value for key, value in mapping.items() if key != "version"}
     refs.values(found)
     if one or plain:
-        return _version_1(refs, mapping.get("templates"), mapping.get("gen"), overrides)
+        known = _version_1(refs, mapping.get("templates"), mapping.get("gen"), overrides)
+        known.scanned = ScanRecord.parse(mapping.get(MEMBER))
+        return known
     return _version_1(refs, None, None, overrides)
 
 

@@ -29,6 +29,7 @@ from fsstore.kvstore.contract.ability import WritesLate, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, LateWrite, Read, Stamp
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.scan_record import MEMBER, ScanRecord
 from fsstore.kvstore.reference.state.set_state import Changes, Saved, State
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE
 from fsstore.kvstore.reference.table.value import encode_text, is_url
@@ -86,14 +87,19 @@ def _driven(pieces: AsyncGenerator[bytes]) -> Generator[list[bytes], None, None]
 
 
 async def encode(
-    state: State, *, version: Literal[0, 1] = 1, compression: Method | None = None
+    state: State,
+    *,
+    version: Literal[0, 1] = 1,
+    compression: Method | None = None,
+    scanned: ScanRecord | None = None,
 ) -> AsyncGenerator[bytes]:
     """Yield the document of a set.
 
-    Generators stay symbolic in version 1 unless a change touches one of their keys; version 0 writes them out.
+    Generators stay symbolic in version 1 unless a change touches one of their keys; version 0 writes them out, and has
+    no place for what was `scanned`.
     """
     machine = None if compression is None else compressor(compression)
-    async for text in _pieces(state, version):
+    async for text in _pieces(state, version, scanned):
         data = text.encode("ascii")
         piece = data if machine is None else machine.compress(data)
         if piece:
@@ -102,10 +108,11 @@ async def encode(
         yield machine.flush()
 
 
-async def _pieces(state: State, version: int) -> AsyncIterator[str]:
+async def _pieces(state: State, version: int, scanned: ScanRecord | None) -> AsyncIterator[str]:
     symbolic = _symbolic(state) if version == 1 else {}
     if version == 1:
-        head = {"version": 1, **symbolic}
+        record = {} if scanned is None else {MEMBER: scanned.json()}
+        head = {"version": 1, **record, **symbolic}
         yield json.dumps(head, separators=(",", ":"))[:-1] + ',"refs":{'
     else:
         yield "{"

@@ -1,9 +1,10 @@
 """Writing out a generator in columns: thousands of its references at once.
 
 Most generators count: their expressions are arithmetic on dimensions of integers.  Such an expression is evaluated
-once a batch, with a `_Column` in place of each integer; one by one, it costs a microsecond an operator.  Where that
-will not do (a template that makes text of a variable, an integer that may not fit 64 bits) the column raises
-`TemplateError`, and from there on references are computed one by one, which also says exactly what is wrong.
+once a batch, with a `_Column` in place of each integer; one by one, it costs a microsecond an operator.  Text made of
+columns is a column too, `_Texts`.  Where that will not do (an integer that may not fit 64 bits, arithmetic on text) the
+column raises `TemplateError`, and from there on references are computed one by one, which also says exactly what is
+wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.reference.generate.generator import Gen
-from fsstore.kvstore.reference.generate.template import Template, TemplateError, Value
+from fsstore.kvstore.reference.generate.template import MAX_TEXT, ManyTexts, Template, TemplateError, Value
 from fsstore.kvstore.reference.table.value import Located
 
 __all__ = ["Written", "written_out"]
@@ -27,7 +28,50 @@ _BATCH = 4096
 _SURE = 2.0**62  # below this a float tells for sure that an integer fits 64 bits
 
 
-class _Column:
+class _Many:
+    """What stands in expressions for the values of a batch."""
+
+    __slots__ = ()
+
+    def listed(self) -> list[Any]:
+        """Return the values as objects."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """Refuse: the template renders each of the values."""
+        raise ManyTexts(self)
+
+    def rendered(self, pattern: str, values: Sequence[Any]) -> _Texts:
+        """Return the texts of a pattern, in which some of `values` are one for all."""
+        count = len(self.listed())
+        columns = [each.listed() if isinstance(each, _Many) else [each] * count for each in values]
+        texts = [pattern % row for row in zip(*columns, strict=True)]
+        if max(map(len, texts)) > MAX_TEXT:
+            raise TemplateError("A text of a column is too long")
+        return _Texts(texts)
+
+
+class _Texts(_Many):
+    """The texts that a variable or template has in a batch."""
+
+    __slots__ = ("texts",)
+
+    def __init__(self, texts: list[Any]) -> None:
+        self.texts = texts
+
+    def listed(self) -> list[Any]:
+        """Return the texts; of a dimension of both texts and integers, both."""
+        return self.texts
+
+    def _refuse(self, _other: Any) -> _Texts:
+        raise TemplateError("A column of texts cannot be calculated with")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+class _Column(_Many):
     """The values that a variable or expression has in a batch; in expressions it stands for each of them.
 
     Comparing asks about all values, except `==`, which asks about any: that is how bounds and divisors are checked.
@@ -41,6 +85,8 @@ class _Column:
 
     def _with(self, other: Any, apply: Callable[[Any, Any], Any], *, swapped: bool = False) -> _Column:
         """Return the result for each value; NumPy's integers wrap, so floating point tells whether they did."""
+        if isinstance(other, _Texts):
+            raise TemplateError("A column of texts cannot be calculated with")
         right = other.values if isinstance(other, _Column) else np.int64(other)
         pair = (right, self.values) if swapped else (self.values, right)
         if np.abs(apply(*(np.float64(side) for side in pair))).max() >= _SURE:
@@ -95,9 +141,10 @@ class _Column:
         """Return whether all values are below `other`."""
         return bool((self.values < other).all())
 
-    def __str__(self) -> str:
-        """Refuse: a column is no text."""
-        raise TemplateError("A column has no text")
+    def listed(self) -> list[Any]:
+        """Return the integers."""
+        listed: list[Any] = self.values.tolist()
+        return listed
 
 
 class Written(NamedTuple):
@@ -123,40 +170,45 @@ class Written(NamedTuple):
         return zip(self.names, map(Located, urls, self.offset.tolist(), self.length.tolist()), strict=True)
 
 
-def written_out(gen: Gen) -> Iterator[Written]:
-    """Yield every key with its reference, in batches: in columns as far as they go, then one by one."""
+def written_out(gen: Gen, wanted: Callable[[str], bool] | None = None) -> Iterator[Written]:
+    """Yield every key that is wanted with its reference, in batches: in columns as far as they go, then one by one."""
     done = 0
-    for batch in _in_columns(gen):
-        yield batch
-        done += len(batch.names)
+    for batch in _in_columns(gen, wanted):
+        done += _BATCH
+        if batch is not None:
+            yield batch
     rest = itertools.islice(gen.scopes(), done, None) if done < gen.count else iter(())
     while scopes := list(itertools.islice(rest, _BATCH)):
-        names = [str(gen.key.value(scope)) for scope in scopes]
-        yield Written.of(
-            [(name, gen.evaluate(name, scope)) for name, scope in zip(names, scopes, strict=True)]
-        )
+        named = [(str(gen.key.value(scope)), scope) for scope in scopes]
+        pairs = [(name, gen.evaluate(name, scope)) for name, scope in named if wanted is None or wanted(name)]
+        if pairs:
+            yield Written.of(pairs)
 
 
-def _in_columns(gen: Gen) -> Iterator[Written]:
-    """Yield the references of a generator in order, in batches, as far as columns can tell."""
+def _in_columns(gen: Gen, wanted: Callable[[str], bool] | None) -> Iterator[Written | None]:
+    """Yield the references of a generator in order, None for a batch of none, as far as columns can tell."""
     sizes = tuple(len(axis) for axis in gen.axes.values())
     for start in range(0, gen.count if sizes else 0, _BATCH):
         numbers = np.arange(start, min(start + _BATCH, gen.count))
         places = dict(zip(gen.axes, np.unravel_index(numbers, sizes), strict=True))
         try:
-            batch = _batch(gen, places, len(numbers))
+            batch = _batch(gen, places, len(numbers), wanted)
         except (TemplateError, OverflowError):
             return
         yield batch
 
 
-def _batch(gen: Gen, places: Mapping[str, Ints], count: int) -> Written:
-    scope: Any = {
-        name: _Column(_values(axis, places[name]))
-        for name, axis in gen.axes.items()
-        if isinstance(axis, range) or all(isinstance(item, int) for item in axis)
-    }
+def _batch(
+    gen: Gen, places: Mapping[str, Ints], count: int, wanted: Callable[[str], bool] | None
+) -> Written | None:
+    scope: Any = {name: _many(axis, places[name]) for name, axis in gen.axes.items()}
     names = _texts(gen.key, scope, count)
+    if wanted is not None:
+        kept = [position for position, name in enumerate(names) if wanted(name)]
+        if not kept:
+            return None
+        if len(kept) < count:
+            return _batch(gen, {name: each[kept] for name, each in places.items()}, len(kept), None)
     urls, where = _urls(gen, places, count)
     if gen.offset is None or gen.length is None:
         return Written(names, urls, where, np.zeros(count, np.int64), np.full(count, -1))
@@ -165,24 +217,24 @@ def _batch(gen: Gen, places: Mapping[str, Ints], count: int) -> Written:
 
 
 def _numbers(value: Any, count: int) -> Ints:
+    if isinstance(value, _Texts):
+        raise TemplateError("A column of texts is no column of integers")
     return value.values if isinstance(value, _Column) else np.full(count, value, np.int64)
 
 
-def _values(axis: Sequence[Value], places: Ints) -> Ints:
-    """Return the values of a dimension of integers at places in it."""
+def _many(axis: Sequence[Value], places: Ints) -> _Many:
+    """Return the values of a dimension at places in it."""
     if isinstance(axis, range):
-        return axis.start + axis.step * places.astype(np.int64)
-    return np.array(axis, np.int64)[places]
+        return _Column(axis.start + axis.step * places.astype(np.int64))
+    if all(isinstance(item, int) for item in axis):
+        return _Column(np.array(axis, np.int64)[places])
+    return _Texts([axis[place] for place in places.tolist()])
 
 
 def _texts(template: Template, scope: Any, count: int) -> list[str]:
     """Return the texts of a template."""
-    columns: list[Sequence[Any]] = []
-    for part in template.parts:
-        value: Any = part if isinstance(part, str) else part.evaluate(scope)
-        columns.append(value.values.tolist() if isinstance(value, _Column) else [value] * count)
-    pattern = "%s" * len(columns)
-    return [pattern % row for row in zip(*columns, strict=True)]
+    value: Any = template.value(scope)
+    return list(map(str, value.listed())) if isinstance(value, _Many) else [str(value)] * count
 
 
 def _urls(gen: Gen, places: Mapping[str, Ints], count: int) -> tuple[list[str], Ints]:
@@ -193,6 +245,5 @@ def _urls(gen: Gen, places: Mapping[str, Ints], count: int) -> tuple[list[str], 
     sizes = [len(gen.axes[name]) for name in used]
     linear = np.ravel_multi_index([places[name] for name in used], sizes)
     numbers, where = np.unique(linear, return_inverse=True)
-    chosen = zip(*np.unravel_index(numbers, sizes), strict=True)
-    scopes = ({name: gen.axes[name][int(at)] for name, at in zip(used, row, strict=True)} for row in chosen)
-    return [str(gen.url.value(scope)) for scope in scopes], where
+    chosen = dict(zip(used, np.unravel_index(numbers, sizes), strict=True))
+    return _texts(gen.url, {name: _many(gen.axes[name], chosen[name]) for name in used}, len(numbers)), where

@@ -25,11 +25,21 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fsstore.errors import StoreError
 
-__all__ = ["Hole", "Scope", "Template", "TemplateError", "Templates", "Value", "render"]
+__all__ = [
+    "MAX_TEXT",
+    "Hole",
+    "ManyTexts",
+    "Scope",
+    "Template",
+    "TemplateError",
+    "Templates",
+    "Value",
+    "render",
+]
 
 Value: TypeAlias = int | str
 Scope: TypeAlias = Mapping[str, Value]
@@ -48,6 +58,14 @@ _HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 class TemplateError(StoreError):
     """A template is malformed, names something undefined, or grows past its limits."""
+
+
+class ManyTexts(TemplateError):
+    """The values of an expression are many, and `column` renders a pattern with each of them."""
+
+    def __init__(self, column: Any) -> None:
+        super().__init__("A column has no text")
+        self.column = column
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +108,11 @@ class Template:
             return only if isinstance(only, str) else only.evaluate(scope)
         runs = self._runs
         values = (runs[0](scope),) if len(runs) == 1 else tuple([run(scope) for run in runs])
-        out = self._pattern % values
+        try:
+            out = self._pattern % values
+        except ManyTexts as many:
+            rendered: Value = many.column.rendered(self._pattern, values)
+            return rendered
         if len(out) > MAX_TEXT:
             raise TemplateError(f"Template {_brief(self.text)} renders to more than {MAX_TEXT} characters")
         return out

@@ -12,6 +12,7 @@ from typing import Any
 
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.document.json_scan import Buffer, JsonMember, MemberSink, Scanner
+from fsstore.kvstore.reference.state.scan_record import MEMBER, ScanRecord
 from fsstore.kvstore.reference.table.builder import Run
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.reference.table.keys import check_key
@@ -31,10 +32,13 @@ def is_object(value: bytes) -> bool:
         return False
 
 
-def format_metadata(metadata: Mapping[str, bytes], record_size: int) -> bytes:
+def format_metadata(
+    metadata: Mapping[str, bytes], record_size: int, scanned: ScanRecord | None = None
+) -> bytes:
     """Return a `.zmetadata`; the documents stand in it as they are, and what is no document as text."""
     members = b",".join(json.dumps(key).encode() + b":" + _text(metadata[key]) for key in sorted(metadata))
-    return b'{"metadata":{' + members + b'},"record_size":%d}' % record_size
+    record = b"" if scanned is None else b',"%b":%b' % (MEMBER.encode(), json.dumps(scanned.json()).encode())
+    return b'{"metadata":{' + members + b'},"record_size":%d' % record_size + record + b"}"
 
 
 def _text(value: bytes) -> bytes:
@@ -101,8 +105,8 @@ class _MetadataMembers:
         self.others[member.key] = member.parse()
 
 
-def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int]:
-    """Return the metadata documents, the grids of the arrays, and the record size of a `.zmetadata`."""
+def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int, ScanRecord | None]:
+    """Return the metadata documents, the grids of the arrays, the record size, and what was scanned."""
     scanner, document = Scanner((data,)), _MetadataMembers()
     if scanner.first() != b"{":
         raise scanner.damaged("an object")
@@ -131,4 +135,4 @@ def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int
             grids[path] = grid
     if found.problems:
         raise JsonError(found.problems[:100])
-    return found.values, grids, record_size
+    return found.values, grids, record_size, ScanRecord.parse(document.others.get(MEMBER))

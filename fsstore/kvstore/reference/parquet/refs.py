@@ -38,7 +38,7 @@ class ParquetSet:
     def __init__(self, files: PartitionFiles, data: Buffer) -> None:
         self.files = files
         self.waits: bool = files.base.driver.features.waits
-        self.metadata, self.grids, self.record_size = parse_metadata(data)
+        self.metadata, self.grids, self.record_size, self.scanned = parse_metadata(data)
         self._families = {grid.family: grid for grid in self.grids.values() if grid.family is not None}
 
     @property

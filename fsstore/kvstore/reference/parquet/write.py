@@ -31,6 +31,7 @@ from fsstore.kvstore.reference.parquet.metadata import (
     parse_metadata,
 )
 from fsstore.kvstore.reference.state.refset import Resolved
+from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of, is_document
 from fsstore.kvstore.reference.table.keys import split
@@ -143,7 +144,9 @@ class _Plan:
         return Rows(url, offset, length)
 
 
-async def save_parquet(state: State, base: KvPrefix, *, record_size: int = 100_000) -> None:
+async def save_parquet(
+    state: State, base: KvPrefix, *, record_size: int = 100_000, scanned: ScanRecord | None = None
+) -> None:
     """Write a set below `base`, a directory; the set that is there is replaced, and what else is there stays."""
     if not 1 <= record_size <= MAX_RECORD_SIZE:
         raise StoreError(
@@ -168,7 +171,7 @@ async def save_parquet(state: State, base: KvPrefix, *, record_size: int = 100_0
                 writes = []
     if writes:
         await base.write_many(writes)
-    await base.write(".zmetadata", format_metadata(plan.metadata, record_size))
+    await base.write(".zmetadata", format_metadata(plan.metadata, record_size, scanned))
 
 
 async def _remove(base: KvPrefix, arrays: Collection[str]) -> None:

@@ -18,6 +18,7 @@ from fsstore.kvstore.reference.generate.columns import written_out
 from fsstore.kvstore.reference.generate.generator import Gen, parse_gen
 from fsstore.kvstore.reference.generate.index import GenIndex
 from fsstore.kvstore.reference.generate.template import Templates
+from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows, Table
 from fsstore.kvstore.reference.table.value import Located
 from fsstore.runtime import fork
@@ -56,6 +57,11 @@ class ReferenceSet(Protocol):
     waits: bool
     """Whether resolving may suspend."""
 
+    @property
+    def scanned(self) -> ScanRecord | None:
+        """The file that the set was scanned from, if it says so."""
+        ...
+
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`, in order."""
         ...
@@ -76,6 +82,7 @@ class TableSet:
     """
 
     waits: bool = False
+    scanned: ScanRecord | None = None
 
     def __init__(
         self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None
@@ -193,15 +200,10 @@ class TableSet:
 
     def _expanded(self, gen: Gen, keys: KeyRange) -> Iterator[Page]:
         """Yield what a generator describes whose keys are all different, without reading the keys back."""
-        for batch in written_out(gen):
+        for batch in written_out(gen, None if keys == KeyRange() else keys.contains):
             numbers = np.array([self._number(url) for url in batch.urls], np.int32)
             rows = Rows(numbers[batch.where], batch.offset, batch.length)
-            names = batch.names
-            if keys != KeyRange():
-                kept = [position for position, name in enumerate(names) if keys.contains(name)]
-                names, rows = [names[position] for position in kept], rows.take(kept)
-            if names:
-                yield names, Resolved(rows, self.table.urls, self.table.inline)
+            yield batch.names, Resolved(rows, self.table.urls, self.table.inline)
 
 
 def _check_listed(gens: Sequence[Gen]) -> None:

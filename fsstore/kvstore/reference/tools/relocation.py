@@ -21,6 +21,7 @@ from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.state.refset import Page, Resolved, TableSet
+from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.target.policy import join_relative
 from fsstore.kvstore.reference.target.target_url import is_relative, last_link
@@ -137,6 +138,12 @@ class _Moved:
     move: Moving
     waits: bool
     known: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def scanned(self) -> ScanRecord | None:
+        """The file that the set was scanned from, as it calls it now."""
+        record = self.state.base.scanned
+        return None if record is None else record.moved(partial(_written, move=self.move))
 
     def _changed(self, found: Resolved) -> Resolved:
         return found._replace(urls=_Urls(found.urls, self.move, self.known)) if found.urls else found

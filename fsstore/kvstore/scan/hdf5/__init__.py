@@ -14,8 +14,8 @@ values of chunks never pass through h5py, unless no codec can decode them.
 * `index_value`: what a chunk index is read with, and what it gives: chunks as columns
 * `layout_message`: object headers, as far as it takes to find where a chunk index begins
 * `library`: values that HDF5 itself reads, where no codec can
+* `mapping`: which part of a virtual dataset comes from which part of another one
 * `open_file`: an HDF5 file opened by h5py over cached blocks: a miss is an exception
-* `scanner`: the scanner of HDF5
 * `storage`: how the values of a dataset become chunks: as they are stored, in pieces of one run of bytes, or read by
   HDF5
 * `walk`: the objects of a file: links followed, groups and datasets described

@@ -14,9 +14,10 @@ import numpy as np
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.scan.hdf5.attribute import attribute_names, attributes_of, read_attribute
 from fsstore.kvstore.scan.hdf5.datatype import Element, element_of
+from fsstore.kvstore.scan.hdf5.mapping import VirtualPart, parts_of
 from fsstore.values.json_value import Json
 
-__all__ = ["Dataset", "External", "Filter", "Scale", "describe", "scale_of"]
+__all__ = ["Dataset", "External", "Filter", "Scale", "describe", "described_at", "scale_of"]
 
 _TEXT = "utf-8"
 _LAYOUTS = {0: "compact", 1: "contiguous", 2: "chunked", 3: "virtual"}
@@ -73,6 +74,7 @@ class Dataset:
     offset: int | None = None
     size: int = 0
     external: tuple[External, ...] = ()
+    parts: tuple[VirtualPart, ...] = ()
     attributes: dict[str, Json] = field(default_factory=dict)
     lost_attributes: tuple[str, ...] = ()
     scale: Scale = field(default_factory=Scale)
@@ -82,17 +84,24 @@ class Dataset:
         """Return the same dataset under another path."""
         return replace(self, path=path)
 
+    def stacked(self, shape: tuple[int, ...], parts: tuple[VirtualPart, ...]) -> Dataset:
+        """Return a virtual dataset whose shape and parts are known."""
+        return replace(self, shape=shape, parts=parts)
+
 
 def describe(found: Any, path: str, address: int) -> Dataset:
     """Return what a dataset is; raises `UnimplementedError` if no array of zarr can show it."""
     from h5py import h5s
 
-    space = found.get_space()
+    plist = found.get_create_plist()
+    layout: Any = _LAYOUTS[plist.get_layout()]
+    parts = parts_of(plist) if layout == "virtual" else ()
+    # for the shape of an endless dataset HDF5 would open its sources, and take this file for each of them
+    endless = any(part.is_endless for part in parts)
+    space = plist.get_virtual_vspace(0) if endless else found.get_space()
     if space.get_simple_extent_type() == h5s.NULL:
         raise UnimplementedError("it has no values, not even a scalar")
     element = element_of(found.get_type())
-    plist = found.get_create_plist()
-    layout: Any = _LAYOUTS[plist.get_layout()]
     shape: tuple[int, ...] = ()
     most: tuple[int, ...] = ()
     if space.get_simple_extent_ndims():
@@ -111,16 +120,31 @@ def describe(found: Any, path: str, address: int) -> Dataset:
         lost_attributes=lost,
         scale=scale_of(found, names),
         by_library=not element.as_stored,
+        parts=parts,
     )
     if layout == "chunked":
         return replace(dataset, chunks=tuple(plist.get_chunk()), filters=_filters(plist))
     if layout == "contiguous":
-        external = tuple(
-            External(name.decode(_TEXT, "surrogateescape"), offset, size)
-            for name, offset, size in map(plist.get_external, range(plist.get_external_count()))
-        )
-        return replace(dataset, offset=found.get_offset(), size=found.get_storage_size(), external=external)
+        size = found.get_storage_size()
+        return replace(dataset, offset=found.get_offset(), size=size, external=_external(plist))
     return dataset
+
+
+def described_at(identifier: Any, path: str) -> Dataset:
+    """Return what the dataset at a path of a file is; raises `KeyError` if nothing is there."""
+    from h5py import h5d, h5g, h5o
+
+    opened = h5o.open(identifier, path.encode(_TEXT, "surrogateescape"))
+    if not isinstance(opened, h5d.DatasetID):
+        raise UnimplementedError(f"{path!r} is no dataset")
+    return describe(opened, path, int(h5g.get_objinfo(opened).objno[0]))
+
+
+def _external(plist: Any) -> tuple[External, ...]:
+    return tuple(
+        External(name.decode(_TEXT, "surrogateescape"), offset, size)
+        for name, offset, size in map(plist.get_external, range(plist.get_external_count()))
+    )
 
 
 def _filters(plist: Any) -> tuple[Filter, ...]:

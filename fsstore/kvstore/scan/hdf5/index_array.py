@@ -42,6 +42,8 @@ async def fixed(source: ScanSource, base: int, address: int, chunked: Chunked) -
     width, bits, count, block = head[6], head[7], _word(head, 8), _word(head, 16)
     if block == UNDEFINED:
         return Chunks.none(len(chunked.chunks))
+    if not width:
+        raise DataLossError(f"{source.describe(at)}: the entries of a chunk index have no bytes")
     start = base + block
     source.check(start, start + count * width)
     page = 1 << bits

@@ -18,10 +18,27 @@ from fsstore.errors import DataLossError, StoreError, UnimplementedError
 from fsstore.kvstore.scan.source import Blocks, MissError, ScanSource
 from fsstore.runtime import fork
 
-__all__ = ["OpenHdf5", "load_h5py"]
+__all__ = ["OpenHdf5", "load_h5py", "refused"]
 
 T = TypeVar("T")
+_HEAP = b"GCOL\1"
 _AHEAD = 2048  # bytes of an object header that are fetched with the links to it
+
+
+def _ends(heap: bytes, width: int) -> bool:
+    """Return whether a walk through the objects of a global heap comes to an end; HDF5 does not see to that.
+
+    An object of number 0 is what is left, and its size counts its header too.
+    """
+    head, at = 8 + width, 8 + width
+    end = int.from_bytes(heap[8:at], "little")
+    while at + head <= min(end, len(heap)):
+        size = int.from_bytes(heap[at + 8 : at + head], "little")
+        step = head + -(-size // 8) * 8 if heap[at] or heap[at + 1] else size
+        if not 0 < step <= end - at:
+            return False
+        at += step
+    return True
 
 
 def load_h5py() -> Any:
@@ -40,6 +57,7 @@ class _BlockFile:
         self.blocks: Blocks | None = None
         self.missed = False
         self.failure: StoreError | None = None
+        self.width = 8  # of lengths in the file
         self._at = 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -59,6 +77,8 @@ class _BlockFile:
             raise OSError("the file is closed")
         try:
             data = self.blocks.read(self._at, self._at + len(view))
+            if data.startswith(_HEAP) and not _ends(data, self.width):
+                raise DataLossError(f"the global heap at offset {self._at} is damaged: a size leads nowhere")
         except MissError:
             self.missed = True
             raise
@@ -86,11 +106,12 @@ class _BlockFile:
 class OpenHdf5:
     """One generation of an HDF5 file.
 
-    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have.
+    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have.  `url` is
+    what chunk tables call it: empty for the scanned file, as other files are called that it refers to.
     """
 
-    def __init__(self, source: ScanSource) -> None:
-        self.source = source
+    def __init__(self, source: ScanSource, url: str = "") -> None:
+        self.source, self.url = source, url
         self.h5py = load_h5py()
         self.base = 0
         self.sizes: tuple[int, int] = (8, 8)
@@ -148,7 +169,15 @@ class OpenHdf5:
             weakref.finalize(self, _close, self._id)
             plist = self._id.get_create_plist()
             self.base, self.sizes = plist.get_userblock(), tuple(plist.get_sizes())
+            self._file.width = self.sizes[1]
         return self._id
+
+
+def refused(error: Exception) -> StoreError:
+    """Return the error to raise for one of HDF5."""
+    if isinstance(error, StoreError):
+        return error
+    return DataLossError(f"HDF5 cannot read it: {' '.join(str(error).split())}")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,5 +1,7 @@
 """How the values of a dataset become chunks: as they are stored, in pieces of one run of bytes, or read by HDF5.
 
+Datasets whose values lie in other files are those of `linked_hdf5`.
+
 `storage_of` decides, from what the header says; the chunk table is made when the array is touched.
 """
 
@@ -12,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fsstore.errors import DataLossError, StoreError, UnimplementedError
+from fsstore.errors import DataLossError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.table import Rows
@@ -24,10 +26,10 @@ from fsstore.kvstore.scan.hdf5.index import load_index
 from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks
 from fsstore.kvstore.scan.hdf5.layout_message import IndexPlace, index_place
 from fsstore.kvstore.scan.hdf5.library import can_decode, encoded, read_box
-from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
+from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5, refused
 from fsstore.values.json_value import Json
 
-__all__ = ["Storage", "storage_of"]
+__all__ = ["IndexedStorage", "RunStorage", "Storage", "storage_of"]
 
 Coords = Sequence[Sequence[int]]
 
@@ -49,15 +51,11 @@ class Storage(Protocol):
 
 
 def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Storage:
-    """Return how a dataset is shown with a shape, which may be larger than its own; raises `UnimplementedError` if it
-    cannot be.
+    """Return how a dataset whose values lie in its own file is shown with a shape, which may be larger than its own;
+    raises `UnimplementedError` if it cannot be.
     """
-    if dataset.layout == "virtual":
-        raise UnimplementedError("it is put together from other datasets")
-    if dataset.external:
-        return _external(file, dataset)
     if dataset.layout == "contiguous" and not dataset.by_library:
-        return RunStorage(file, dataset, "", dataset.offset, dataset.size)
+        return RunStorage(file, dataset)
     if dataset.layout != "chunked":
         return ByLibrary(file, dataset, shape, run_chunks(dataset.shape, _bytes(dataset)))
     codecs = codecs_of(dataset.filters, _bytes(dataset), _bytes(dataset) * math.prod(dataset.chunks))
@@ -75,13 +73,6 @@ def _bytes(dataset: Dataset) -> int:
     """Return the bytes of one element of the dataset."""
     element = dataset.element
     return (64 if element.text else element.dtype.itemsize) * max(1, math.prod(element.inner))
-
-
-def _external(file: OpenHdf5, dataset: Dataset) -> Storage:
-    if len(dataset.external) > 1 or dataset.by_library:
-        raise UnimplementedError("its values lie in several other files")
-    part = dataset.external[0]
-    return RunStorage(file, dataset, part.name, part.offset, dataset.size)
 
 
 class ByLibrary:
@@ -118,7 +109,7 @@ class ByLibrary:
             if isinstance(found, Exception):
                 lacking = lacking if whole else found
                 if whole:
-                    raise _refused(found) from found
+                    raise refused(found) from found
                 continue
             out.append(encoded(found, self._dataset, self.chunks))
         if lacking is not None:
@@ -126,23 +117,25 @@ class ByLibrary:
         return out
 
 
-def _refused(error: Exception) -> StoreError:
-    if isinstance(error, StoreError):
-        return error
-    return DataLossError(f"HDF5 cannot read it: {' '.join(str(error).split())}")
-
-
 class RunStorage:
-    """One run of bytes, in this file or in another one, shown in pieces."""
+    """One run of bytes, shown in pieces: the usual ones, or of a shape that cuts it into runs."""
 
     codecs: Sequence[Mapping[str, Json]] = ()
 
-    def __init__(self, file: OpenHdf5, dataset: Dataset, url: str, offset: int | None, size: int) -> None:
-        self._file, self._dataset, self._url = file, dataset, url
-        self._offset, self._size = offset, size
+    def __init__(self, file: OpenHdf5, dataset: Dataset, chunks: tuple[int, ...] | None = None) -> None:
+        self._file, self._dataset, self._offset = file, dataset, dataset.offset
         self._itemsize = _bytes(dataset)
         self.shape = dataset.shape
-        self.chunks = run_chunks(dataset.shape, self._itemsize)
+        self.chunks = run_chunks(dataset.shape, self._itemsize) if chunks is None else chunks
+
+    def in_pieces(self, chunks: tuple[int, ...]) -> RunStorage | None:
+        """Return the same in other pieces; None if these are no runs of bytes."""
+        inside = [
+            axis for axis, (step, size) in enumerate(zip(chunks, self.shape, strict=True)) if step != size
+        ]
+        if any(step != 1 for step in chunks[: max(inside, default=0)]):
+            return None
+        return RunStorage(self._file, self._dataset, chunks)
 
     async def table(self, grid: Grid) -> ChunkTable:
         """Return the formula of the pieces; nothing where nothing was written."""
@@ -150,21 +143,17 @@ class RunStorage:
         if self._offset is None or not need:
             return empty()
         source = self._file.source
-        if self._url:
-            limit = self._offset + self._size
-        else:
-            source.check(self._offset, self._offset + need)
-            limit = source.size
+        source.check(self._offset, self._offset + need)
         length = self._itemsize * math.prod(self.chunks)
         strides = run_strides(self.shape, self._itemsize, self.chunks)
         inner = (0,) * len(self._dataset.element.inner)
-        return Strided(self._offset, grid.shape, (*strides, *inner) or (0,), length, limit, urls=(self._url,))
+        return Strided(
+            self._offset, grid.shape, (*strides, *inner) or (0,), length, source.size, urls=(self._file.url,)
+        )
 
     async def make(self, coords: Coords) -> Sequence[Buffer]:
         """Return the last pieces, padded."""
         source = self._file.source
-        if self._url:
-            raise UnimplementedError(f"the file {self._url!r} ends before the last piece does")
         length = self._itemsize * math.prod(self.chunks)
         strides = run_strides(self.shape, self._itemsize, self.chunks)
         starts = [
@@ -216,7 +205,7 @@ class IndexedStorage:
         numbers, rows = numbers[order].astype(np.int64), rows.take(order)
         if len(numbers) and (numbers[1:] == numbers[:-1]).any():
             raise DataLossError("it lists a chunk several times")
-        return Columns(rows, None if len(numbers) == grid.count else numbers)
+        return Columns(rows, None if len(numbers) == grid.count else numbers, urls=(self._file.url,))
 
     def _check(self, offset: Any, size: Any) -> None:
         limit = self._file.source.size

@@ -18,20 +18,31 @@ from fsstore.kvstore.scan.hdf5.dataset import Dataset, describe
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.values.json_value import Json
 
-__all__ = ["Objects", "Walk"]
+__all__ = ["FileLink", "Objects", "Walk"]
 
 _DEEPEST = 200
 _MOST_LINKS = 2_000_000
 _HOPS = 32
 
 
+class FileLink(NamedTuple):
+    """A link to an object in another file."""
+
+    file: str
+    path: str
+
+
 @dataclass(slots=True)
 class Objects:
-    """Groups (attributes, and the names of those left out) and datasets by path; why other objects are left out."""
+    """Groups (attributes, and the names of those left out) and datasets by path; why other objects are left out.
+
+    `links` lead to other files.
+    """
 
     groups: dict[str, tuple[dict[str, Json], tuple[str, ...]]] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    links: dict[str, FileLink] = field(default_factory=dict)
 
 
 class _Link(NamedTuple):
@@ -96,7 +107,8 @@ class Walk:
         attributes = attributes_of(group, attribute_names(group))
         names = list(group)
         infos = [(name, group.links.get_info(name)) for name in names]
-        softs = {name: group.links.get_val(name) for name, info in infos if info.type != h5l.TYPE_HARD}
+        known = (h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL)
+        values = {name: group.links.get_val(name) for name, info in infos if info.type in known}
         self.found.groups[link.path] = attributes
         self._count += len(names)
         if self._count > _MOST_LINKS or link.path.count("/") > _DEEPEST:
@@ -107,9 +119,12 @@ class Walk:
             if info.type == h5l.TYPE_HARD:
                 self._hard(group, name, path, int(info.u))
             elif info.type == h5l.TYPE_SOFT:
-                self._soft[path] = _text(softs[name])
+                self._soft[path] = _text(values[name])
+            elif info.type == h5l.TYPE_EXTERNAL:
+                file, target = values[name]
+                self.found.links[path] = FileLink(_text(file), _target("", "/" + _text(target)))
             else:
-                self.found.notes[path] = "it is a link to another file"
+                self.found.notes[path] = "it is a link of a kind that nobody knows"
 
     def _hard(self, group: Any, name: bytes, path: str, address: int) -> None:
         if b"/" in name or name in (b".", b"..", b""):

@@ -20,9 +20,13 @@ from fsstore.kvstore.scan.hdf5.datatype import dtype_json
 from fsstore.kvstore.scan.hdf5.dimension import dimension_names, grown
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.kvstore.scan.hdf5.storage import Storage, storage_of
-from fsstore.kvstore.scan.hdf5.walk import Objects, Walk
+from fsstore.kvstore.scan.hdf5.walk import Walk
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder, fill_json
-from fsstore.kvstore.scan.source import ScanSource
+from fsstore.kvstore.scan.linked_hdf5.external_storage import ExternalStorage
+from fsstore.kvstore.scan.linked_hdf5.mount import Mount, mounts_of
+from fsstore.kvstore.scan.linked_hdf5.other_file import OtherFiles
+from fsstore.kvstore.scan.linked_hdf5.stack import StackStorage, ended
+from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json
 
@@ -31,35 +35,56 @@ __all__ = ["SCANNER", "Hdf5File", "Hdf5Scanner"]
 _NO_COORDINATE = "_nc4_non_coord_"
 
 
+First = Mapping[tuple[str, str], tuple[OpenHdf5, Dataset] | None]
+"""The first sources of virtual datasets, by the URL of the file and the path of the dataset."""
+
+
 class Hdf5File:
-    """One generation of a file."""
+    """One generation of a file, with what it shows of others."""
 
-    def __init__(self, file: OpenHdf5, found: Objects) -> None:
-        self._file = file
+    def __init__(self, files: OtherFiles, mounts: Sequence[Mount], first: First) -> None:
+        self._files, self._first = files, first
         self._arrays: dict[str, Storage] = {}
-        self.hierarchy: ScanHierarchy = self._described(found)
-
-    def _described(self, found: Objects) -> ScanHierarchy:
         builder = HierarchyBuilder()
+        for mount in mounts:
+            self._describe(mount, builder)
+        self.hierarchy: ScanHierarchy = builder.finish()
+
+    def _describe(self, mount: Mount, builder: HierarchyBuilder) -> None:
+        found = mount.objects
         for path, why in found.notes.items():
+            if (shown_as := mount.shown_as(path)) is not None:
+                builder.note(shown_as, why)
+        for path, why in mount.notes.items():
             builder.note(path, why)
         for path, (attributes, lost) in found.groups.items():
-            builder.group(path, attributes)
-            builder.lacks_attributes(path, lost)
+            if (shown_as := mount.shown_as(path)) is not None:
+                builder.group(shown_as, attributes)
+                builder.lacks_attributes(shown_as, lost)
         shown = {path: each for path, each in found.datasets.items() if not each.scale.hidden}
         as_netcdf = grown(found.datasets)
         names = dimension_names(as_netcdf)
         for path, dataset in shown.items():
-            name = _shown_as(path, shown)
+            name = mount.shown_as(_shown_as(path, shown))
+            if name is None:
+                continue
             try:
-                storage = storage_of(self._file, dataset, as_netcdf[path].shape)
+                storage = self._storage(mount.file, dataset, as_netcdf[path].shape)
                 builder.array(name, _array(dataset, storage, names[path]))
             except (UnimplementedError, JsonError) as error:
                 builder.note(name, error.message)
                 continue
             builder.lacks_attributes(name, dataset.lost_attributes)
             self._arrays[name] = storage
-        return builder.finish()
+
+    def _storage(self, file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Storage:
+        if dataset.layout == "virtual":
+            return StackStorage(self._files, file, dataset, self._first.get((file.url, dataset.path)))
+        if not dataset.external:
+            return storage_of(file, dataset, shape)
+        if dataset.by_library:
+            raise UnimplementedError("its values lie in other files, and only HDF5 knows their type")
+        return ExternalStorage(file, dataset)
 
     async def tables(self, paths: Sequence[str]) -> Sequence[ChunkTable]:
         """Return the chunk tables of arrays, their indexes read together."""
@@ -124,7 +149,33 @@ class Hdf5Scanner:
         """Return the groups and datasets of a file."""
         file = OpenHdf5(source)
         found = await file.run(Walk(file).step)
-        return await file.run(lambda _: Hdf5File(file, found))
+        files = OtherFiles(source, file)
+        mounts = await mounts_of(files, file, found) if found.links else [Mount(file, found)]
+        first: dict[tuple[str, str], tuple[OpenHdf5, Dataset] | None] = {}
+        for mount in mounts:
+            await _see_sources(files, mount, first)
+        return await file.run(lambda _: Hdf5File(files, mounts, first))
+
+
+async def _see_sources(
+    files: OtherFiles, mount: Mount, first: dict[tuple[str, str], tuple[OpenHdf5, Dataset] | None]
+) -> None:
+    """Look at the first source of each virtual dataset, and at all sources of those that are as long as these."""
+    for path, dataset in list(mount.objects.datasets.items()):
+        if not dataset.parts or mount.shown_as(path) is None:
+            continue
+        endless = any(part.is_endless for part in dataset.parts)
+        try:
+            if endless:
+                mount.objects.datasets[path] = await ended(files, mount.file, dataset)
+            part = dataset.parts[0]
+            first[mount.file.url, path] = await files.dataset(mount.file, part.file, part.dataset)
+        except FileChangedError:
+            raise
+        except StoreError as error:  # reading it says why, unless nobody knows how long it is
+            if endless:
+                del mount.objects.datasets[path]
+                mount.objects.notes[path] = f"it is as long as its sources are: {error.message}"
 
 
 SCANNER = Hdf5Scanner()
