@@ -215,22 +215,27 @@ class RenewedEngine(EngineWrapper):
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the entries of all paths that start with `prefix`; a listing that is refused goes on where it was."""
-        seen, tries = b"", 0
+        seen, refused = b"", False
         while True:
             used = await self._ready()
             try:
-                async for page in self.inner.pages(prefix):
-                    entries = [entry for entry in page if key_bytes(entry.key) > seen]
-                    if entries:
-                        yield entries
-                        seen, tries = max(key_bytes(entry.key) for entry in entries), 0
+                async for page in self._after(seen, prefix):
+                    yield page
+                    seen, refused = max(key_bytes(entry.key) for entry in page), False
             except StoreError as error:
-                if tries or not _is_refusal(error):
+                if refused or not _is_refusal(error):
                     raise
+                refused = True
             else:
                 return
-            tries += 1
             await self._other_than(used)
+
+    async def _after(self, seen: bytes, prefix: str) -> AsyncIterator[list[Entry]]:
+        """Yield the entries of a listing whose keys come after one."""
+        async for page in self.inner.pages(prefix):
+            entries = [entry for entry in page if key_bytes(entry.key) > seen]
+            if entries:
+                yield entries
 
     async def _renewed(self, call: Callable[[], Awaitable[T]]) -> T:
         used = await self._ready()
