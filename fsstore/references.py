@@ -18,7 +18,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import replace as replaced
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
@@ -26,6 +26,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fsstore.combine.combined import Combined, CombinedSaving
+from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
+from fsstore.combine.verbs import append, changed_files, combine, drop, replace
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.secret import reveal
@@ -43,7 +46,8 @@ from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import Targets, check_prefixes, open_with_spec
 from fsstore.kvstore.reference.tools.report import Report, Touched
-from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, combine, scan_files
+from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, scan_files
+from fsstore.kvstore.reference.tools.scan import combine as combine_documents
 from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification, verify_state
 from fsstore.kvstore.root.live import is_live_set
 from fsstore.kvstore.scan.as_references import (
@@ -59,6 +63,12 @@ from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
 __all__ = [
+    "ArrayReport",
+    "CombineError",
+    "CombineReport",
+    "Combined",
+    "CombinedSaving",
+    "Difference",
     "Located",
     "Problem",
     "References",
@@ -68,8 +78,13 @@ __all__ = [
     "Scanned",
     "SetVerification",
     "Touched",
+    "append",
+    "changed_files",
+    "combine",
+    "drop",
     "inspect",
     "open",
+    "replace",
     "scan",
     "store",
     "verify",
@@ -232,7 +247,7 @@ def scan(
         warnings.warn(f"The set of {url} lacks {parts}", stacklevel=2)
     documents = [document for url in listed for document in scanned.documents.get(url, [])]
     arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
-    state = State(combine(documents, arguments))
+    state = State(combine_documents(documents, arguments))
     return References(state, f"scan of {len(listed)} files", place=execution.call(_base(f"{Path.cwd()}/")))
 
 
@@ -312,7 +327,7 @@ def verify(
     if not decode:
         return found
     damaged = tuple(islice(_undecodable(refs, members), MAX_PROBLEMS))
-    return replace(found, problems=found.problems + damaged)
+    return replaced(found, problems=found.problems + damaged)
 
 
 async def _verify(refs: References, members: Mapping[str, Any]) -> SetVerification:

@@ -1,7 +1,6 @@
 """`TensorStore`: an open array, or a view of one.
 
-Indexing gives views and never reads; `read` and `write` give futures.  What a store does is done by its driver; the
-class holds the driver and a transform, and speaks TensorStore's Python API.
+Indexing gives views and never reads; `read` and `write` give futures.  The driver does what a store does.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from fsstore.arrays.spec import Spec
 from fsstore.arrays.spec_options import apply_options, with_mode, written_down
 from fsstore.arrays.spec_value import SpecValue
 from fsstore.context.context import context_of
-from fsstore.driver.attributes import Attributes, attributes_of
+from fsstore.driver.attributes import Attributes
+from fsstore.driver.collected import attributes_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError

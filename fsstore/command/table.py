@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fsstore.command.combining import APPEND, COMBINE
+
 __all__ = ["COMMANDS", "Command"]
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -123,6 +125,14 @@ COMMANDS: tuple[Command, ...] = (
             _OVERWRITE,
         ),
         _SETS,
+    ),
+    Command(
+        "refs combine", "fsstore.command.combining:refs_combine", "make one dataset of many files",
+        "fsstore refs combine year.mosaic 'data/*.nc' --dim time", COMBINE, _SETS,
+    ),
+    Command(
+        "refs append", "fsstore.command.combining:refs_append", "add files to a combined dataset",
+        "fsstore refs append year.mosaic data/tomorrow.nc", APPEND, _SETS,
     ),
     Command(
         "refs inspect", "fsstore.command.sets:refs_inspect", "describe a set", "fsstore refs inspect refs.json",

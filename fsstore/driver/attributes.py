@@ -10,14 +10,13 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
-from fsstore.driver.contract import ArrayDriver
-from fsstore.errors import AbortedError, StoreError, UnimplementedError
-from fsstore.format.node_words import NodeWords, parsed, words_of
+from fsstore.errors import AbortedError, StoreError
+from fsstore.format.node_words import NodeWords, parsed
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.runtime import execution
-from fsstore.values.json_value import loads, quote, show
+from fsstore.values.json_value import loads, show
 
-__all__ = ["Attributes", "Changed", "attributes_of", "change_document"]
+__all__ = ["Attributes", "Changed", "change_document"]
 
 Changed: TypeAlias = Callable[[], Awaitable[None]]
 """What has to follow a change: renewing consolidated metadata, for one."""
@@ -138,23 +137,6 @@ class Attributes(MutableMapping[str, Any]):
         if self._changed is not None:
             await self._changed()
         return now
-
-
-def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:
-    """Return the attributes of the stored array that a driver shows, through views and conversions."""
-    while driver.kvstore is None and driver.base is not None:
-        driver = driver.base.driver
-    words = words_of(driver.kind.id)
-    if words is None or driver.kvstore is None:
-        raise UnimplementedError(
-            f"The {quote(driver.kind.id)} driver has no attributes; arrays of zarr and N5 have"
-        )
-    refusal = (
-        ""
-        if writable
-        else "The array was opened for reading; open it with `write=True` to change its attributes"
-    )
-    return Attributes(driver.kvstore.prefix, words, refusal=refusal)
 
 
 def checked(attributes: Mapping[str, Any]) -> dict[str, Any]:

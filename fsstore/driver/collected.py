@@ -2,22 +2,25 @@
 
 Groups may hold the documents of everything below in one: `.zmetadata` in zarr v2, a member of `zarr.json` in v3.  A
 reader that believes them takes an array for what it was when they were written: too short after an append, and of
-another type after it was replaced.  So an array that changes says so in every group above it that has such a document
-and knows the array.
+another type after it was replaced.  So an array that changes, or whose attributes do, says so in every group above it
+that has such a document and knows the array.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from fsstore.driver.attributes import change_document
-from fsstore.errors import AbortedError, PermissionDeniedError
-from fsstore.format.node_words import parsed
+from fsstore.driver.attributes import Attributes, change_document
+from fsstore.driver.contract import ArrayDriver
+from fsstore.errors import AbortedError, PermissionDeniedError, UnimplementedError
+from fsstore.format.node_words import parsed, words_of
 from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.values.json_value import quote
 
-__all__ = ["renew_collected"]
+__all__ = ["attributes_of", "renew_collected"]
 
 _ROOTS = {".zarray": (".zmetadata", ".zgroup"), "zarr.json": ("zarr.json", "zarr.json")}
 _ATTEMPTS = 100  # at documents that others write meanwhile
@@ -49,6 +52,29 @@ async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
             raise AbortedError(
                 f"{array.describe(key)} was changed by other writers {_ATTEMPTS} times in a row"
             )
+
+
+def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:
+    """Return the attributes of the stored array that a driver shows, through views and conversions.
+
+    What is changed is told to the consolidated metadata above it.
+    """
+    while driver.kvstore is None and driver.base is not None:
+        driver = driver.base.driver
+    words = words_of(driver.kind.id)
+    if words is None or driver.kvstore is None:
+        raise UnimplementedError(
+            f"The {quote(driver.kind.id)} driver has no attributes; arrays of zarr and N5 have"
+        )
+    refusal = (
+        ""
+        if writable
+        else "The array was opened for reading; open it with `write=True` to change its attributes"
+    )
+    place = driver.kvstore.prefix
+    beside = () if words.attributes == words.array else (words.attributes,)
+    told = partial(renew_collected, place, words.array, *beside)
+    return Attributes(place, words, changed=told, refusal=refusal)
 
 
 async def _groups_above(array: KvPrefix, key: str) -> AsyncIterator[tuple[KvPrefix, str]]:

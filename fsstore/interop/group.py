@@ -6,6 +6,7 @@ opens an array when it is first read.  Which tool shows the group it does not kn
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.values import registry
 from fsstore.values.json_value import dumps, quote
+from fsstore.view.driver import OF_THE_STORE
 
 __all__ = ["GroupArray", "OpenGroup", "open_group"]
 
@@ -44,9 +46,7 @@ class GroupArray:
         try:
             found = group.decoded(self._kind, dumps(dict(node.document), allow_nan=True))
         except StoreError as error:
-            raise error.within(
-                f"The array {quote(node.path)} in {group.described} cannot be opened"
-            ) from error
+            raise group._unusable(node.path, error) from error
         self._describe(found)
 
     def _describe(self, found: ChunkedArray) -> None:
@@ -162,18 +162,31 @@ class OpenGroup:
     def arrays(self, path: str, leave_out: Set[str] = frozenset()) -> Iterator[tuple[str, GroupArray]]:
         """Yield the names and arrays that are directly in a group, but for those to be left out.
 
-        Raises where one has metadata that cannot be read: without it a dataset would not be what is stored.
+        One whose metadata cannot be understood is left out with a warning that names it.  Raises where the storage
+        fails, and where there is no other array: nothing is no part of what is stored.
         """
         if path not in self.groups:
             raise NotFoundError(f"There is no group {quote(path)} in {self.described}")
-        for at, error in self.damaged.items():
-            parent, _, name = at.rpartition("/")
-            if parent == path and name not in leave_out:
-                raise error.within(f"The array {quote(at)} in {self.described} cannot be opened")
+        wrong = {at: self._unusable(at, error) for at, error in self.damaged.items()}
+        found: dict[str, GroupArray] = {}
         for node in self.nodes.values():
             parent, _, name = node.path.rpartition("/")
             if node.kind == "array" and name and parent == path and name not in leave_out:
-                yield name, GroupArray(self, node)
+                try:
+                    found[name] = GroupArray(self, node)
+                except StoreError as error:
+                    wrong[node.path] = error
+        for at, why in wrong.items():
+            parent, _, name = at.rpartition("/")
+            if parent != path or name in leave_out:
+                continue
+            if not found or isinstance(why, OF_THE_STORE):
+                raise why
+            warnings.warn(f"{quote(at)} is left out: {why.message}", stacklevel=2)
+        yield from found.items()
+
+    def _unusable(self, at: str, error: StoreError) -> StoreError:
+        return error.within(f"The array {quote(at)} in {self.described} cannot be opened")
 
     def attributes(self, path: str) -> Mapping[str, Any]:
         """Return the attributes of a group."""
@@ -218,5 +231,5 @@ async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> O
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
     kind = place.driver.id
-    is_scanned = registry.scanners.get(kind) is not None
+    is_scanned = kind == "mosaic" or registry.scanners.get(kind) is not None
     return OpenGroup(bound, nodes, found.damaged, described, kind == "reference", is_scanned, place)

@@ -5,13 +5,10 @@ no harm; a journal beside the target says which are finished.
 
 * `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
 * `copy`: copy and plan_copy: arrays, groups and whole hierarchies, from any format to any that can be written
-* `journal`: what a job has finished, kept beside its target, so that the same call continues after it was killed
 * `new_target`: the array a copy makes: in which format, with which chunks and codec, as the caller wishes or as the
   source has them
 * `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic
-* `progress`: what a long operation tells while it runs: how much is done, how fast, and how long the rest takes
 * `report`: what a finished copy says of itself
-* `runner`: running tasks on an executor: a bounded number under way, failures tried again, finished ones noted
 * `verify`: whether arrays can be read as they are, and whether a copy holds what its source does
 * `work`: what workers do: plain functions of stores and boxes, which do no harm when they are done twice
 """

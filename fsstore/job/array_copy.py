@@ -17,15 +17,15 @@ from fsstore.arrays.store import TensorStore
 from fsstore.dataset.new_array import NewArray
 from fsstore.errors import UnimplementedError
 from fsstore.format.node_words import NodeWords, is_document
-from fsstore.job.journal import Journal, job_name
 from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
-from fsstore.job.progress import Reporter, reporter_of
-from fsstore.job.runner import Task, run_tasks, width_of
 from fsstore.job.work import copy_box, copy_keys, gather_box, spill_box
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.task.journal import Journal, job_name
+from fsstore.task.progress import Reporter, reporter_of
+from fsstore.task.runner import Task, run_tasks, width_of
 
 __all__ = ["ArrayCopy"]
 

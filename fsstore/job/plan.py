@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 
 from fsstore.chunk.plan.regions import Region, Regions, covered, cut
-from fsstore.job.progress import bytes_text
+from fsstore.task.progress import bytes_text
 
 __all__ = ["ChunkSides", "CopyPlan", "CopyRegions", "parse_bytes", "plan_boxes"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsstore.job.progress import bytes_text
+from fsstore.task.progress import bytes_text
 
 __all__ = ["CopyReport", "combined"]
 

@@ -21,9 +21,9 @@ from fsstore.dataset.group import Group
 from fsstore.errors import StoreError
 from fsstore.job.copy import opened_source
 from fsstore.job.plan import parse_bytes
-from fsstore.job.progress import bytes_text, reporter_of
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
+from fsstore.task.progress import bytes_text, reporter_of
 
 __all__ = ["Finding", "Verdict", "verify"]
 

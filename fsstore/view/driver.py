@@ -58,11 +58,11 @@ from fsstore.values.json_value import Json, dumps, quote
 from fsstore.view.chunk import absent, read_through, recoded
 from fsstore.view.document import Presented, group_documents, present
 
-__all__ = ["ViewDriver", "open_view"]
+__all__ = ["OF_THE_STORE", "ViewDriver", "open_view"]
 
 _PAGE = 1000
 _TRUSTED_S = 1.0  # how long it is believed that an array is the same, where asking takes a request
-_OF_THE_STORE = (OSError, AbortedError, ResourceExhaustedError, TransactionCancelledError, UnavailableError)
+OF_THE_STORE = (OSError, AbortedError, ResourceExhaustedError, TransactionCancelledError, UnavailableError)
 """Errors that say nothing of an array: for these none is left out."""
 
 
@@ -213,7 +213,7 @@ class ViewDriver(ReadOnly):
             shown.presented = present(opened.driver, shown.attributes, self.zarr_format)
         except StoreError as error:
             failure = error.within(f"Cannot show the array {quote(shown.path)} as zarr v{self.zarr_format}")
-            if not shown.path or isinstance(error, _OF_THE_STORE):
+            if not shown.path or isinstance(error, OF_THE_STORE):
                 raise failure from error
             warnings.warn(f"{quote(shown.path)} is left out: {failure.message}", stacklevel=2)
 

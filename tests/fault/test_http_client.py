@@ -129,7 +129,49 @@ def test_an_answer_that_nobody_asked_for_is_not_the_next_one(value):
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(value), value)
     script = Script(answer + PLAIN.replace(b"0123", b"EVIL"), answer)
     assert [bytes(reply.body) for reply in ask(script, count=3)] == [value, value, b"0123"]
-    assert script.connections == 2
+    assert script.connections == 3  # no connection to such a server is used twice
+
+
+def test_an_answer_that_more_came_with_may_be_that_to_the_request_before():
+    """Only the first answer of a connection is surely the one asked for: a later one with a surplus is asked for again."""
+    stale = PLAIN.replace(b"0123", b"EVIL")
+    script = Script(PLAIN, stale + PLAIN, PLAIN)
+
+    async def use(get):
+        async with script.listening() as port:
+            url = f"http://127.0.0.1:{port}/k"
+            await get(url)
+            with pytest.raises(UnavailableError, match="more than one answer"):
+                await get(url)
+            return [bytes((await get(url)).body) for _ in range(2)]
+
+    assert asking(use) == [b"0123", b"0123"]
+    assert script.connections == 3
+
+
+def test_a_connection_rests_after_a_long_answer():
+    """What a server sends behind a long answer may be in its buffers yet: the connection is not used at once."""
+    value = bytes(200_000)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(value), value)
+
+    async def run():
+        client = HttpClient({}, 5.0)
+        script = Script(answer, answer)
+        async with script.listening() as port:
+            url = f"http://127.0.0.1:{port}"
+            await client.get(url + "/", {}, ANYTHING)
+            [connection] = client._kept
+            connection.last_active += 1  # it has ended this moment, however slow the machine is
+            await client.get(url + "/", {}, ANYTHING)
+            assert script.connections == 2
+            for kept in client._kept:
+                kept.last_active -= 2
+            await client.get(url + "/", {}, ANYTHING)
+            assert script.connections == 2
+            for kept in client._kept:
+                kept.close()
+
+    execution.call(run())
 
 
 def test_a_server_may_close_after_each_answer():
@@ -740,8 +782,8 @@ def test_certificates_are_checked_as_the_environment_says(monkeypatch, authority
     """Those of the authority that it names are good, for values large and small, on connections that are kept."""
     root, context = authority
     monkeypatch.setenv("SSL_CERT_FILE", str(root))
-    script = Script(ANSWER, PLAIN, ANSWER)
-    assert [bytes(reply.body) for reply in ask(script, count=3, tls=context)] == [LARGE, b"0123", LARGE]
+    script = Script(PLAIN, PLAIN, ANSWER)
+    assert [bytes(reply.body) for reply in ask(script, count=3, tls=context)] == [b"0123", b"0123", LARGE]
     assert script.connections == 1
 
 
@@ -771,7 +813,7 @@ def test_tls_through_a_proxy(monkeypatch, authority):
     """The tunnel leads to the server, whose certificate is checked, and is used again."""
     root, context = authority
     monkeypatch.setenv("SSL_CERT_FILE", str(root))
-    script, proxies = Script(ANSWER, PLAIN), []
+    script, proxies = Script(PLAIN, ANSWER), []
 
     async def use(get):
         async with script.listening(ssl=context) as port:
@@ -782,7 +824,7 @@ def test_tls_through_a_proxy(monkeypatch, authority):
 
             return await proxied(proxies[0], monkeypatch, "https_proxy", twice)
 
-    assert [bytes(reply.body) for reply in asking(use)] == [LARGE, b"0123"]
+    assert [bytes(reply.body) for reply in asking(use)] == [b"0123", LARGE]
     assert len(proxies[0].heads) == script.connections == 1
 
 

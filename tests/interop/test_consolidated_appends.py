@@ -83,6 +83,47 @@ def test_appends_at_once_leave_the_last_shape_behind(tmp_path, zarr_format):
         assert zarr.open_consolidated(path)[name].shape == plain.shape
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("below", ["", "/g"])
+def test_attributes_are_seen_by_readers_of_consolidated_metadata(tmp_path, zarr_format, below):
+    """An attribute set, changed or removed through an array is what xarray, zarr-python and our engine read."""
+    path = f"{tmp_path}/a.zarr"
+    _written(path + below, zarr_format)
+    if below:
+        zarr.open_group(path, mode="a", zarr_format=zarr_format)
+        zarr.consolidate_metadata(path, zarr_format=zarr_format)
+    array = _array(f"{path}{below}/t", zarr_format)
+    array.attrs.update(units="K", gone=1)
+    del array.attrs["gone"]
+    array.attrs["units"] = "degC"
+    fresh = ts.open(
+        f"file://{path}{below}/n/|zarr{zarr_format}:", create=True, dtype="int8", shape=[1]
+    ).result()
+    fresh.attrs["nobody"] = "knows of it"
+    for engine, options in (("zarr", {"consolidated": True}), ("fsstore", {})):
+        place = f"{path}{below}" if engine == "zarr" else f"file://{path}{below}/"
+        opened = xr.open_dataset(place, engine=engine, **options)
+        assert opened.t.attrs == {"units": "degC"}
+        assert opened.t.dims == ("x",)
+        assert not opened.u.attrs
+        assert "n" not in opened
+    root = zarr.open_consolidated(path, zarr_format=zarr_format)
+    assert root[f"{below}/t".lstrip("/")].attrs["units"] == "degC"
+    assert root[f"{below}/t".lstrip("/")].shape == (4,)
+
+
+def test_attributes_may_come_late(tmp_path):
+    """A document of attributes that was not there when metadata of zarr v2 were consolidated is added to them."""
+    path = f"{tmp_path}/a.zarr"
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    group.create_array("t", shape=(2,), dtype="i1")
+    (tmp_path / "a.zarr" / "t" / ".zattrs").unlink()
+    zarr.consolidate_metadata(path, zarr_format=2)
+    _array(f"{path}/t", 2).attrs["units"] = "K"
+    assert zarr.open_consolidated(path, zarr_format=2)["t"].attrs["units"] == "K"
+
+
 def test_a_lone_array_costs_one_more_read(tmp_path):
     """Above an array without a group nothing is written, and nothing is looked for beyond the first directory."""
     array = ts.open(f"file://{tmp_path}/a/b/t/|zarr2:", create=True, dtype="int8", shape=[2]).result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import tensorstore
@@ -61,13 +62,41 @@ def test_a_view_shows_what_can_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("key", BROKEN)
-def test_a_dataset_without_an_unreadable_variable_has_to_be_asked_for(tmp_path, key):
-    """A variable whose metadata cannot be read is an error that names it, as in zarr, unless it is dropped."""
+def test_a_dataset_has_what_can_be_read(tmp_path, key):
+    """A variable whose metadata cannot be understood is left out with a warning that names it; a dropped one silently."""
     url, name = _with_broken(tmp_path, [key]), key.partition("/")[0]
-    with pytest.raises(ValueError, match=f'The array "{name}" in .* cannot be opened'):
-        xarray.open_dataset(url, engine="fsstore")
+    with pytest.warns(UserWarning, match=f'"{name}" is left out: .*{re.escape(BROKEN[key][1])}'):
+        found = xarray.open_dataset(url, engine="fsstore")
+    assert list(found) == ["good"]
+    assert found["good"].values.tobytes() == b"abc"
     with xarray.open_dataset(url, engine="fsstore", drop_variables=[name]) as dataset:
         assert dataset["good"].values.tobytes() == b"abc"
+
+
+@pytest.mark.parametrize("change", [{"dtype": "<q9"}, {"shape": [-1]}, {"compressor": {"id": "nothing"}}])
+def test_an_array_of_no_kind_we_know_is_left_out(tmp_path, change):
+    """Documents that are JSON, of an array that cannot be: the others are shown, and opening it alone is an error."""
+    group = zarr.open_group(f"{tmp_path}/a.zarr", mode="w", zarr_format=2)
+    for name in ("good", "odd"):
+        group.create_array(
+            name, shape=(2,), dtype="i1", fill_value=3, attributes={"_ARRAY_DIMENSIONS": ["x"]}
+        )
+    document = tmp_path / "a.zarr" / "odd" / ".zarray"
+    document.write_text(json.dumps(json.loads(document.read_text()) | change))
+    with pytest.warns(UserWarning, match='"odd" is left out'):
+        found = xarray.open_dataset(f"file://{tmp_path}/a.zarr/", engine="fsstore", mask_and_scale=False)
+    assert found["good"].values.tolist() == [3, 3]
+    with pytest.raises(ValueError, match="odd"):
+        fsstore.open(f"file://{tmp_path}/a.zarr/odd/|zarr2:").result()
+
+
+def test_a_dataset_of_nothing_that_can_be_read_is_an_error(tmp_path):
+    """It would be empty, which what is stored is not."""
+    (tmp_path / "odd").mkdir()
+    (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
+    (tmp_path / "odd" / ".zarray").write_text('{"zarr_format": 2}')
+    with pytest.raises(ValueError, match='The array "odd" in .* cannot be opened'):
+        xarray.open_dataset(f"file://{tmp_path}/", engine="fsstore")
 
 
 def test_a_place_that_cannot_be_read_at_all_is_an_error():

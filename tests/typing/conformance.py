@@ -57,6 +57,8 @@ from fsstore.kvstore.scan.kind import HDF5, NETCDF3
 from fsstore.kvstore.shard.grid_driver import KIND as GRID_SHARD
 from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
 from fsstore.kvstore.shard.uint64_driver import KIND as UINT64_SHARDED
+from fsstore.mosaic.driver import MosaicDriver
+from fsstore.mosaic.kind import KIND as MOSAIC
 
 kinds: tuple[KvKind, ...] = (
     FILE,
@@ -67,6 +69,7 @@ kinds: tuple[KvKind, ...] = (
     ABFS,
     HTTP,
     ICECHUNK,
+    MOSAIC,
     OCDBT,
     REFERENCE,
     ZIP,
@@ -85,6 +88,7 @@ kinds: tuple[KvKind, ...] = (
 stores: tuple[type[KvDriver], ...] = (
     LocalDriver,
     MemoryDriver,
+    MosaicDriver,
     EngineDriver,
     IcechunkDriver,
     OcdbtDriver,

@@ -51,6 +51,10 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         9,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
+    "fsstore.combine.verbs:combine": (
+        11,
+        "a public function: each is a choice of its own, and all but two are by name",
+    ),
     "fsstore.job.copy:plan_copy": (7, "takes what `copy` takes, but for what only doing it needs"),
     "fsstore.arrays.opening:open": (7, "TensorStore's public function: each is an argument of its own there"),
 }

@@ -81,6 +81,9 @@ PACKAGES: tuple[str, ...] = (
     "arrays",
     "view",  # shows arrays as keys: a store to those above it, a user of drivers below
     "filesystem",
+    "task",
+    "mosaic",
+    "combine",
     "references",
     "ocdbt",
     "dataset",
@@ -120,7 +123,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "zfpy": ("codec.numcodecs.numeric_v2",),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
-    "pyarrow": ("kvstore.reference",),
+    "pyarrow": ("kvstore.reference", "mosaic.stored", "combine.many"),
     "fastparquet": ("kvstore.reference",),
     "obstore": ("kvstore",),
     "aiohttp": ("kvstore.client.web", "kvstore.reference.target.held_client"),

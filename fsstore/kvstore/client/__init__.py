@@ -6,6 +6,9 @@ What a server answers is checked here: its length, its range, and whether a cond
 * `condition_check`: who decides about conditions on a server that speaks the protocol of S3
 * `credential`: credentials that a program gives by a function: asked before they expire, and after a refusal
 * `generic`: any other fsspec filesystem, through the verbs all of them have: info, cat_file, pipe_file, rm_file, ls
+* `login_files`: what stands in for the verbs of fsspec's FTP and SFTP filesystems, which say too little of what went
+  wrong
+* `memory_files`: fsspec's memory filesystem, asked without walks over all its files and while others change it
 * `object_option`: reads and policies in the terms of obstore, which is told to try each request once: see
   object_store
 * `object_store`: S3, GCS, Azure and HTTP through obstore, the Rust object-store client: a tenth of the client work

@@ -19,7 +19,8 @@ from pathlib import Path
 from posixpath import dirname
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from fsstore.errors import AbortedError, StoreError, UnavailableError
+from fsstore.errors import StoreError, UnavailableError
+from fsstore.kvstore.client import login_files, memory_files
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -55,6 +56,17 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "abfss": ("etag",),
 }
 """The members of `info` that make a generation, by protocol.  Other protocols have no generations."""
+
+_OWN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "memory": memory_files.VERBS,
+    "ftp": login_files.FTP,
+    "sftp": login_files.SFTP,
+    "ssh": login_files.SFTP,
+}
+"""The verbs of synchronous filesystems in whose place others stand, by protocol."""
+
+_RENAMED = frozenset(("file", "ftp", "sftp", "ssh"))
+"""Protocols whose files are written under another name and then renamed: a write that fails leaves the old value."""
 
 _UNFINISHED = ".__lock"  # the suffix under which local files are written, as `kvstore/local/driver.py` has it
 
@@ -106,7 +118,7 @@ def writing(write: Write, traits: tuple[str, ...], protocol: str) -> Steps[Stamp
     if write.if_equal == NO_VALUE and not (yield "insert", write.key, bytes(write.value)):
         return Stamp(UNKNOWN, now())
     if write.if_equal == UNKNOWN:
-        yield from _put(write.key, bytes(write.value), local=protocol == "file")
+        yield from _put(write.key, bytes(write.value), protocol)
     if not traits:
         return Stamp(UNKNOWN, now())
     return Stamp(generation_of((yield "info", write.key), traits), now())
@@ -148,17 +160,31 @@ def _walk(directory: str) -> Steps[dict[str, Any]]:
     return found
 
 
-def _put(path: str, value: bytes, *, local: bool) -> Steps[None]:
-    if not local:
+def _put(path: str, value: bytes, protocol: str) -> Steps[None]:
+    if protocol not in _RENAMED:
         yield from _store(path, path, value)
         return
     target = f"{path}_{os.urandom(8).hex()}{_UNFINISHED}"
     try:
         yield from _store(path, target, value)
-        Path(target).replace(path)
-    except BaseException:
-        Path(target).unlink(missing_ok=True)
+        if protocol == "file":
+            Path(target).replace(path)
+        else:
+            yield "mv", target, path
+    except BaseException as error:
+        if protocol == "file":
+            Path(target).unlink(missing_ok=True)
+        elif isinstance(error, Exception):  # generators must not go on after they were closed
+            yield from _forgotten(target)
         raise
+
+
+def _forgotten(path: str) -> Steps[None]:
+    """Delete what a write left behind, if that can be done."""
+    try:
+        yield "rm_file", path
+    except Exception:  # noqa: BLE001  # the failure of the write is told; listings hide what stays
+        return
 
 
 def _store(path: str, target: str, value: bytes) -> Steps[None]:
@@ -194,7 +220,7 @@ class _Filesystem:
         )
 
     def _page(self, found: Mapping[str, Any]) -> list[Entry]:
-        hide = self.protocol == "file"
+        hide = self.protocol in _RENAMED
         return [
             Entry(str(path), info.get("size"))
             for path, info in found.items()
@@ -270,52 +296,14 @@ class SyncEngine(_Filesystem):
             return outcome
 
     def _do(self, verb: str, path: str, *arguments: Any) -> Any:
-        if self.protocol == "memory" and verb in _MEMORY:
-            return _MEMORY[verb](self.filesystem, path, *arguments)
+        own = _OWN.get(self.protocol, {}).get(verb)
+        if own is not None:
+            return own(self.filesystem, path, *arguments)
         return _call(self.filesystem, self._mark, verb, path, *arguments)
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield everything below the directory of `prefix`, in one page."""
         yield self._page(await execution.offload(self._one, _Listing(dirname(prefix))))
-
-
-_ATTEMPTS = 100  # at a dictionary that others change
-
-
-def _memory_info(filesystem: Any, path: str) -> dict[str, Any]:
-    """Return what fsspec's `info` does for a file, without its walk over all files in search of a directory."""
-    file = filesystem.store.get(path)
-    if file is None:
-        raise FileNotFoundError(path)
-    return {"size": file.size, "created": (id(file), file.created), "modified": file.modified}
-
-
-def _insert(filesystem: Any, path: str, value: bytes) -> bool:
-    """Store a value unless the path exists; the dictionary decides who is first."""
-    from fsspec.implementations.memory import MemoryFile
-
-    mine = MemoryFile(filesystem, path, value)
-    return filesystem.store.setdefault(path, mine) is mine
-
-
-def _memory_files(filesystem: Any, _directory: str) -> dict[str, Any]:
-    """Return the files that are there, while others write.
-
-    Copying the names makes no object that the garbage collector counts: where something hooks into that, as dask does,
-    a listing of pairs may see the dictionary change.
-    """
-    store = filesystem.store
-    for _ in range(_ATTEMPTS):
-        try:
-            paths = list(store)
-        except RuntimeError:  # it grew all the same
-            continue
-        found = ((path, store.get(path)) for path in paths)
-        return {path: {"size": file.size} for path, file in found if file is not None}
-    raise AbortedError(f"The memory of fsspec changed during {_ATTEMPTS} attempts to list it")
-
-
-_MEMORY: Mapping[str, Callable[..., Any]] = {"info": _memory_info, "insert": _insert, "find": _memory_files}
 
 
 class AsyncEngine(_Filesystem):

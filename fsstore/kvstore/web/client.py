@@ -4,7 +4,8 @@ It is the default, being as strict as the others and cheaper: a connection that 
 is replaced without a word; any other failure is raised as the error it is.  Redirects are followed here, hop by hop:
 `follow` may refuse one by raising, `judge` an address that a name leads to, and headers that were given for one origin
 are never sent to another.  Connections are kept for a while, the ones used last, so that a set of references to a
-thousand servers does not hold all of them.
+thousand servers does not hold all of them.  A server that once sent what nobody asked for gets a connection a request
+from then on, because on one that is kept its surplus could pass for an answer.
 
 What it does not speak (HTTP/2, proxies reached by TLS or SOCKS, cookies) other clients do.
 """
@@ -15,6 +16,7 @@ import asyncio
 import re
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
@@ -30,6 +32,7 @@ __all__ = ["HttpClient", "check_able"]
 T = TypeVar("T")
 
 _KEPT_S = 15.0  # servers close idle connections after some time; one used that late may be closing
+_DOUBT_S = 0.05  # that a connection is kept to see what it is that came unasked: bytes, or only the end
 _HOPS = 10
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _LEFT_TO_OTHERS = frozenset(
@@ -70,6 +73,7 @@ class HttpClient:
         self._dial = Dial(idle_s, _KEPT_S, judge)
         self._routes: dict[str, Route] = {}
         self._fields: dict[tuple[Route, bool], str] = {}
+        self._distrusted: set[str] = set()
 
     async def visit(self, call: Callable[[HttpClient], Awaitable[T]]) -> T:
         """Return `await call(self)`: this client works on any loop."""
@@ -106,11 +110,25 @@ class HttpClient:
             except ConnectionError:
                 if not connection.silent:
                     raise
-        return await self._ask(origin, await self._dial.connect(route), request, want)
+        connection = await self._dial.connect(route)
+        connection.when_unasked = partial(self._distrust, weakref.ref(self), origin)
+        return await self._ask(origin, connection, request, want)
+
+    @staticmethod
+    def _distrust(client: weakref.ref[HttpClient], origin: str) -> None:
+        """Use no connection to a server twice any more."""
+        found = client()
+        if found is None:
+            return
+        if len(found._distrusted) >= _ROUTES:
+            found._distrusted.clear()
+        found._distrusted.add(origin)
 
     async def _ask(self, origin: str, connection: Connection, request: bytes, want: Want) -> Reply:
         reply = await connection.ask(request, want)
-        if connection.open:
+        if origin in self._distrusted:
+            _give_up(connection)
+        elif connection.open:
             self._kept[connection] = origin
             if len(self._kept) > self._most:
                 first = next(iter(self._kept))
@@ -119,16 +137,19 @@ class HttpClient:
         return reply
 
     def _idle(self, origin: str) -> Connection | None:
-        """Return a kept connection, the one used last."""
+        """Return a kept connection, the one used last of those that have rested."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, _KEPT_S, self._judge)
             weakref.finalize(self, _close_all, self._kept, loop).atexit = False
+        trusted = origin not in self._distrusted
         for connection in [kept for kept, place in reversed(self._kept.items()) if place == origin]:
+            if trusted and connection.open and not connection.rested:
+                continue
             del self._kept[connection]
-            if connection.clean and loop.time() - connection.last_active < _KEPT_S:
+            if trusted and connection.clean and loop.time() - connection.last_active < _KEPT_S:
                 return connection
-            connection.close()
+            _give_up(connection)
         return None
 
     def _route(self, origin: str) -> Route:
@@ -180,6 +201,14 @@ def _target(url: str, place: str) -> str:
     if not target.startswith(("http://", "https://")):
         raise FailedPreconditionError(f"The redirect to {quote(redact_url(target))} leaves HTTP")
     return target
+
+
+def _give_up(connection: Connection) -> None:
+    """Close a connection that is not used again, after a look at what the system may hold for it."""
+    if connection.open and not connection.clean:
+        asyncio.get_running_loop().call_later(_DOUBT_S, connection.close)
+    else:
+        connection.close()
 
 
 def _close_all(kept: Mapping[Connection, str], loop: asyncio.AbstractEventLoop) -> None:

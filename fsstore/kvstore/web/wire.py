@@ -4,7 +4,12 @@ A batch of small values spends its time in the client: aiohttp needs about 110 Â
 third.  A value of known length is received into the memory it is handed out in, and is never copied; what is small
 arrives with its head and is copied once.
 
-One request is under way on a connection at a time.  What a hostile server can cost is bounded: heads (those of interim
+One request is under way on a connection at a time, and HTTP does not say which request an answer is for: a server that
+sends more than it was asked for would have its surplus taken for the next answer.  Whatever arrives unasked therefore
+ends the connection, is told to `when_unasked`, and takes the answer before it along, unless that was the first on its
+connection and so belongs to the one request there was.
+
+What a hostile server can cost is bounded: heads (those of interim
 answers included), trailers, and answers that are no values by 64 KiB, values by what `Want` says.
 """
 
@@ -13,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +42,9 @@ __all__ = ["ANYTHING", "Connection", "Reply", "Want"]
 
 _SLOWEST = 1024  # bytes a second, on the average of an answer, below which a server is taken for dead
 _SCRATCH = 64 * 1024  # bytes of a head, and of small values that come with it
+_REST_S = (
+    0.01  # after an answer that fills the buffers of a system: what is sent behind it may still be on its way
+)
 
 
 class Want(NamedTuple):
@@ -75,7 +83,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._scratch = bytearray(_SCRATCH)
         self._view = memoryview(self._scratch)
+        self._asks = 0
         self._begin(ANYTHING)
+        self.when_unasked: Callable[[], None] = _ignore
         self.last_active = self._loop.time()
         self.open = True
 
@@ -100,6 +110,11 @@ class Connection(asyncio.BufferedProtocol):
             self._unread.register(socket.fileno(), select.POLLIN)
 
     @property
+    def rested(self) -> bool:
+        """Whether so much time has passed since a long answer that what a server sent behind it has arrived."""
+        return self._arrived <= _SCRATCH or self._loop.time() - self.last_active >= _REST_S
+
+    @property
     def clean(self) -> bool:
         """Whether the connection may be used again: nothing has arrived that would be taken for the next answer.
 
@@ -118,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._begin(want)
+        self._asks += 1
         self.last_active = self._loop.time()
         self._waiter = self._loop.create_future()
         self._transport.write(request)
@@ -157,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take a part of a response."""
         if self._waiter is None or self._waiter.done():
-            self.close()
+            self._hear_unasked()
             return
         self.last_active, self.silent = self._loop.time(), False
         self._arrived += nbytes
@@ -190,10 +206,10 @@ class Connection(asyncio.BufferedProtocol):
         self._head = head
         arrived = self._view[begin : self._used]
         size = framing(head)
-        self._check_size(head.status, size)
+        _check_size(self._want, head.status, size)
         self._used = 0
         self._enough = _useful(head, self._want.stop)
-        if self._is_enough(size):
+        if _is_enough(self._enough, size):
             self._head, size = head._replace(keeps=False), max(self._enough or 0, len(arrived))
         if self._want.tunnel and head.status < 300:
             self._head = head._replace(keeps=not arrived)
@@ -204,16 +220,12 @@ class Connection(asyncio.BufferedProtocol):
             self._collect(arrived)
         elif size <= len(arrived):
             if size < len(arrived):
-                self.close()  # nobody asked for more: the connection is no longer to be trusted
+                self._distrust_answer()
             self._finish(bytes(arrived[:size]))
         else:
             self._body = _room(size)
             self._body[: len(arrived)] = arrived
             self._filled = len(arrived)
-
-    def _is_enough(self, size: int) -> bool:
-        """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
-        return self._enough is not None and size > self._enough + _SCRATCH
 
     def _collect(self, data: memoryview) -> None:
         """Take a part of a body of unknown length."""
@@ -221,24 +233,18 @@ class Connection(asyncio.BufferedProtocol):
             self._chunks.feed(data)
             body, done = self._chunks.body, self._chunks.done
             if self._chunks.beyond:
-                self.close()
+                self._distrust_answer()
         else:
             assert self._rest is not None
             self._rest += data
             body, done = self._rest, False
         assert self._head is not None
-        self._check_size(self._head.status, len(body))
-        if not done and self._is_enough(len(body)):
+        _check_size(self._want, self._head.status, len(body))
+        if not done and _is_enough(self._enough, len(body)):
             self.close()
             done = True
         if done:
             self._finish(body)
-
-    def _check_size(self, status: int, size: int) -> None:
-        if status == 200:
-            check_announced(size, self._want.limit)
-        elif status == 206 and self._want.part is not None and size > self._want.part:
-            raise UnavailableError(f"The server sends {size} bytes for a range of {self._want.part}")
 
     def _finish(self, body: Buffer) -> None:
         head, waiter = self._head, self._waiter
@@ -251,6 +257,20 @@ class Connection(asyncio.BufferedProtocol):
         self._body = self._chunks = self._rest = None
         waiter.set_result(Reply(head.status, head.headers, body))
 
+    def _hear_unasked(self) -> None:
+        """End the connection: nobody asked for what has come."""
+        if self.open:
+            self.close()
+            self.when_unasked()
+
+    def _distrust_answer(self) -> None:
+        """End the connection behind an answer that more has come with; raise if it may be an earlier request's."""
+        self._hear_unasked()
+        if self._asks > 1:
+            raise UnavailableError(
+                "The server sent more than one answer, and it cannot be told which was asked for"
+            )
+
     def _fail(self, error: Exception) -> None:
         self.close()
         if self._waiter is not None and not self._waiter.done():
@@ -258,20 +278,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """End a body that ends with the connection."""
-        if self._rest is not None and self._waiter is not None and not self._waiter.done() and self._is_end():
+        if (
+            self._rest is not None
+            and self._waiter is not None
+            and not self._waiter.done()
+            and _is_end(self._transport)
+        ):
             try:
                 self._finish(self._rest)
             except StoreError as error:
                 self._fail(error)
         return False
-
-    def _is_end(self) -> bool:
-        """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
-        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
-        try:
-            return tls is None or not tls.read(1)
-        except ssl.SSLError:
-            return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the request under way."""
@@ -288,6 +305,32 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _ignore() -> None:
+    """Do nothing: the place of a callback that nobody gave."""
+
+
+def _is_enough(enough: int | None, size: int) -> bool:
+    """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
+    return enough is not None and size > enough + _SCRATCH
+
+
+def _check_size(want: Want, status: int, size: int) -> None:
+    """Raise if a body is larger than what was wanted may be."""
+    if status == 200:
+        check_announced(size, want.limit)
+    elif status == 206 and want.part is not None and size > want.part:
+        raise UnavailableError(f"The server sends {size} bytes for a range of {want.part}")
+
+
+def _is_end(transport: asyncio.Transport | None) -> bool:
+    """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
+    tls = None if transport is None else transport.get_extra_info("ssl_object")
+    try:
+        return tls is None or not tls.read(1)
+    except ssl.SSLError:
+        return False
 
 
 def _useful(head: Head, stop: int | None) -> int | None:

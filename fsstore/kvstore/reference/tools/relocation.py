@@ -28,7 +28,7 @@ from fsstore.kvstore.reference.target.target_url import is_relative, last_link
 from fsstore.values import registry
 from fsstore.values.json_value import quote
 
-__all__ = ["Moving", "moved", "moving"]
+__all__ = ["Moving", "moved", "moving", "written_as"]
 
 Moving: TypeAlias = Callable[[str], str]
 """What a relative URL is written as."""
@@ -87,7 +87,7 @@ def _absolute(origin: KvPrefix, url: str) -> str:
     return root.rstrip("/") + "/" + path if not root.endswith("://") else root + path
 
 
-def _written(url: str, move: Moving) -> str:
+def written_as(url: str, move: Moving) -> str:
     """Return a URL as it is written; of a chain the last link may be relative."""
     last = last_link(url)
     return url[: len(url) - len(last)] + move(last) if is_relative(last) else url
@@ -122,7 +122,7 @@ class _Urls(Sequence[str]):
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self.urls)))]
         if number not in self.known:
-            self.known[number] = _written(self.urls[number], self.move)
+            self.known[number] = written_as(self.urls[number], self.move)
         return self.known[number]
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ class _Moved:
     def scanned(self) -> ScanRecord | None:
         """The file that the set was scanned from, as it calls it now."""
         record = self.state.base.scanned
-        return None if record is None else record.moved(partial(_written, move=self.move))
+        return None if record is None else record.moved(partial(written_as, move=self.move))
 
     def _changed(self, found: Resolved) -> Resolved:
         return found._replace(urls=_Urls(found.urls, self.move, self.known)) if found.urls else found

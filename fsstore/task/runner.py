@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fsstore.errors import StoreError
-from fsstore.job.progress import Reporter
 from fsstore.runtime import execution
+from fsstore.task.progress import Reporter
 
 __all__ = ["Task", "run_tasks", "width_of"]
 

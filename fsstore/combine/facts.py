@@ -1,0 +1,225 @@
+"""What is known of many files, as columns: a batch of them, and how batches become one.
+
+A *form* is all that a file says of one variable except where its bytes are: document, shape, dimensions, attributes.
+Thousands of files share a few forms, so a file is a row of numbers: for each variable its form, its references, and its
+values, where these are needed to place it.  Columns take 28 bytes a reference and about 20 bytes a variable of a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.mosaic.value import FileFact
+
+__all__ = ["NONE", "FileBatch", "Form", "Ints", "VariableColumns", "joined", "value_key"]
+
+Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+NONE = -1
+"""In the columns `form` and `value`: the file has no such variable, or its values were not read."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a file says of one variable.  `document` is its zarr document without shape and attributes, as JSON."""
+
+    version: int
+    document: str
+    shape: tuple[int, ...]
+    dims: tuple[str, ...]
+    attributes: str
+
+    @cached_property
+    def parsed(self) -> Mapping[str, Any]:
+        """The document."""
+        found: Mapping[str, Any] = json.loads(self.document)
+        return found
+
+    @cached_property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes."""
+        found: Mapping[str, Any] = json.loads(self.attributes)
+        return found
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of a chunk."""
+        if self.version == 2:
+            return tuple(self.parsed["chunks"])
+        return tuple(self.parsed["chunk_grid"]["configuration"]["chunk_shape"])
+
+    def document_for(self, shape: Sequence[int]) -> bytes:
+        """Return the document of an array that is encoded like this one, of another shape."""
+        whole = {**self.parsed, "shape": list(shape)}
+        if self.version == 3:
+            whole["attributes"] = dict(self.attrs)
+        return json.dumps(whole, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class VariableColumns:
+    """One variable in all files of a batch.
+
+    `form` and `value` have an entry a file; `count` says how many of the references are a file's.  `number` is that of
+    the chunk in the grid of its file.  URLs count `FileBatch.urls`, inline values `FileBatch.inline`.
+    """
+
+    form: Ints
+    value: Ints
+    count: Ints
+    number: Ints
+    rows: Rows
+
+    @classmethod
+    def absent(cls, files: int) -> VariableColumns:
+        """Return the columns of a variable that no file has."""
+        nothing, none = np.zeros(0, np.int64), np.full(files, NONE, np.int64)
+        return cls(none, none, np.zeros(files, np.int64), nothing, Rows.absent(0))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the columns."""
+        each = self.form.nbytes + self.value.nbytes + self.count.nbytes + self.number.nbytes
+        return int(each) + self.rows.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """What was found in some files.
+
+    `groups` has the attributes of groups by path, of the first file that has each; `varying` says which of these
+    attributes are not the same in all.  `failed` says why files could not be scanned, `notes` what others lack.
+    """
+
+    files: Sequence[FileFact] = ()
+    forms: Sequence[Form] = ()
+    variables: Mapping[str, VariableColumns] = field(default_factory=dict)
+    urls: Sequence[str] = ()
+    inline: Sequence[bytes] = ()
+    values: Sequence[Any] = ()
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    varying: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the columns."""
+        return sum(each.nbytes for each in self.variables.values())
+
+    def only(self, kept: Ints) -> FileBatch:
+        """Return the batch of some of its files, in the order asked for."""
+        variables = {path: _taken(each, kept) for path, each in self.variables.items()}
+        used = {path: each for path, each in variables.items() if (each.form != NONE).any()}
+        return replace(self, files=[self.files[at] for at in kept.tolist()], variables=used)
+
+
+def _taken(columns: VariableColumns, kept: Ints) -> VariableColumns:
+    first = np.cumsum(columns.count) - columns.count
+    count = columns.count[kept]
+    at = np.repeat(first[kept] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+    return VariableColumns(
+        columns.form[kept], columns.value[kept], count, columns.number[at], columns.rows.take(at)
+    )
+
+
+def joined(batches: Sequence[FileBatch]) -> FileBatch:
+    """Return one batch of the files of all, in their order."""
+    if len(batches) == 1:
+        return batches[0]
+    forms, form_maps = _interned([each.forms for each in batches])
+    values, value_maps = _interned_values([each.values for each in batches])
+    urls, url_maps = _interned([each.urls for each in batches])
+    inline_first = np.cumsum([0, *(len(each.inline) for each in batches)])
+    paths = dict.fromkeys(path for each in batches for path in each.variables)
+    variables = {}
+    for path in paths:
+        parts = []
+        for number, each in enumerate(batches):
+            found = each.variables.get(path) or VariableColumns.absent(len(each.files))
+            maps = (form_maps[number], value_maps[number], url_maps[number])
+            parts.append(_renumbered(found, maps, int(inline_first[number])))
+        form, value, count, chunk = (np.concatenate([part[at] for part in parts]) for at in range(4))
+        rows = Rows(*map(np.concatenate, zip(*(part[4] for part in parts), strict=True)))
+        variables[path] = VariableColumns(form, value, count, chunk, rows)
+    groups, varying = _groups(batches)
+    return FileBatch(
+        [fact for each in batches for fact in each.files],
+        forms,
+        variables,
+        urls,
+        [value for each in batches for value in each.inline],
+        values,
+        groups,
+        varying,
+        {url: why for each in batches for url, why in each.failed.items()},
+        {url: why for each in batches for url, why in each.notes.items()},
+    )
+
+
+def _renumbered(found: VariableColumns, maps: tuple[Ints, Ints, Ints], first_inline: int) -> tuple[Any, ...]:
+    form, value, url = maps
+    number, offset, length = found.rows
+    here = number >= 0
+    urls = number.copy()
+    urls[here] = url[number[here]]
+    offsets = np.where(number == INLINE, offset + first_inline, offset)
+    rows = Rows(urls, offsets, length)
+    return _mapped(form, found.form), _mapped(value, found.value), found.count, found.number, rows
+
+
+def _mapped(table: Ints, column: Ints) -> Ints:
+    found: Ints = np.append(table, NONE)[column]
+    return found
+
+
+def _interned(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[Ints]]:
+    """Return the distinct items of all lists, and for each list which of them its own are."""
+    known: dict[Any, int] = {}
+    maps = [np.array([known.setdefault(item, len(known)) for item in each], np.int64) for each in lists]
+    return list(known), maps
+
+
+def _interned_values(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[Ints]]:
+    known: dict[Any, int] = {}
+    kept: list[Any] = []
+    maps = []
+    for each in lists:
+        numbers = []
+        for value in each:
+            key = value_key(value)
+            if key not in known:
+                known[key] = len(kept)
+                kept.append(value)
+            numbers.append(known[key])
+        maps.append(np.array(numbers, np.int64))
+    return kept, maps
+
+
+def value_key(value: Any) -> tuple[Any, ...]:
+    """Return what is equal for arrays of equal bytes."""
+    return value.dtype.str, value.shape, value.tobytes() if value.dtype.kind != "O" else tuple(value.ravel())
+
+
+def _groups(batches: Sequence[FileBatch]) -> tuple[dict[str, Mapping[str, Any]], dict[str, frozenset[str]]]:
+    groups: dict[str, Mapping[str, Any]] = {}
+    varying: dict[str, frozenset[str]] = {}
+    for each in batches:
+        for path, attributes in each.groups.items():
+            first = groups.setdefault(path, attributes)
+            other = {name for name in {*first, *attributes} if not _same(first, attributes, name)}
+            varying[path] = varying.get(path, frozenset()) | each.varying.get(path, frozenset()) | other
+    return groups, varying
+
+
+def _same(first: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
+    if (name in first) != (name in other):
+        return False
+    return repr(first[name]) == repr(other[name])  # NaN equals itself so

@@ -1,0 +1,204 @@
+"""Arrays of pieces: sources for files that are encoded alike, and where each file lies.
+
+The files of one encoding are put one behind the other into a hidden array of references, each with as many whole
+chunks as it has, so nothing has to line up.  How its values are decoded belongs to a piece, not to that array: a
+thousand files with a thousand scale factors share one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fsstore.combine.differ import PACKING, Compared, decoding_of, stored_type
+from fsstore.combine.facts import NONE, Form, Ints, VariableColumns
+from fsstore.combine.report import CombineError
+from fsstore.combine.whole import WholeTables, placed_rows
+from fsstore.errors import StoreError
+from fsstore.mosaic.decoding import Decoding
+from fsstore.mosaic.pieces import CellAxis, Pieces
+from fsstore.mosaic.value import HIDDEN, Layered, PieceSource
+
+__all__ = ["FilePlaces", "put_layered"]
+
+_LARGEST = 64 * 2**20  # bytes of a chunk that is shown
+_OF_PACKED = (*PACKING, "valid_min", "valid_max", "valid_range", "actual_range")
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlaces:
+    """Where files lie along the axes of a variable that grow.
+
+    `axes` have the number of the axis, its blocks (start and size), the block of each file, and how many of the first
+    elements of each file are not used.
+    """
+
+    axes: tuple[tuple[int, Ints, Ints, Ints, Ints], ...]
+    shape: tuple[int, ...]
+
+    @property
+    def cells(self) -> int:
+        """How many places for files there are."""
+        return math.prod(len(start) for _, start, _, _, _ in self.axes)
+
+    def cell(self) -> Ints:
+        """Return the place of each file."""
+        out: Any = 0
+        for _, start, _, block, _ in self.axes:
+            out = out * len(start) + block
+        return np.asarray(out, np.int64)
+
+
+def put_layered(
+    tables: WholeTables,
+    path: str,
+    forms: Sequence[Form],
+    columns: VariableColumns,
+    compared: Compared,
+    places: FilePlaces,
+) -> Layered:
+    """Put an array of pieces, and the sources it reads."""
+    have = np.flatnonzero(columns.form != NONE)
+    decodings, dtype, attributes = _values(path, forms, compared, incomplete=len(have) < places.cells)
+    encoding_of = dict(zip(compared.forms, compared.encodings, strict=True))
+    encoding = np.array([encoding_of.get(form, NONE) for form in columns.form.tolist()], np.int64)
+    origin = np.zeros((len(columns.form), len(places.axes)), np.int64)
+    arrays: dict[int, tuple[str, tuple[int, ...], int]] = {}
+    for each in sorted(set(encoding[have].tolist())):
+        files = np.flatnonzero(encoding == each)
+        name = f"{HIDDEN}array-{len(tables.layered)}-encoding-{each}-"
+        arrays[each] = _put_source(tables, name, forms, columns, (files, places, origin))
+    sources: dict[tuple[int, Decoding], int] = {}
+    listed: list[PieceSource] = []
+    number_of: dict[int, int] = {}
+    for form in compared.forms:
+        key = (encoding_of[form], decodings[form])
+        if key not in sources:
+            source_path, shape, version = arrays[key[0]]
+            sources[key] = len(listed)
+            listed.append(PieceSource(source_path, shape, version, key[1]))
+        number_of[form] = sources[key]
+    cell = places.cell()[have]
+    order = np.argsort(cell, kind="stable")
+    have, cell = have[order], cell[order]
+    source = np.array([number_of[form] for form in columns.form[have].tolist()], np.int64)
+    axes = tuple(CellAxis(axis, start, start + size) for axis, start, size, _, _ in places.axes)
+    everywhere = len(have) == places.cells
+    pieces = Pieces(places.shape, axes, source, origin[have], None if everywhere else cell)
+    fill = _fill(dtype, attributes)
+    chunks = _chunks(forms, columns, dtype)
+    shown = Layered(path, dtype.str, places.shape, chunks, fill, attributes, tuple(listed), pieces)
+    shown.check()
+    tables.layered[path] = shown
+    return shown
+
+
+def _put_source(
+    tables: WholeTables,
+    name: str,
+    forms: Sequence[Form],
+    columns: VariableColumns,
+    where: tuple[Ints, FilePlaces, Ints],
+) -> tuple[str, tuple[int, ...], int]:
+    """Put the hidden array of some files; `origin` learns where each begins in it."""
+    files, places, origin = where
+    form = forms[int(columns.form[files[0]])]
+    lead = places.axes[0][0] if places.axes else 0
+    sizes = np.array([forms[number].shape for number in columns.form[files].tolist()], np.int64).reshape(
+        len(files), -1
+    )
+    shape = sizes.max(axis=0) if sizes.shape[1] else np.zeros(0, np.int64)
+    starts: list[tuple[int, Ints]] = []
+    if places.axes:
+        step = form.chunks[lead]
+        slots = -(-sizes[:, lead] // step)
+        first = np.cumsum(slots) - slots
+        shape[lead] = int(slots.sum()) * step
+        starts = [(lead, first)]
+        for at, (axis, _, _, _, skipped) in enumerate(places.axes):
+            origin[files, at] = skipped[files] + (first * step if axis == lead else 0)
+    whole = tuple(int(size) for size in shape)
+    document = form.document_for(whole)
+    own = _taken(columns, files)
+    grid = tuple(-(-size // step) for size, step in zip(whole, form.chunks, strict=True))
+    number = placed_rows(forms, own.form, own.count, own.number, starts, grid)
+    head = f"{name}/"
+    tables.put(head + (".zarray" if form.version == 2 else "zarr.json"), document)
+    tables.put_chunks(name, {**form.parsed, "shape": list(whole)}, number, own.rows)
+    return name, whole, form.version
+
+
+def _taken(columns: VariableColumns, files: Ints) -> VariableColumns:
+    first = np.cumsum(columns.count) - columns.count
+    count = columns.count[files]
+    at = np.repeat(first[files] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+    return VariableColumns(
+        columns.form[files], columns.value[files], count, columns.number[at], columns.rows.take(at)
+    )
+
+
+def _values(
+    path: str, forms: Sequence[Form], compared: Compared, *, incomplete: bool
+) -> tuple[dict[int, Decoding], np.dtype[Any], dict[str, Any]]:
+    """Return how each form is decoded, the type of the whole, and its attributes."""
+    listed = {number: forms[number] for number in compared.forms}
+    first = listed[compared.forms[0]]
+    types = {number: stored_type(form) for number, form in listed.items()}
+    if any(kind.kind not in "biufcSmM" for kind in types.values()):
+        raise CombineError(
+            f'"{path}" differs between files, and its type {first.parsed.get("dtype")} has no layers'
+        )
+    attributes = dict(first.attrs)
+    try:
+        decodings = {
+            number: decoding_of(form, str(first.attrs.get("units", ""))) for number, form in listed.items()
+        }
+        common = np.result_type(*types.values())
+    except (StoreError, TypeError) as error:
+        raise CombineError(f'The values of "{path}" have no common type: {error}') from error
+    kinds = {kind.newbyteorder("=").str for kind in types.values()}
+    packed = any(not each.is_plain for each in decodings.values())
+    has_fill = "_FillValue" in attributes or common.kind in "fcSmM"
+    same = len(set(decodings.values())) == 1 and (len(kinds) == 1 or not packed)
+    if same and common.kind in "mM" and incomplete:
+        attributes.setdefault("_FillValue", None)
+    if same and (has_fill or not incomplete):
+        plain = dict.fromkeys(listed, Decoding())
+        return plain, common.newbyteorder("<"), attributes
+    if common.kind not in "iuf":
+        raise CombineError(f'"{path}" of type {common} lacks in some files, and has no value that says so')
+    if incomplete:
+        decodings = {number: _as_floats(each, types[number]) for number, each in decodings.items()}
+    whole = np.result_type(*(decodings[number].result_type(types[number]) for number in listed))
+    return decodings, whole.newbyteorder("<"), {k: v for k, v in attributes.items() if k not in _OF_PACKED}
+
+
+def _as_floats(decoding: Decoding, stored: np.dtype[Any]) -> Decoding:
+    if decoding.floats or stored.kind == "f":
+        return decoding
+    floats = "<f4" if stored.itemsize <= 2 else "<f8"
+    return Decoding(floats, decoding.unsigned, decoding.missing)
+
+
+def _fill(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
+    said = attributes.get("_FillValue")
+    if isinstance(said, list):
+        said = said[0] if len(said) == 1 else None
+    if said is not None and not isinstance(said, dict):
+        return said
+    return "nan" if dtype.kind in "fc" else None
+
+
+def _chunks(forms: Sequence[Form], columns: VariableColumns, dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Return the shape of chunks that are shown: that of most files, but not larger than a file."""
+    usual = forms[Counter(form for form in columns.form.tolist() if form != NONE).most_common(1)[0][0]]
+    chunks = [max(1, min(step, size)) for step, size in zip(usual.chunks, usual.shape, strict=True)]
+    for axis in range(len(chunks)):
+        while math.prod(chunks) * dtype.itemsize > _LARGEST and chunks[axis] > 1:
+            chunks[axis] = -(-chunks[axis] // 2)
+    return tuple(chunks)

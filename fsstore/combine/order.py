@@ -1,0 +1,279 @@
+"""Where files lie along a dimension: their coordinates decoded, sorted, and looked through for what does not fit.
+
+Files with equal coordinates are one *block*; with several dimensions every file is in one block of each.  Times become
+instants first where files count from different days, in different units or calendars, so that they are compared, and
+written, as what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fsstore.combine.calendar import TimeUnits, encode_times, in_calendar, instants, is_time, parse_units
+from fsstore.combine.facts import NONE, FileBatch, Form, Ints
+from fsstore.combine.report import CombineError
+from fsstore.errors import StoreError
+from fsstore.values.json_value import quote
+
+__all__ = ["DimensionOrder", "OnOverlap", "TimeScale", "extents", "order_along", "time_scale"]
+
+OnOverlap = Literal["raise", "first", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScale:
+    """What the times of all files become: units and calendar, and how each form of them is read."""
+
+    like: TimeUnits
+    calendar: str
+    forms: Mapping[int, TimeUnits]
+
+    def instants(self, values: Any, form: int) -> Ints:
+        """Return times of a form as instants of the calendar of the whole."""
+        own = self.forms[form]
+        return in_calendar(instants(values, own), own.calendar, self.like.calendar)
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionOrder:
+    """A dimension of the whole.
+
+    `block` says in which block each file lies; `start`, `size` and `skipped` say of blocks where they begin in the
+    whole, how much of them is used, and how much of their beginning is not.
+    """
+
+    dim: str
+    block: Ints
+    start: Ints
+    size: Ints
+    skipped: Ints
+    path: str = ""
+    values: Any = None
+    attributes: Mapping[str, Any] | None = None
+    problems: tuple[str, ...] = ()
+    is_new: bool = False
+    scale: TimeScale | None = None
+
+    @property
+    def length(self) -> int:
+        """The size of the dimension."""
+        return int((self.start + self.size).max()) if len(self.start) else 0
+
+
+def extents(batch: FileBatch, dim: str) -> Ints:
+    """Return the size of a dimension in each file, -1 where it has none of the name."""
+    out = np.full(len(batch.files), -1, np.int64)
+    sizes = np.array([_size(form, dim) for form in batch.forms] or [-1], np.int64)
+    sizes = np.append(sizes, -1)
+    for path, columns in batch.variables.items():
+        found = sizes[columns.form]
+        wrong = np.flatnonzero((found >= 0) & (out >= 0) & (found != out))
+        if len(wrong):
+            at = int(wrong[0])
+            raise CombineError(
+                f"The dimension {quote(dim)} has {int(out[at])} and {int(found[at])} elements in {batch.files[at].url}"
+                f" ({quote(path)})"
+            )
+        out = np.where(found >= 0, found, out)
+    return out
+
+
+def _size(form: Form, dim: str) -> int:
+    return form.shape[form.dims.index(dim)] if dim in form.dims else -1
+
+
+def time_scale(forms: Mapping[int, Form]) -> TimeScale | None:
+    """Return what times of several forms become; None if they are no times, or all alike."""
+    said = {number: (form.attrs.get("units"), form.attrs.get("calendar")) for number, form in forms.items()}
+    if not all(is_time(form.attrs) for form in forms.values()) or len(set(said.values())) < 2:
+        return None
+    parsed = {number: parse_units(*each) for number, each in said.items()}
+    first = next(iter(parsed.values()))
+    calendars = {each.calendar for each in parsed.values()}
+    if len(calendars) > 1:
+        wanted = next(
+            (name for name in ("standard", "proleptic_gregorian", "julian", "all_leap") if name in calendars),
+            first.calendar,
+        )
+        first = next(each for each in parsed.values() if each.calendar == wanted)
+    number = next(number for number, each in parsed.items() if each == first)
+    return TimeScale(first, str(forms[number].attrs.get("calendar") or "standard"), parsed)
+
+
+def order_along(
+    batch: FileBatch, dim: str, given: Sequence[Any] | None, on_overlap: OnOverlap, *, alone: bool
+) -> DimensionOrder:
+    """Return where files lie along a dimension; raises `CombineError` if their coordinates leave no order.
+
+    `given` are coordinates of each file, instead of its own.  A dimension that is `alone` holds a file a block.
+    """
+    sizes = extents(batch, dim)
+    path, is_new = _coordinate(batch, dim), bool((sizes < 0).all())
+    if not is_new and (sizes < 0).any():
+        at = int(np.flatnonzero(sizes < 0)[0])
+        raise CombineError(f"{batch.files[at].url} has no dimension {quote(dim)}, which other files have")
+    sizes = np.where(sizes < 0, 1, sizes)
+    if given is None and (path is None or (batch.variables[path].value == NONE).any()):
+        return _as_given(dim, sizes, is_new=is_new, alone=alone)
+    scale: TimeScale | None = None
+    attributes: dict[str, Any] = {}
+    each: list[Any] = []
+    if given is not None:
+        each = [np.atleast_1d(np.asarray(value)) for value in given]
+    else:
+        assert path is not None
+        scale, attributes, each = _read(batch, path)
+    for value, size, fact in zip(each, sizes.tolist(), batch.files, strict=True):
+        if value.ndim != 1 or len(value) != size:
+            raise CombineError(
+                f"The coordinates of {quote(dim)} in {fact.url} are not one for each of {size} steps"
+            )
+    found = _sorted([fact.url for fact in batch.files], dim, each, on_overlap, alone=alone)
+    blocks, block, problems, skipped, kept = found
+    start = np.cumsum(kept) - kept
+    parts = [value[low : low + size] for value, low, size in zip(blocks, skipped, kept, strict=True)]
+    values: Any = np.concatenate(parts) if parts else np.zeros(0)
+    if scale is not None:
+        values, units = encode_times(values, scale.like)
+        attributes = {**attributes, "units": units, "calendar": scale.calendar}
+    return DimensionOrder(
+        dim, block, start, kept, skipped, path or dim, values, attributes, tuple(problems), is_new, scale
+    )
+
+
+def _coordinate(batch: FileBatch, dim: str) -> str | None:
+    """Return the path of the coordinate variable of a dimension: 1-D, or a scalar that becomes one."""
+    found = [path for path in batch.variables if path.rpartition("/")[2] == dim]
+    for path in sorted(found, key=lambda each: (each.count("/"), each)):
+        used = np.unique(batch.variables[path].form)
+        if all(batch.forms[number].dims in ((dim,), ()) for number in used.tolist() if number != NONE):
+            return path
+    return None
+
+
+def _read(batch: FileBatch, path: str) -> tuple[TimeScale | None, dict[str, Any], list[Any]]:
+    columns = batch.variables[path]
+    numbers = dict.fromkeys(columns.form.tolist())
+    scale = time_scale({number: batch.forms[number] for number in numbers})
+    first = batch.forms[int(columns.form[0])]
+    pairs = zip(columns.value.tolist(), columns.form.tolist(), strict=True)
+    if scale is None:
+        return None, dict(first.attrs), [np.atleast_1d(batch.values[value]) for value, _ in pairs]
+    try:
+        read = [np.atleast_1d(scale.instants(batch.values[value], form)) for value, form in pairs]
+    except StoreError as error:
+        raise CombineError(
+            f"The times of {quote(path)} cannot be brought together: {error.message}"
+        ) from error
+    return scale, dict(first.attrs), read
+
+
+def _as_given(dim: str, sizes: Ints, *, is_new: bool, alone: bool) -> DimensionOrder:
+    """Return files one after the other in the order in which they were given."""
+    if not alone:
+        raise CombineError(f"Files have no coordinates along {quote(dim)}; give them as `coords`")
+    start = np.cumsum(sizes) - sizes
+    return DimensionOrder(dim, np.arange(len(sizes)), start, sizes, np.zeros_like(sizes), is_new=is_new)
+
+
+def _sorted(
+    urls: Sequence[str], dim: str, each: Sequence[Any], on_overlap: OnOverlap, *, alone: bool
+) -> tuple[list[Any], Ints, list[str], Ints, Ints]:
+    """Return blocks in order, the block of each file, problems, and what of each block is used."""
+    known: dict[Any, int] = {}
+    numbers = [known.setdefault((value.tobytes(), len(value)), len(known)) for value in each]
+    distinct: list[Any] = [None] * len(known)
+    names: list[list[str]] = [[] for _ in known]
+    for number, value, url in zip(numbers, each, urls, strict=True):
+        distinct[number] = value
+        names[number].append(url)
+    problems = []
+    if alone:
+        problems += [
+            f"{quote(dim)} has the same values in {' and '.join(some[:4])}" for some in names if len(some) > 1
+        ]
+        if problems and on_overlap == "raise":
+            raise CombineError(f"Files are doubled: {problems[0]}; leave one out, or say on_overlap")
+    down = _direction(distinct, names, dim)
+    keys = [value[0] if len(value) else 0 for value in distinct]
+    order = sorted(range(len(distinct)), key=lambda at: keys[at], reverse=down)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    blocks, named = [distinct[at] for at in order], [names[at] for at in order]
+    skipped, kept = _trimmed(blocks, named, dim, (on_overlap, down), problems)
+    _find_gaps(blocks, named, dim, problems)
+    return blocks, rank[np.array(numbers, np.int64)], problems, skipped, kept
+
+
+def _direction(blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str) -> bool:
+    """Return whether coordinates descend; raises if some do neither."""
+    ways = set()
+    for value, some in zip(blocks, names, strict=True):
+        if value.dtype.kind in "OSU" or len(value) < 2:
+            continue
+        steps = value[1:] > value[:-1]
+        if not steps.all() and (value[1:] >= value[:-1]).any():
+            raise CombineError(f"The coordinates of {quote(dim)} in {some[0]} neither ascend nor descend")
+        ways.add(bool(steps.all()))
+    if len(ways) > 1:
+        raise CombineError(f"The coordinates of {quote(dim)} ascend in some files and descend in others")
+    return ways == {False}
+
+
+def _trimmed(
+    blocks: Sequence[Any],
+    names: Sequence[Sequence[str]],
+    dim: str,
+    how: tuple[OnOverlap, bool],
+    problems: list[str],
+) -> tuple[Ints, Ints]:
+    """Return how much of the beginning of blocks is skipped, and how much is kept, so that none overlaps."""
+    on_overlap, down = how
+    low = np.zeros(len(blocks), np.int64)
+    high = np.array([len(value) for value in blocks], np.int64)
+    last = -1
+    for at in range(len(blocks)):
+        if not high[at]:
+            continue
+        before, last = last, at
+        if before < 0:
+            continue
+        end, begin = blocks[before][high[before] - 1], blocks[at][low[at]]
+        if (end > begin) if down else (end < begin):
+            continue
+        said = f"{quote(dim)} overlaps between {names[before][0]} (until {end}) and {names[at][0]} (from {begin})"
+        problems.append(said)
+        if on_overlap == "raise":
+            raise CombineError(f"Files overlap: {said}; leave one out, or say on_overlap")
+        if on_overlap == "last":
+            inside = blocks[before] > begin if down else blocks[before] < begin
+            high[before] = max(low[before], min(high[before], int(inside.sum())))
+        else:
+            inside = blocks[at] < end if down else blocks[at] > end
+            low[at] = len(blocks[at]) - int(inside.sum())
+            if low[at] >= high[at]:
+                low[at], last = high[at], before
+    return low, np.maximum(high - low, 0)
+
+
+def _find_gaps(blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str, problems: list[str]) -> None:
+    """Say where the distance between files is more than half as much again as the steps within them."""
+    steps = [np.abs(np.diff(value)) for value in blocks if len(value) > 1 and value.dtype.kind in "iufmM"]
+    between = [
+        (abs(b[0] - a[-1]), before, after)
+        for (a, before), (b, after) in zip(
+            zip(blocks[:-1], names[:-1], strict=True), zip(blocks[1:], names[1:], strict=True), strict=True
+        )
+        if len(a) and len(b) and a.dtype.kind in "iufmM"
+    ]
+    if not between:
+        return
+    usual = np.concatenate(steps) if steps else np.array([each for each, _, _ in between])
+    step = np.sort(usual)[len(usual) // 2]
+    for distance, before, after in between:
+        if distance > step * 1.5 if usual.dtype.kind not in "mM" else distance > step + step // 2:
+            problems.append(f"{quote(dim)} has a gap between {before[0]} and {after[0]}")

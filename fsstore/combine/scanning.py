@@ -1,0 +1,307 @@
+"""Scanning files into a batch: what each says of its variables, their references, and the values that place it.
+
+Values are read of what orders and compares files: coordinates, times with their bounds, scalars, and small variables
+that do not grow.  They come from blocks that the scan has read anyway, mostly.  A file that fails is named and does not
+stop the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import fspath
+from typing import Any
+
+import numpy as np
+
+from fsstore.combine.calendar import is_time
+from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns, value_key
+from fsstore.combine.source_file import ArrayReferences, SourceFile, open_source
+from fsstore.driver.chunked import ZARR2, ZARR3
+from fsstore.errors import StoreError
+from fsstore.format.contract import ChunkedArray, decode_stored
+from fsstore.format.field import WHOLE
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.mosaic.value import FileFact
+from fsstore.runtime import execution
+from fsstore.values.json_value import loads
+
+__all__ = ["FileStores", "place_of", "scan_files_here"]
+
+_SMALL = 64 * 1024  # bytes of a variable that does not grow, up to which files are compared by its values
+_TIMES = 2**20
+_COORDINATE = 64 * 2**20
+_AT_ONCE = 16  # files of a store that waits that are scanned together
+_LABELS = "_ARRAY_DIMENSIONS"
+_PLAIN = frozenset("%?#|*\\")
+
+
+async def place_of(url: Any) -> KvPrefix:
+    """Return the store and path of a place."""
+    from fsstore.context.context import Context
+    from fsstore.kvstore.spec.opening import open_kv
+    from fsstore.kvstore.spec.parse import place_spec
+
+    return (await open_kv(place_spec(url), Context())).prefix
+
+
+@dataclass(slots=True)
+class FileStores:
+    """Opens the places of files; those of one directory share its store."""
+
+    known: dict[str, KvPrefix] = field(default_factory=dict)
+
+    async def open(self, url: str) -> KvPrefix:
+        """Return the store and path of a file."""
+        head, slash, name = url.rpartition("/")
+        if not slash or not name or _PLAIN & set(url) or head.endswith(("/", ":")):
+            return await place_of(url)
+        if head not in self.known:
+            self.known[head] = await place_of(head + "/")
+        return self.known[head].join(name)
+
+
+def scan_files_here(urls: Sequence[str], dims: Sequence[str]) -> FileBatch:
+    """Return what is found in files; a worker calls it with its share of them."""
+    builder = BatchBuilder(frozenset(dims))
+
+    async def run() -> FileBatch:
+        places = FileStores()
+        await _open_first(urls, places, builder)
+        for start in range(1, len(urls), _AT_ONCE):
+            some = urls[start : start + _AT_ONCE]
+            await execution.gather(_scan(fspath(url), places, builder) for url in some)
+        return builder.finish(urls)
+
+    return execution.call(run(), waits=_may_wait(urls))
+
+
+def _may_wait(urls: Sequence[str]) -> bool:
+    """Return whether scanning may suspend: not for plain local paths."""
+    return any(("://" in url and not url.startswith("file://")) or "|" in url for url in urls)
+
+
+async def _open_first(urls: Sequence[str], places: FileStores, builder: BatchBuilder) -> None:
+    if urls:
+        await _scan(urls[0], places, builder)
+
+
+async def _scan(url: str, places: FileStores, builder: BatchBuilder) -> None:
+    try:
+        source = await open_source(url, await places.open(url))
+        await builder.add(url, source)
+    except StoreError as error:
+        builder.failed[url] = error.message
+    except (ArithmeticError, LookupError, OSError, ValueError) as error:  # of a library: this file alone
+        builder.failed[url] = f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """One variable of one file."""
+
+    form: int
+    value: int
+    references: ArrayReferences
+
+
+class BatchBuilder:
+    """Collects files; `failed` are those that could not be scanned."""
+
+    def __init__(self, dims: frozenset[str]) -> None:
+        self.dims = dims
+        self.failed: dict[str, str] = {}
+        self._files: dict[str, tuple[FileFact, dict[str, _Variable]]] = {}
+        self._notes: dict[str, list[str]] = {}
+        self._forms: dict[Form, int] = {}
+        self._listed: list[Form] = []
+        self._known: dict[tuple[bytes, bytes, int], int] = {}
+        self._decoded: dict[int, ChunkedArray] = {}
+        self._values: dict[Any, int] = {}
+        self._kept: list[Any] = []
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._group_texts: dict[str, bytes] = {}
+        self._varying: dict[str, set[str]] = {}
+
+    async def add(self, url: str, source: SourceFile) -> None:
+        """Add a file."""
+        paths = list(source.grids)
+        found = await source.references(paths)
+        forms = [self._form(path, source) for path in paths]
+        bounds = {name for number in forms for name in _bounds(self._form_at(number))}
+        variables = {}
+        for path, form, references in zip(paths, forms, found, strict=True):
+            value = NONE
+            if self._is_wanted(path, self._form_at(form), bounds):
+                value = await self._value(path, form, source, references)
+            variables[path] = _Variable(form, value, references)
+        self._add_groups(source)
+        if source.notes:
+            self._notes[url] = [f'"{path}": {why}' for path, why in sorted(source.notes.items())]
+        self._files[url] = (source.fact, variables)
+
+    def _form_at(self, number: int) -> Form:
+        return self._listed[number]
+
+    def _form(self, path: str, source: SourceFile) -> int:
+        head = f"{path}/" if path else ""
+        document = source.documents.get(head + ".zarray")
+        version = 2 if document is not None else 3
+        if document is None:
+            document = source.documents[head + "zarr.json"]
+        attributes = source.documents.get(head + ".zattrs", b"{}") if version == 2 else b""
+        key = (document, attributes, version)
+        number = self._known.get(key)
+        if number is None:
+            form = _form_of(document, attributes, version)
+            number = self._known[key] = self._forms.setdefault(form, len(self._forms))
+            if number == len(self._listed):
+                self._listed.append(form)
+        return number
+
+    def _is_wanted(self, path: str, form: Form, bounds: set[str]) -> bool:
+        size = math.prod(form.shape) * _itemsize(form)
+        name = path.rpartition("/")[2]
+        if form.dims == (name,):
+            return size <= _COORDINATE
+        if is_time(form.attrs) or name in bounds:
+            return size <= _TIMES
+        return size <= _SMALL and not self.dims & set(form.dims)
+
+    async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
+        array = self._decoded.get(form)
+        if array is None:
+            shown = self._form_at(form)
+            kind = ZARR2 if shown.version == 2 else ZARR3
+            array = decode_stored(kind.format, shown.document_for(shown.shape), {WHOLE: True})
+            self._decoded[form] = array
+        value = _whole(array, source.grids[path].shape, found, await source.chunks(path, found))
+        key = value_key(value)
+        if key not in self._values:
+            self._values[key] = len(self._kept)
+            self._kept.append(value)
+        return self._values[key]
+
+    def _add_groups(self, source: SourceFile) -> None:
+        for key, value in source.documents.items():
+            path, _, name = key.rpartition("/")
+            if path in source.grids or name not in (".zattrs", ".zgroup", "zarr.json"):
+                continue
+            if self._group_texts.get(key) == value:
+                continue
+            found = loads(value, lenient=True)
+            attributes = (
+                {} if name == ".zgroup" else found.get("attributes", {}) if name == "zarr.json" else found
+            )
+            first = self._groups.setdefault(path, {})
+            if key not in self._group_texts:
+                first.update(attributes)
+                self._group_texts[key] = value
+                continue
+            differs = {
+                each for each in {*first, *attributes} if repr(first.get(each)) != repr(attributes.get(each))
+            }
+            self._varying.setdefault(path, set()).update(differs)
+
+    def finish(self, urls: Sequence[str]) -> FileBatch:
+        """Return the batch, its files in the order of `urls`."""
+        listed = [self._files[url] for url in urls if url in self._files]
+        names: dict[str, int] = {}
+        inline: list[bytes] = []
+        paths = dict.fromkeys(path for _, variables in listed for path in variables)
+        variables = {}
+        for path in paths:
+            each = [found.get(path) for _, found in listed]
+            variables[path] = _columns(each, names, inline)
+        return FileBatch(
+            [fact for fact, _ in listed],
+            self._listed,
+            variables,
+            list(names),
+            inline,
+            self._kept,
+            self._groups,
+            {path: frozenset(each) for path, each in self._varying.items()},
+            self.failed,
+            self._notes,
+        )
+
+
+def _columns(
+    found: Sequence[_Variable | None], names: dict[str, int], inline: list[bytes]
+) -> VariableColumns:
+    """Return the columns of one variable; URLs and inline values become those of the batch."""
+    numbers, rows = [np.zeros(0, np.int64)], [Rows.absent(0)]
+    for each in found:
+        if each is None:
+            continue
+        url, offset, length = each.references.rows
+        urls = each.references.urls
+        if len(urls) == 1:
+            own = np.array([names.setdefault(urls[0], len(names))])
+        else:
+            own = np.array([names.setdefault(name, len(names)) for name in urls] or [0])
+        here = url >= 0
+        if not here.all():
+            held = np.flatnonzero(url == INLINE)
+            offset = offset.copy()
+            for at in held.tolist():
+                inline.append(each.references.inline[int(offset[at])])
+                offset[at] = len(inline) - 1
+        url = np.where(here, own[np.where(here, url, 0)], url).astype(np.int32)
+        numbers.append(each.references.number)
+        rows.append(Rows(url, offset, length))
+    return VariableColumns(
+        np.array([NONE if each is None else each.form for each in found], np.int64),
+        np.array([NONE if each is None else each.value for each in found], np.int64),
+        np.array([0 if each is None else len(each.references.number) for each in found], np.int64),
+        np.concatenate(numbers),
+        Rows(*map(np.concatenate, zip(*rows, strict=True))),
+    )
+
+
+def _form_of(document: bytes, attributes: bytes, version: int) -> Form:
+    parsed = dict(loads(document, lenient=True))
+    attrs = (
+        dict(parsed.pop("attributes", None) or {}) if version == 3 else dict(loads(attributes, lenient=True))
+    )
+    shape = tuple(int(size) for size in parsed.pop("shape"))
+    parsed.pop("attributes", None)
+    dims = parsed.get("dimension_names") if version == 3 else attrs.get(_LABELS)
+    if not isinstance(dims, list) or len(dims) != len(shape) or not all(isinstance(dim, str) for dim in dims):
+        dims = [f"dim_{axis}" for axis in range(len(shape))]
+    text = json.dumps(parsed, sort_keys=True, separators=(",", ":"))
+    said = json.dumps(attrs, separators=(",", ":"))
+    return Form(version, text, shape, tuple(dims), said)
+
+
+def _bounds(form: Form) -> list[str]:
+    said = form.attrs
+    return [str(said[name]) for name in ("bounds", "climatology") if isinstance(said.get(name), str)]
+
+
+def _itemsize(form: Form) -> int:
+    found: Mapping[str, Any] = form.parsed
+    kind = found.get("dtype") if form.version == 2 else found.get("data_type")
+    try:
+        return max(1, np.dtype(kind).itemsize)
+    except TypeError:
+        return 16
+
+
+def _whole(array: ChunkedArray, grid: Sequence[int], found: ArrayReferences, chunks: Sequence[Any]) -> Any:
+    """Return the values of an array, from all its chunks."""
+    out = np.full(array.shape, array.model.fill, array.model.dtype)
+    for number, data in zip(found.number.tolist(), chunks, strict=True):
+        values = array.model.chain.decode(data)
+        place = np.unravel_index(number, grid) if array.shape else ()
+        sides = tuple(
+            slice(int(at) * step, min((int(at) + 1) * step, size))
+            for at, step, size in zip(place, array.read_chunk, array.shape, strict=True)
+        )
+        inner = tuple(slice(0, side.stop - side.start) for side in sides)
+        out[sides] = values[inner]
+    return out.astype(str) if out.dtype.kind == "O" else out

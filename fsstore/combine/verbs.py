@@ -1,0 +1,263 @@
+"""The verbs: `combine`, and what is done to a saved dataset: `append`, `replace`, `drop`, `changed_files`.
+
+Changing a dataset scans new files only.  The document is written under the condition that it still is what was read:
+readers see the old extent or the new one, and of two writers at once the second does it again on top of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace as replaced
+from fnmatch import fnmatchcase
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fsstore.combine.assembly import OnDifference, Wishes, assemble
+from fsstore.combine.combined import Combined, document_bytes, moved_batch
+from fsstore.combine.facts import FileBatch, joined
+from fsstore.combine.many import ScanMeans, scan_many, written_out
+from fsstore.combine.order import OnOverlap
+from fsstore.combine.report import CombineError, CombineReport
+from fsstore.combine.scan_columns import batch_of
+from fsstore.combine.scanning import place_of
+from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
+from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
+from fsstore.kvstore.reference.table.keys import check_key
+from fsstore.kvstore.reference.target.location import beside
+from fsstore.kvstore.reference.tools.relocation import moving
+from fsstore.mosaic.driver import changed, mosaic_driver
+from fsstore.mosaic.kind import load_mosaic
+from fsstore.runtime import execution
+from fsstore.runtime.future import Future
+from fsstore.values.json_value import quote
+
+__all__ = ["append", "changed_files", "combine", "drop", "replace"]
+
+_TRIES = 50
+_AT_ONCE = 64
+
+
+async def _here() -> KvPrefix:
+    return await place_of(f"{Path.cwd()}/")
+
+
+def combine(
+    places: Any,
+    dim: str | Sequence[str] = (),
+    *,
+    dry_run: bool = False,
+    on_difference: OnDifference = "layer",
+    on_overlap: OnOverlap = "raise",
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    variables: Mapping[str, str | None] | None = None,
+    executor: Executor | None = None,
+    batch: int = 100,
+    progress: Any = None,
+    journal: Any = None,
+) -> Future[Any]:
+    """Begin to combine files along one dimension or several; the result is a `Combined`, to be read or saved.
+
+    `places` are paths, URLs, patterns with wildcards, or an iterable of these: files of scanned formats, zarr
+    hierarchies, reference sets.  Each is scanned once; coordinates put them in order.  A dimension that no file has is
+    made, one step a file, from scalar coordinates of its name or from `coords`, a value for each file.
+
+    Where files differ in how a variable is stored or packed, it becomes a stack of pieces (`layer`), an error
+    (`raise`), or most files win (`skip`).  What would give wrong numbers is an error.  Files with equal or overlapping
+    coordinates are an error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
+
+    `variables` renames variables, or drops those that are None.  Work is cut into batches of files for an `executor`; a
+    file that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on
+    where it was.
+    """
+    dims = (dim,) if isinstance(dim, str) else tuple(dim)
+    _check(on_difference, on_overlap)
+    wishes = Wishes(dims, on_difference, on_overlap, dict(coords or {}))
+    means = ScanMeans(executor, batch, progress, journal)
+    options = {
+        "dims": list(dims),
+        "on_difference": on_difference,
+        "on_overlap": on_overlap,
+        "variables": dict(variables or {}),
+        "coords": bool(coords),
+    }
+
+    async def run() -> Combined | CombineReport:
+        urls = await written_out(places)
+        found = _renamed(await scan_many(urls, dims, means), variables or {})
+        mosaic, report = await execution.offload(assemble, found, wishes, kind="compute")
+        return report if dry_run else Combined(mosaic, report, found, await _here(), options)
+
+    return execution.start(run())
+
+
+def _check(on_difference: str, on_overlap: str) -> None:
+    if on_difference not in ("layer", "raise", "skip"):
+        raise ValueError(f'on_difference is "layer", "raise" or "skip", not {on_difference!r}')
+    if on_overlap not in ("raise", "first", "last"):
+        raise ValueError(f'on_overlap is "raise", "first" or "last", not {on_overlap!r}')
+
+
+def _renamed(batch: FileBatch, names: Mapping[str, str | None]) -> FileBatch:
+    """Return the batch with variables under other names, without those that are to be dropped."""
+    if not names:
+        return batch
+    for name in names:
+        if name not in batch.variables:
+            raise NotFoundError(
+                f"There is no variable {quote(name)}; there are {', '.join(map(quote, batch.variables))}"
+            )
+    out: dict[str, Any] = {}
+    for path, columns in batch.variables.items():
+        new = names.get(path, path)
+        if new is None:
+            continue
+        if new in out or check_key(f"{new}/.zarray") is not None:
+            raise StoreError(f"{quote(path)} cannot be called {quote(new)}")
+        out[new] = columns
+    return replaced(batch, variables=out)
+
+
+def append(
+    dataset: Any,
+    places: Any,
+    *,
+    executor: Executor | None = None,
+    progress: Any = None,
+    journal: Any = None,
+) -> Future[CombineReport]:
+    """Begin to add files to a saved virtual dataset; only these are scanned.  The result is the report of the whole.
+
+    Files that the dataset has already are an error: `replace` scans them again.
+    """
+
+    def change(before: FileBatch, new: FileBatch) -> FileBatch:
+        known = {fact.url for fact in before.files}
+        doubled = [fact.url for fact in new.files if fact.url in known]
+        if doubled:
+            raise CombineError(f"The dataset has {quote(doubled[0])} already; `replace` scans it again")
+        return joined([before, new])
+
+    return execution.start(_change(dataset, places, ScanMeans(executor, 100, progress, journal), change))
+
+
+def replace(
+    dataset: Any,
+    places: Any,
+    *,
+    executor: Executor | None = None,
+    progress: Any = None,
+) -> Future[CombineReport]:
+    """Begin to scan files of a saved dataset again, which have changed; the others stay as they are."""
+
+    def change(before: FileBatch, new: FileBatch) -> FileBatch:
+        known = {fact.url: at for at, fact in enumerate(before.files)}
+        unknown = [fact.url for fact in new.files if fact.url not in known]
+        if unknown:
+            raise CombineError(f"The dataset has no file {quote(unknown[0])}; `append` adds it")
+        if new.failed:
+            url, why = next(iter(new.failed.items()))
+            raise CombineError(f"{quote(url)} cannot be scanned: {why}")
+        mine = {fact.url for fact in new.files}
+        kept = np.array([at for at, fact in enumerate(before.files) if fact.url not in mine], np.int64)
+        both = joined([before.only(kept), new])
+        rank = [known[fact.url] for fact in both.files]
+        return both.only(np.argsort(np.array(rank, np.int64), kind="stable"))
+
+    return execution.start(_change(dataset, places, ScanMeans(executor, 100, progress), change))
+
+
+def drop(dataset: Any, places: Any) -> Future[CombineReport]:
+    """Begin to take files out of a saved dataset: by their URLs as the dataset has them, or patterns of these."""
+    wanted = [fspath(each) for each in ([places] if isinstance(places, str | PathLike) else places)]
+
+    def change(before: FileBatch, new: FileBatch) -> FileBatch:
+        del new
+        gone = {fact.url for fact in before.files if any(_fits(fact.url, each) for each in wanted)}
+        for each in wanted:
+            if not any(_fits(url, each) for url in gone):
+                raise NotFoundError(f"The dataset has no file {quote(each)}")
+        kept = np.array([at for at, fact in enumerate(before.files) if fact.url not in gone], np.int64)
+        return before.only(kept)
+
+    return execution.start(_change(dataset, [], ScanMeans(), change))
+
+
+def _fits(url: str, wanted: str) -> bool:
+    return url == wanted or fnmatchcase(url, wanted) or url.endswith("/" + wanted)
+
+
+async def _change(
+    dataset: Any, places: Any, means: ScanMeans, change: Callable[[FileBatch, FileBatch], FileBatch]
+) -> CombineReport:
+    base = await place_of(dataset)
+    if not base.driver.features.conditional_write:
+        raise UnimplementedError(f"{base.describe()} lies where two writers could undo each other's changes")
+    given = [places] if isinstance(places, str | PathLike) else list(places)
+    urls = await written_out(given) if given else []
+    new: FileBatch | None = None
+    for _ in range(_TRIES):
+        mosaic, answer = await load_mosaic(base, with_scan=True)
+        before = batch_of(mosaic.facts.get("scan") or {}, mosaic.scan)
+        options = dict(mosaic.facts.get("options") or {})
+        wishes = _wishes(options)
+        if new is None:
+            found = (
+                _renamed(await scan_many(urls, wishes.dims, means), options.get("variables") or {})
+                if urls
+                else FileBatch()
+            )
+            new = moved_batch(found, moving(await _here(), await beside(base)))
+        after = change(before, new)
+        whole, report = await execution.offload(assemble, after, wishes, kind="compute")
+        as_json = bytes(answer.value[:4]) != b"PAR1"
+        data = await execution.offload(partial(document_bytes, whole, after, options, as_json=as_json))
+        stamp = await base.write("", data, answer.generation)
+        if stamp.generation != UNKNOWN:
+            return report
+    raise AbortedError(f"Too many writers compete for {base.describe()}")
+
+
+def _wishes(options: Mapping[str, Any]) -> Wishes:
+    if options.get("coords"):
+        raise UnimplementedError(
+            "A dataset whose coordinates were given is not added to; combine its files again"
+        )
+    dims, difference, overlap = options.get("dims"), options.get("on_difference"), options.get("on_overlap")
+    if not isinstance(dims, list) or not isinstance(difference, str) or not isinstance(overlap, str):
+        raise StoreError("The dataset does not say how it was combined, and cannot be added to")
+    _check(difference, overlap)
+    return Wishes(tuple(map(str, dims)), difference, overlap)  # type: ignore[arg-type]  # checked
+
+
+def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:
+    """Begin to compare files with what they were when they were scanned; the result says how those differ that do.
+
+    `members` are those of the `mosaic` kvstore: `targets`, `rewrite`, `allow`.
+    """
+
+    async def run() -> dict[str, str]:
+        base = await place_of(dataset)
+        mosaic, _ = await load_mosaic(base)
+        driver = mosaic_driver(
+            mosaic, members, base=await beside(base), described=f"virtual dataset {base.describe()}"
+        )
+        out: dict[str, str] = {}
+
+        async def one(fact: Any) -> None:
+            try:
+                why = await changed(driver.references, fact)
+            except StoreError as error:
+                why = f"cannot be reached: {error.message}"
+            if why:
+                out[fact.url] = why
+
+        for start in range(0, len(mosaic.files), _AT_ONCE):
+            await execution.gather(one(fact) for fact in mosaic.files[start : start + _AT_ONCE])
+        return {fact.url: out[fact.url] for fact in mosaic.files if fact.url in out}
+
+    return execution.start(run())

@@ -1,0 +1,154 @@
+"""Making the tables of the whole: documents, values and references put where they belong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fsstore.combine.facts import FileBatch, Form, Ints
+from fsstore.kvstore.reference.state.refset import TableSet
+from fsstore.kvstore.reference.table.grid import grid_of
+from fsstore.kvstore.reference.table.keys import Family, split_one
+from fsstore.kvstore.reference.table.table import INLINE, Block, Row, Rows, Table
+from fsstore.mosaic.value import Layered
+
+__all__ = ["WholeTables", "placed_rows"]
+
+_DENSE = 1.5
+_LABELS = "_ARRAY_DIMENSIONS"
+
+
+class WholeTables:
+    """Collects what the whole consists of.  URLs and inline values of the batch keep their numbers."""
+
+    def __init__(self, batch: FileBatch, version: int) -> None:
+        self.version = version
+        self.layered: dict[str, Layered] = {}
+        self._urls = list(batch.urls)
+        self._inline = list(batch.inline)
+        self._loose: dict[str, Row] = {}
+        self._blocks: dict[Family, Block] = {}
+
+    def put(self, key: str, value: bytes) -> None:
+        """Put an inline value."""
+        self._loose[key] = Row(INLINE, len(self._inline), len(value))
+        self._inline.append(value)
+
+    def put_group(self, path: str, attributes: Mapping[str, Any]) -> None:
+        """Put the documents of a group."""
+        head = f"{path}/" if path else ""
+        if self.version == 3:
+            said = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+            self.put(f"{head}zarr.json", _json(said))
+            return
+        self.put(f"{head}.zgroup", b'{"zarr_format":2}')
+        self.put(f"{head}.zattrs", _json(attributes))
+
+    def put_array(self, path: str, form: Form, shape: Sequence[int], changes: Mapping[str, Any]) -> None:
+        """Put the documents of an array of references; `changes` replace members of its document."""
+        document = {**json.loads(form.document_for(shape)), **changes}
+        head = f"{path}/" if path else ""
+        if form.version == 3:
+            self.put(f"{head}zarr.json", _json(document))
+            return
+        self.put(f"{head}.zarray", _json(document))
+        self.put(f"{head}.zattrs", form.attributes.encode())
+
+    def put_chunks(self, path: str, document: Mapping[str, Any], number: Ints, rows: Rows) -> None:
+        """Put the references of an array: chunks by their numbers in the grid of its document."""
+        grid = grid_of(path, document)
+        assert grid is not None
+        if not len(number):
+            return
+        if grid.family is None:
+            self._loose[grid.key(())] = rows.row(0)
+            return
+        found = split_one(grid.key((0,) * len(grid.shape)).encode())
+        if (
+            found is None or found[0] != grid.family
+        ):  # the path ends in a number, which is taken for one of a chunk
+            self._loose.update(zip(grid.keys(number), map(rows.row, range(len(number))), strict=True))
+            return
+        order = np.argsort(number, kind="stable")
+        number, rows = number[order], rows.take(order)
+        if grid.count <= len(number) * _DENSE:
+            dense = Rows.absent(grid.count)
+            dense.put(number, rows)
+            self._blocks[grid.family] = Block(grid.family, grid.shape, None, dense)
+        else:
+            self._blocks[grid.family] = Block(grid.family, grid.shape, number, rows)
+
+    def put_values(self, path: str, values: Any, dims: Sequence[str], attributes: Mapping[str, Any]) -> None:
+        """Put an array by value, in one chunk."""
+        values = np.asarray(values)
+        if values.dtype.kind == "O":
+            values = values.astype(str)
+        plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
+        said = {name: value for name, value in attributes.items() if name != _LABELS}
+        shape = list(values.shape)
+        chunks = [max(1, size) for size in shape]
+        head = f"{path}/" if path else ""
+        if self.version == 3 and values.dtype.kind in "biuf":
+            self.put(f"{head}zarr.json", _json({
+                "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": values.dtype.name,
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+                "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+                "fill_value": 0 if values.dtype.kind != "b" else False,
+                "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+                "attributes": said, "dimension_names": list(dims),
+            }))  # fmt: skip
+            key = "/".join(["c", *("0" for _ in shape)])
+        else:
+            self.put(f"{head}.zarray", _json({
+                "zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": plain.dtype.str, "fill_value": None,
+                "order": "C", "filters": None, "compressor": None,
+            }))  # fmt: skip
+            self.put(f"{head}.zattrs", _json({**said, _LABELS: list(dims)}))
+            key = ".".join("0" for _ in shape) or "0"
+        if values.size:
+            self.put(head + key, plain.tobytes())
+
+    def finish(self) -> TableSet:
+        """Return the references."""
+        rows = Rows.of(list(self._loose.values()))
+        names = {key: number for number, key in enumerate(self._loose)}
+        return TableSet(Table(self._urls, self._inline, names, rows, self._blocks))
+
+
+def placed_rows(
+    forms: Sequence[Form],
+    form: Ints,
+    count: Ints,
+    number: Ints,
+    starts: Sequence[tuple[int, Ints]],
+    grid: Sequence[int],
+) -> Ints:
+    """Return the numbers in the grid of the whole of the chunks of files.
+
+    `form`, `count` and the starts are by file, `number` by chunk.  `starts` say for an axis at which chunk of the whole
+    the first of a file stands.  Chunks outside the grid get -1.
+    """
+    out = np.full(len(number), -1, np.int64)
+    of_file = np.repeat(np.arange(len(count)), count)
+    form_of = form[of_file]
+    for each in np.unique(form).tolist():
+        here = np.flatnonzero(form_of == each)
+        shape = forms[each].shape
+        own = tuple(-(-size // step) for size, step in zip(shape, forms[each].chunks, strict=True)) or (1,)
+        coords = [np.asarray(one, np.int64) for one in np.unravel_index(number[here], own)]
+        for axis, start in starts:
+            coords[axis] = coords[axis] + start[of_file[here]]
+        linear = np.zeros(len(here), np.int64)
+        inside = np.ones(len(here), np.bool_)
+        for size, coord in zip(tuple(grid) or (1,), coords, strict=True):
+            inside &= (coord >= 0) & (coord < size)
+            linear = linear * size + coord
+        out[here] = np.where(inside, linear, -1)
+    return out
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(dict(value), separators=(",", ":")).encode()

@@ -1,0 +1,283 @@
+"""What stands in for the verbs of fsspec's FTP and SFTP filesystems, which say too little of what went wrong.
+
+FTP has one connection for commands, and a number for failures that means many things: 550 is a missing file, a
+directory in its place, or one that must not be read.  fsspec calls every failure a missing file, leaves the connection
+as it is when a transfer broke, and lets threads talk at once.  Here one thread talks at a time, 550 is looked into,
+every other failure is what it is, and a connection on which something went wrong is made anew.
+
+SFTP answers most failures with a text and no number; what it means is left to `info`.  A move over an existing file is
+an extension that not every server has.  Two threads of paramiko's client wait for each other's answers for ever, so one
+talks at a time here too.
+"""
+
+from __future__ import annotations
+
+import ftplib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fsstore.errors import StoreError, UnavailableError
+from fsstore.kvstore.engine.fault import translate
+from fsstore.redaction import redact
+from fsstore.runtime import fork
+
+__all__ = ["FTP", "SFTP"]
+
+T = TypeVar("T")
+
+_ABSENT = ("550", "501")  # the second is what some servers say of a directory that is missing
+_BEYOND = "554"  # what begins behind the end
+_DENIED = ("530", "532")
+_UNKNOWN_COMMAND = ("500", "502", "504")
+_SILENT_S = 30.0  # that a server of SFTP may be
+_PART = 1 << 16  # bytes that are received at once
+_BROKEN = frozenset(("SSHException", "EOFError", "TimeoutError", "ConnectionError"))
+_LOST = (ftplib.error_temp, ftplib.error_reply, ftplib.error_proto, EOFError, OSError)
+
+
+def _turn(filesystem: Any) -> fork.Lock:
+    """Return the lock of who talks to a server.  The object holds it: filesystems with the same options are equal."""
+    lock: fork.Lock = vars(filesystem).setdefault("_turn_of_fsstore", fork.lock())
+    return lock
+
+
+def _talk(filesystem: Any, call: Callable[[], T]) -> T:
+    """Return `call()`, alone on the connection; one that is lost is closed, and made anew by whoever talks next."""
+    with _turn(filesystem):
+        try:
+            _log_in(filesystem)
+            return call()
+        except (FileNotFoundError, PermissionError) as error:
+            said = _behind(error)
+            if said is None:
+                raise
+            failure = said
+        except ftplib.error_perm as error:
+            failure = error
+        except _LOST as error:
+            failure = error
+        if not isinstance(failure, ftplib.error_perm):
+            filesystem.ftp.close()
+    raise _meant(failure)
+
+
+def _log_in(filesystem: Any) -> None:
+    """Make the connection anew, if it was closed."""
+    if filesystem.ftp.sock is None:
+        filesystem._connect()
+        if filesystem.tls is True:
+            filesystem.ftp.prot_p()
+
+
+def _behind(error: BaseException) -> Exception | None:
+    """Return the failure that fsspec calls a missing file, unless it is one, or None."""
+    seen: BaseException | None = error
+    for _ in range(10):
+        seen = None if seen is None else seen.__cause__ or seen.__context__
+        if isinstance(seen, (ftplib.Error, EOFError)) and not str(seen).startswith(_ABSENT):
+            return seen
+    return None
+
+
+def _meant(error: Exception) -> Exception:
+    """Return the error that a failure of FTP means."""
+    text = redact(str(error)) or "the connection ended"
+    if isinstance(error, ftplib.error_perm):
+        if text[:3] in _ABSENT:
+            return FileNotFoundError(text)
+        return PermissionError(text) if text[:3] in _DENIED else translate(error)
+    if isinstance(error, OSError):
+        return error if isinstance(error, ConnectionError | TimeoutError) else UnavailableError(text)
+    return UnavailableError(f"The FTP server did not do what it was asked: {text}")
+
+
+def _looked_into(filesystem: Any, path: str, call: Callable[[], T]) -> T:
+    """Return `call()`, where a refusal with 550 is a missing file only if the server lists none of this name."""
+    try:
+        return _talk(filesystem, call)
+    except FileNotFoundError as error:
+        refused = str(error)
+    if _ftp_info(filesystem, path)["type"] == "directory":
+        raise IsADirectoryError(path)
+    raise PermissionError(f"the server refused: {refused}")
+
+
+def _ftp_info(filesystem: Any, path: str) -> dict[str, Any]:
+    """Return what the server lists of a path."""
+    above, _, name = path.rstrip("/").rpartition("/")
+    if not name:
+        return {"name": "/", "size": None, "type": "directory"}
+    for found in _ftp_ls(filesystem, above or "/"):
+        if found["name"] == path.rstrip("/"):
+            return found
+    raise FileNotFoundError(path)
+
+
+def _ftp_ls(filesystem: Any, path: str) -> list[dict[str, Any]]:
+    """Return what the server lists below a path."""
+    above = path.rstrip("/")
+    return [
+        {
+            "name": f"{above}/{name.rpartition('/')[2]}",
+            "type": "directory" if facts["type"].lower() == "dir" else "file",
+            "size": int(facts["size"]) if facts.get("size", "").isdecimal() else None,
+        }
+        for name, facts in _talk(filesystem, lambda: _listed(filesystem.ftp, path))
+        if facts["type"].lower() not in ("cdir", "pdir") and name not in (".", "..")
+    ]
+
+
+def _listed(ftp: Any, path: str) -> list[tuple[str, dict[str, str]]]:
+    """Return names and facts of a directory, from the list for programs or else from that for people."""
+    try:
+        return list(ftp.mlsd(path))
+    except ftplib.error_perm as error:
+        if str(error)[:3] not in _UNKNOWN_COMMAND:
+            raise
+    from fsspec.implementations.ftp import _mlsd2
+
+    listed: list[tuple[str, dict[str, str]]] = _mlsd2(ftp, path)
+    return listed
+
+
+def _ftp_read(filesystem: Any, path: str, start: int = 0, stop: int | None = None) -> bytes:
+    """Return bytes of a file.  A part that has come ends the transfer, about which the server may complain."""
+
+    def call() -> bytes:
+        ftp, out = filesystem.ftp, bytearray()
+        ftp.voidcmd("TYPE I")
+        try:
+            line = ftp.transfercmd(f"RETR {path}", rest=start or None)
+        except ftplib.error_perm as error:
+            if str(error)[:3] == _BEYOND:
+                return b""
+            raise
+        with line:
+            while stop is None or len(out) < stop - start:
+                part = line.recv(_PART if stop is None else min(_PART, stop - start - len(out)))
+                if not part:
+                    break
+                out += part
+        with suppress(*([] if stop is None else [ftplib.error_temp, ftplib.error_perm])):
+            ftp.voidresp()
+        return bytes(out)
+
+    return _looked_into(filesystem, path, call)
+
+
+def _ftp_write(filesystem: Any, path: str, value: bytes) -> None:
+    """Store a value; a directory that is missing on the way is a `FileNotFoundError`."""
+    from io import BytesIO
+
+    _talk(filesystem, lambda: filesystem.ftp.storbinary(f"STOR {path}", BytesIO(value)))
+
+
+def _ftp_make(filesystem: Any, path: str, exist_ok: bool) -> None:
+    """Make a directory and those above it, unless they are there by now."""
+
+    def call() -> None:
+        filesystem.invalidate_cache()
+        filesystem.makedirs(path, exist_ok=exist_ok)
+
+    try:
+        _talk(filesystem, call)
+    except FileNotFoundError:  # 550: somebody else made it, or it cannot be made
+        if _ftp_info(filesystem, path)["type"] != "directory":
+            raise NotADirectoryError(path) from None
+
+
+def _ftp_move(filesystem: Any, path: str, target: str) -> None:
+    """Give a file another name, in place of one that has it."""
+    try:
+        _talk(filesystem, lambda: filesystem.ftp.rename(path, target))
+    except (FileNotFoundError, StoreError) as error:
+        if isinstance(error, UnavailableError):
+            raise
+        _ftp_remove(filesystem, target)  # some servers want the name to be free
+        _talk(filesystem, lambda: filesystem.ftp.rename(path, target))
+
+
+def _ftp_remove(filesystem: Any, path: str) -> None:
+    """Delete a file."""
+    _looked_into(filesystem, path, lambda: filesystem.ftp.delete(path))
+
+
+def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
+    """Return `call()`, alone on the connection; one that is lost is closed, and made anew by whoever talks next."""
+    with _turn(filesystem):
+        transport = filesystem.client.get_transport()
+        if transport is None or not transport.is_active():
+            filesystem._connect()
+        filesystem.ftp.get_channel().settimeout(_SILENT_S)
+        try:
+            return call()
+        except Exception as error:
+            names = {cls.__name__ for cls in type(error).__mro__}
+            if names.isdisjoint(_BROKEN):
+                raise
+            failure = UnavailableError(f"The SFTP server did not do what it was asked: {redact(str(error))}")
+            filesystem.client.close()
+    raise failure
+
+
+def _sftp_verb(verb: str, *named: tuple[str, Any]) -> Callable[..., Any]:
+    """Return what calls a verb of the filesystem, one thread at a time."""
+
+    def call(filesystem: Any, *arguments: Any) -> Any:
+        return _sftp_talk(filesystem, lambda: getattr(filesystem, verb)(*arguments, **dict(named)))
+
+    return call
+
+
+def _sftp_read(filesystem: Any, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+    """Return bytes of a file."""
+
+    def call() -> bytes:
+        try:
+            found: bytes = filesystem.cat_file(path, start, stop)
+        except OSError as error:
+            if error.errno is None and filesystem.info(path)["type"] == "directory":
+                raise IsADirectoryError(path) from None
+            raise
+        return found
+
+    return _sftp_talk(filesystem, call)
+
+
+def _sftp_move(filesystem: Any, path: str, target: str) -> None:
+    """Give a file another name, in place of one that has it."""
+
+    def call() -> None:
+        try:
+            filesystem.ftp.posix_rename(path, target)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            with suppress(
+                FileNotFoundError
+            ):  # the server lacks that extension, and wants the name to be free
+                filesystem.ftp.remove(target)
+            filesystem.ftp.rename(path, target)
+
+    _sftp_talk(filesystem, call)
+
+
+FTP: Mapping[str, Callable[..., Any]] = {
+    "info": _ftp_info,
+    "ls": _ftp_ls,
+    "cat_file": _ftp_read,
+    "pipe_file": _ftp_write,
+    "makedirs": _ftp_make,
+    "mv": _ftp_move,
+    "rm_file": _ftp_remove,
+}
+SFTP: Mapping[str, Callable[..., Any]] = {
+    "info": _sftp_verb("info"),
+    "ls": _sftp_verb("ls", ("detail", True)),
+    "cat_file": _sftp_read,
+    "pipe_file": _sftp_verb("pipe_file"),
+    "makedirs": _sftp_verb("makedirs"),
+    "mv": _sftp_move,
+    "rm_file": _sftp_verb("rm_file"),
+}

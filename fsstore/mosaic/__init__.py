@@ -1,0 +1,11 @@
+"""Virtual datasets: one document that makes many files one zarr hierarchy, also where they differ.
+
+* `decoding`: how the stored values of a source become those of the whole
+* `detect`: telling a virtual dataset by its first bytes
+* `document`: a virtual dataset as a header and columns, and back, checked
+* `driver`: the key-value store that shows it
+* `kind`: its JSON, its URL, and how it is opened
+* `pieces`: which piece of an array holds what, found in microseconds
+* `stored`: the two stored forms, parquet and JSON
+* `value`: the dataset as a value
+"""

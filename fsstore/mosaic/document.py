@@ -1,0 +1,221 @@
+"""A virtual dataset as a header and columns, and back; every number is checked before it is believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fsstore.errors import JsonError
+from fsstore.kvstore.reference.state.refset import TableSet
+from fsstore.kvstore.reference.table.keys import check_key
+from fsstore.kvstore.reference.table.table import ABSENT, INLINE, WHOLE, Block, Rows, Table
+from fsstore.mosaic.decoding import Decoding
+from fsstore.mosaic.pieces import CellAxis, Pieces
+from fsstore.mosaic.stored import Column, StoredColumns
+from fsstore.mosaic.value import FileFact, Layered, Mosaic, PieceSource
+from fsstore.values.json_value import Fields, array_of, boolean, integer, obj, string
+
+__all__ = ["mosaic_of", "stored_of"]
+
+_SIZE = integer(0, 2**62)
+_STEP = integer(1, 2**62)
+
+
+def stored_of(mosaic: Mosaic, scan: Mapping[str, Column] | None = None) -> StoredColumns:
+    """Return a dataset as a header and columns."""
+    table = mosaic.references.table
+    columns: dict[str, Column] = {}
+    header: dict[str, Any] = {**mosaic.facts}
+    columns["urls"] = list(table.urls)
+    columns["inline"] = [bytes(table.inline[number]) for number in range(len(table.inline))]
+    columns["keys"] = list(table.loose)
+    _put_rows(columns, "keys", table.rows.take(list(table.loose.values())))
+    header["blocks"] = []
+    for number, (family, block) in enumerate(table.blocks.items()):
+        header["blocks"].append({
+            "prefix": family[0].decode(), "separators": family[1].decode(), "grid": list(block.grid),
+            "dense": block.index is None,
+        })  # fmt: skip
+        _put_rows(columns, f"block/{number}", block.rows)
+        if block.index is not None:
+            columns[f"block/{number}/index"] = block.index
+    header["layered"] = [
+        _layered_json(columns, number, each) for number, each in enumerate(mosaic.layered.values())
+    ]
+    columns["files/url"] = [fact.url for fact in mosaic.files]
+    columns["files/size"] = np.array([fact.size for fact in mosaic.files], np.int64)
+    columns["files/generation"] = [fact.generation for fact in mosaic.files]
+    return StoredColumns(header, columns, scan or {})
+
+
+def _put_rows(columns: dict[str, Column], name: str, rows: Rows) -> None:
+    columns[f"{name}/url"] = rows.url.astype(np.int64)
+    columns[f"{name}/offset"] = np.asarray(rows.offset)
+    columns[f"{name}/length"] = np.asarray(rows.length)
+
+
+def _layered_json(columns: dict[str, Column], number: int, each: Layered) -> dict[str, Any]:
+    head = f"layered/{number}"
+    pieces = each.pieces
+    columns[f"{head}/source"] = np.asarray(pieces.source, np.int64)
+    columns[f"{head}/origin"] = np.ascontiguousarray(pieces.origin, np.int64).reshape(-1)
+    if pieces.cell is not None:
+        columns[f"{head}/cell"] = pieces.cell
+    for axis in pieces.axes:
+        columns[f"{head}/start/{axis.dimension}"] = axis.start
+        columns[f"{head}/stop/{axis.dimension}"] = axis.stop
+    return {
+        "path": each.path,
+        "dtype": each.dtype,
+        "shape": list(each.shape),
+        "chunks": list(each.chunks),
+        "fill": each.fill,
+        "attributes": dict(each.attributes),
+        "axes": [axis.dimension for axis in pieces.axes],
+        "everywhere": pieces.cell is None,
+        "sources": [
+            {
+                "path": source.path,
+                "shape": list(source.shape),
+                "zarr_format": source.version,
+                "decoding": source.decoding.to_json(),
+            }
+            for source in each.sources
+        ],
+    }
+
+
+def mosaic_of(stored: StoredColumns, scan: Any = None) -> Mosaic:
+    """Return the dataset of a document; raises `JsonError` for what cannot be right."""
+    try:
+        return _mosaic(stored, scan)
+    except JsonError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise JsonError(f"The virtual dataset is damaged: {type(error).__name__}: {error}") from error
+
+
+def _mosaic(stored: StoredColumns, scan: Any) -> Mosaic:
+    header = dict(stored.header)
+    table = _table(stored, header.pop("blocks", []))
+    listed = header.pop("layered", [])
+    if not isinstance(listed, list):
+        raise JsonError("The layered arrays are a list")
+    layered = {}
+    for number, value in enumerate(listed):
+        each = _layered(stored, number, value)
+        layered[each.path] = each
+    names = (stored.texts("files/url"), stored.ints("files/size"), stored.texts("files/generation"))
+    if len({len(each) for each in names}) != 1:
+        raise JsonError("The columns of files have several lengths")
+    files = [FileFact(url, int(size), tag) for url, size, tag in zip(*names, strict=True)]
+    found = Mosaic(TableSet(table), layered, files, header, scan)
+    found.check()
+    return found
+
+
+def _table(stored: StoredColumns, blocks: Any) -> Table:
+    urls, inline, keys = stored.texts("urls"), stored.values("inline"), stored.texts("keys")
+    for key in keys:
+        why = check_key(key)
+        if why is not None:
+            raise JsonError(f"A key cannot be used: {why}")
+    made = {}
+    for number, value in enumerate(array_of(obj)(blocks)):
+        block = _block(stored, number, value, (len(urls), len(inline)))
+        made[block.family] = block
+    rows = _rows(stored, "keys", (len(urls), len(inline)))
+    if len(rows.url) != len(keys):
+        raise JsonError("There are not as many references as keys")
+    return Table(urls, inline, {key: at for at, key in enumerate(keys)}, rows, made)
+
+
+def _block(stored: StoredColumns, number: int, value: Any, limits: tuple[int, int]) -> Block:
+    fields = Fields(value)
+    prefix, separators = fields.require("prefix", string), fields.require("separators", string)
+    grid = tuple(fields.require("grid", array_of(_STEP)))
+    dense = fields.require("dense", boolean)
+    fields.finish()
+    total = math.prod(grid)
+    if len(separators) != len(grid) or set(separators) - set("./") or not grid or total >= 2**62:
+        raise JsonError(f"The chunk grid number {number} is none")
+    if prefix and (not prefix.startswith("/") or check_key(prefix[1:] + "/0") is not None):
+        raise JsonError(f"The prefix of the chunk grid number {number} cannot be used")
+    rows = _rows(stored, f"block/{number}", limits)
+    index = None if dense else stored.ints(f"block/{number}/index")
+    if index is None:
+        if len(rows.url) != total:
+            raise JsonError(
+                f"The chunk grid number {number} has {total} chunks, but {len(rows.url)} references"
+            )
+    elif (
+        len(index) != len(rows.url)
+        or not len(index)
+        or index[0] < 0
+        or index[-1] >= total
+        or (index[1:] <= index[:-1]).any()
+    ):
+        raise JsonError(f"The references of the chunk grid number {number} are not in order")
+    return Block((prefix.encode(), separators.encode()), grid, index, rows)
+
+
+def _rows(stored: StoredColumns, name: str, limits: tuple[int, int]) -> Rows:
+    url, offset, length = (stored.ints(f"{name}/{each}") for each in ("url", "offset", "length"))
+    if not len(url) == len(offset) == len(length):
+        raise JsonError(f'The columns of "{name}" have several lengths')
+    urls, inline = limits
+    if len(url) and (int(url.min()) < INLINE or int(url.max()) >= urls):
+        raise JsonError(f'References of "{name}" name a URL that is not there')
+    held = url == INLINE
+    if ((offset < 0) | (length < WHOLE)).any() or (offset[held] >= inline).any():
+        raise JsonError(f'References of "{name}" have an offset or a length that cannot be')
+    wrong = (url >= 0) & (length == WHOLE) & (offset != 0)
+    if wrong.any() or (offset > 2**62).any() or (length > 2**62).any():
+        raise JsonError(f'References of "{name}" have an offset or a length that cannot be')
+    assert ABSENT > INLINE
+    return Rows(url.astype(np.int32), offset, length)
+
+
+def _layered(stored: StoredColumns, number: int, value: Any) -> Layered:
+    fields = Fields(value)
+    head = f"layered/{number}"
+    shape = tuple(fields.require("shape", array_of(_SIZE)))
+    dimensions = fields.require("axes", array_of(integer(0, 31)))
+    everywhere = fields.require("everywhere", boolean)
+    axes = tuple(
+        CellAxis(at, stored.ints(f"{head}/start/{at}"), stored.ints(f"{head}/stop/{at}")) for at in dimensions
+    )
+    source, origin = stored.ints(f"{head}/source"), stored.ints(f"{head}/origin")
+    if len(origin) != len(source) * len(axes):
+        raise JsonError("The pieces of an array have columns of several lengths")
+    cell = None if everywhere else stored.ints(f"{head}/cell")
+    pieces = Pieces(shape, axes, source, origin.reshape(len(source), len(axes)), cell)
+    path, chunks = fields.require("path", string), tuple(fields.require("chunks", array_of(_STEP)))
+    if check_key(f"{path}/.zarray") is not None or len(chunks) != len(shape):
+        raise JsonError(f"The layered array number {number} has a path or chunks that cannot be used")
+    sources = tuple(map(_source, fields.require("sources", array_of(obj))))
+    dtype, fill = fields.require("dtype", string), fields.take("fill", _fill)
+    attributes = fields.take("attributes", obj, default={})
+    fields.finish()
+    return Layered(path, dtype, shape, chunks, fill, attributes, sources, pieces)
+
+
+def _fill(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | int | float | bool):
+        raise JsonError("A fill value is a number or a text")
+    return value
+
+
+def _source(value: Any) -> PieceSource:
+    fields = Fields(value)
+    path = fields.require("path", string)
+    shape = tuple(fields.require("shape", array_of(_SIZE)))
+    version = fields.require("zarr_format", integer(2, 3))
+    decoding = Decoding.from_json(fields.take("decoding", obj, default={}))
+    fields.finish()
+    if check_key(f"{path}/.zarray") is not None:
+        raise JsonError("The path of a source cannot be used")
+    return PieceSource(path, shape, version, decoding)

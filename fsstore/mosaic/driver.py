@@ -1,0 +1,291 @@
+"""The key-value store that shows a virtual dataset as a zarr hierarchy.
+
+Documents and chunks of arrays of references are those of a reference store.  A chunk of a layered array is made when it
+is read: its pieces are found, read from their sources through arrays over the same reference store, decoded, and put
+together; where there is no piece is the fill value.  Sources are hidden from listings and from readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from fsstore.context.context import Context
+from fsstore.driver.chunked import ZARR2, ZARR3
+from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
+from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.format.field import WHOLE
+from fsstore.index.transform import identity
+from fsstore.kvstore.contract.ability import ListsDocuments
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.coalesce import Limits
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    Entry,
+    Features,
+    KvPrefix,
+    Read,
+    ReadOnly,
+    ReadResult,
+    now,
+)
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.driver import ReferenceDriver, reference_driver
+from fsstore.kvstore.reference.state.set_state import Overlay, State
+from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
+from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
+from fsstore.runtime import execution, fork
+from fsstore.values.json_value import Json, quote
+
+__all__ = ["MosaicDriver", "changed", "mosaic_driver"]
+
+_PAGE = 4096
+
+
+class _Made(NamedTuple):
+    """A chunk to be made: the array, and where it lies in the grid."""
+
+    array: Layered
+    place: tuple[int, ...]
+
+
+def mosaic_driver(
+    mosaic: Mosaic,
+    members: Mapping[str, Any],
+    *,
+    base: KvPrefix | None,
+    described: str,
+    means: tuple[Limits, OpenTarget] | None = None,
+) -> MosaicDriver:
+    """Return the store of a dataset; `base` is the directory it lies in."""
+    limits, opener = means or (Limits(), open_with_spec)
+    overlay = Overlay(State(mosaic.references), None, writable=False)
+    reach = {name: value for name, value in members.items() if name != "check_targets"}
+    references: Any = reference_driver(
+        overlay, reach, base=base, described=described, limits=limits, open_target=opener
+    )
+    return MosaicDriver(mosaic, references, members, described)
+
+
+class MosaicDriver(ReadOnly, ListsDocuments):
+    """The keys of a virtual dataset."""
+
+    id: ClassVar[str] = "mosaic"
+
+    def __init__(
+        self, mosaic: Mosaic, references: ReferenceDriver, members: Mapping[str, Any], described: str
+    ) -> None:
+        self.mosaic, self.references = mosaic, references
+        self._members, self._described = dict(members), described
+        self._documents = {
+            key: value for each in mosaic.layered.values() for key, value in each.documents().items()
+        }
+        self._grids: dict[str, tuple[Grid, Layered]] = {
+            path: (each.grid, each) for path, each in mosaic.layered.items()
+        }
+        self._sources: dict[str, OpenArray] = {}
+        self._lock = fork.lock()
+        self._checked: set[str] = set()
+        self._facts: dict[str, FileFact] = {}
+        if members.get("check_targets"):
+            self._facts = {fact.url: fact for fact in mosaic.files}
+        waits = references.features.waits or bool(mosaic.layered)
+        self.features = Features(waits=waits, writable=False, listable=True)
+
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        """Return one result for each of `reads`."""
+        time, results = now(), {}
+        made: list[tuple[int, _Made]] = []
+        others: list[int] = []
+        for position, read in enumerate(reads):
+            document = self._documents.get(read.key)
+            chunk = None if document is not None else self._chunk(read.key)
+            if document is not None:
+                results[position] = _answer(read, document, time, self)
+            elif chunk is not None:
+                made.append((position, chunk))
+            elif read.key.startswith(HIDDEN):
+                results[position] = ReadResult("missing", b"", NO_VALUE, time)
+            else:
+                others.append(position)
+        if others:
+            found = await self._referenced([reads[position] for position in others])
+            if len(others) == len(reads):
+                return found
+            results.update(zip(others, found, strict=True))
+        if made:
+            values = await execution.gather(self._make(chunk) for _, chunk in made)
+            for (position, _), value in zip(made, values, strict=True):
+                results[position] = _answer(reads[position], value, time, self)
+        return [results[position] for position in range(len(reads))]
+
+    def _chunk(self, key: str) -> _Made | None:
+        """Return which chunk of a layered array a key names."""
+        head = key
+        while self._grids and head:
+            head, _, _ = head.rpartition("/")
+            found = self._grids.get(head)
+            if found is not None:
+                grid, array = found
+                number = grid.number(key[len(head) + 1 if head else 0 :])
+                if number is None:
+                    return None
+                place = np.unravel_index(number, grid.shape) if array.shape else ()
+                return _Made(array, tuple(int(at) for at in place))
+        return None
+
+    async def _referenced(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        """Return the answers of the reference store, once the files in question are known to be what they were."""
+        if self._facts:
+            found = self.mosaic.references.find([read.key for read in reads])
+            used = np.unique(found.rows.url[found.rows.url >= 0]).tolist()
+            await execution.gather(self._check(found.urls[number]) for number in used)
+        return await self.references.read_many(reads)
+
+    async def _check(self, url: str) -> None:
+        fact = self._facts.get(url)
+        if fact is None or url in self._checked:
+            return
+        why = await changed(self.references, fact)
+        if why:
+            raise FailedPreconditionError(f"{quote(url)} {why} since it was scanned for {self._described}")
+        self._checked.add(url)
+
+    async def _make(self, chunk: _Made) -> bytes:
+        array = chunk.array
+        dtype = array.numpy_dtype
+        out = np.full(array.chunks, array.fill_value, dtype)
+        box = [
+            slice(at * step, min((at + 1) * step, size))
+            for at, step, size in zip(chunk.place, array.chunks, array.shape, strict=True)
+        ]
+
+        async def one(source: PieceSource, inside: tuple[slice, ...], where: tuple[slice, ...]) -> None:
+            values = await self._read(source, inside)
+            out[where] = source.decoding.apply(values, dtype)
+
+        parts = list(array.pieces.find(box))
+        if all(side.start < side.stop for side in box):
+            await execution.gather(one(array.sources[part.source], part.inside, part.box) for part in parts)
+        return out.tobytes()
+
+    async def _read(self, source: PieceSource, inside: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        try:
+            if source.path not in self._sources:
+                opened = await self._opened(source)
+                with self._lock:
+                    self._sources.setdefault(source.path, opened)
+            driver: ArrayDriver = self._sources[source.path].driver
+            view: Any = identity(driver.domain())
+            return np.asarray(await driver.read(view[inside] if inside else view))
+        except StoreError as error:
+            raise error.within(f"Error reading a piece of {self._described}") from error
+
+    async def _opened(self, source: PieceSource) -> OpenArray:
+        inner: Any = _Checked(self) if self._facts else self.references
+        memory = kv_kind("memory")
+        assert memory is not None
+        place = OpenKv(inner, "", KvSpecValue.of(memory, "").replace(live=inner))
+        kind = ZARR2 if source.version == 2 else ZARR3
+        opening = opening_beneath(kind, place, f"{source.path}/", Context(), members={WHOLE: True})
+        found: OpenArray = await kind.open(opening)
+        if found.driver.domain().shape != source.shape:
+            raise FailedPreconditionError(
+                f"The source {quote(source.path)} has another shape than its pieces"
+            )
+        return found
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys in a range, those of sources left out."""
+        async for batch in self._shown(self.references.scan(keys), keys):
+            yield batch
+        for grid, array in self._grids.values():
+            size = array.numpy_dtype.itemsize * int(np.prod(array.chunks, dtype=np.int64))
+            for names in _pages(grid):
+                found = [Entry(name, size) for name in names if keys.contains(name)]
+                if found:
+                    yield found
+
+    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the documents in a range."""
+        async for batch in self._shown(self.references.documents(keys), keys):
+            yield batch
+
+    async def _shown(self, pages: AsyncIterator[list[Entry]], keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        own = [Entry(key, len(value)) for key, value in self._documents.items() if keys.contains(key)]
+        if own:
+            yield own
+        async for batch in pages:
+            kept = [entry for entry in batch if not entry.key.startswith(HIDDEN)]
+            if kept:
+                yield kept
+
+    def describe_key(self, key: str) -> str:
+        """Return the quoted key and what it is in."""
+        return f"{quote(key)} in {self._described}"
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members the store was opened with, credentials left out."""
+        return self._members
+
+
+class _Checked(ReadOnly):
+    """The reference store of a dataset whose files are checked before they are read, for its sources."""
+
+    id: ClassVar[str] = "reference"
+
+    def __init__(self, owner: MosaicDriver) -> None:
+        self._owner = owner
+        self.features = owner.references.features
+
+    async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        """Return what the reference store answers."""
+        return await self._owner._referenced(reads)
+
+    def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+        """Yield the keys of the store."""
+        return self._owner.references.scan(keys)
+
+    def describe_key(self, key: str) -> str:
+        """Return how the store calls a key."""
+        return self._owner.describe_key(key)
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members of the store."""
+        return self._owner.spec()
+
+
+async def changed(references: ReferenceDriver, fact: FileFact) -> str:
+    """Return how a file differs from what it was, nothing if it does not, or if nothing is known of it."""
+    targets = references.fetcher.targets
+    place = targets.locate(fact.url)
+    root = await targets.root(place.root)
+    found = await root.read(place.key, 0, 0)
+    if found.state == "missing":
+        return "is gone"
+    if fact.size >= 0 and found.size is not None and found.size != fact.size:
+        return f"has {found.size} bytes instead of {fact.size}"
+    if fact.generation and found.generation.hex() != fact.generation:
+        return "has changed"
+    return ""
+
+
+def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver) -> ReadResult:
+    generation = b"mosaic"
+    if read.if_not_equal == generation:
+        return ReadResult("unspecified", b"", generation, time)
+    try:
+        start, stop = resolve_range(read.start, read.stop, len(value))
+    except StoreError as error:
+        raise error.within(f"Error reading {driver.describe_key(read.key)}") from error
+    return ReadResult("value", value[start:stop], generation, time, len(value))
+
+
+def _pages(grid: Grid) -> Iterator[list[str]]:
+    for start in range(0, grid.count, _PAGE):
+        yield grid.keys(np.arange(start, min(start + _PAGE, grid.count)))

@@ -1,0 +1,174 @@
+"""A combined dataset that changes: files added, replaced and dropped, by several writers, in runs that are killed."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import fsstore as ts
+from fsstore import references
+from fsstore.combine import many
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from many_files import FileOf, expected, series, write
+
+sys.path.pop(0)
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Give the paths and contents of six files, of which the first three are combined, by relative paths."""
+    monkeypatch.chdir(tmp_path)
+    files = [*series(5), FileOf(start=20, scale=0.25)]
+    paths = [tmp_path / f"{number}.nc" for number in range(6)]
+    for path, of in zip(paths, files, strict=True):
+        write(path, of)
+    references.combine([path.name for path in paths[:3]], "time").result().save(tmp_path / "all.mosaic")
+    return tmp_path / "all.mosaic", paths, files
+
+
+def _values(place):
+    with xr.open_dataset(str(place), engine="fsstore") as found:
+        return found["v"].values
+
+
+def test_only_new_files_are_scanned(made, monkeypatch):
+    """Appending scans what is appended, and the dataset then is that of all files, the layered ones too."""
+    place, paths, files = made
+    scanned = []
+    plain = many.scan_files_here
+    monkeypatch.setattr(many, "scan_files_here", lambda urls, dims: scanned.extend(urls) or plain(urls, dims))
+    references.append(place, [paths[4], paths[3]]).result()
+    references.append(place, paths[5]).result()
+    assert sorted(scanned) == sorted(map(str, paths[3:]))
+    np.testing.assert_array_equal(_values(place), expected(paths, files))
+
+
+def test_what_was_opened_before_stays_what_it_was(made):
+    """A reader keeps the extent it opened; the next one sees the new one."""
+    place, paths, files = made
+    before = ts.open(f"{place.as_uri()}|mosaic:v").result()
+    references.append(place, paths[3]).result()
+    assert before.shape == (12, 3, 5)
+    np.testing.assert_array_equal(_values(place), expected(paths[:4], files[:4]))
+
+
+def test_two_who_append_at_once_lose_nothing(made):
+    """Appends at the same time are both there in the end."""
+    place, paths, files = made
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda path: references.append(place, path).result(), paths[3:]))
+    np.testing.assert_array_equal(_values(place), expected(paths, files))
+
+
+def test_a_file_cannot_be_added_twice(made):
+    """Appending a file that is there is an error that says what to do."""
+    place, paths, _ = made
+    with pytest.raises(references.CombineError, match="`replace` scans it again"):
+        references.append(place, paths[1].name).result()
+
+
+def test_a_changed_file_is_told_and_replaced(made):
+    """Sizes and generations tell which files changed; `check_targets` refuses to read them, `replace` takes them in."""
+    place, paths, files = made
+    assert references.changed_files(place).result() == {}
+    files[1] = FileOf(start=4, offset=100.0, zlib=False)
+    write(paths[1], files[1])
+    assert list(references.changed_files(place).result()) == ["1.nc"]
+    checked = {"driver": "mosaic", "base": place.as_uri(), "check_targets": True, "path": "v/"}
+    array = ts.open({"driver": "zarr", "kvstore": checked}).result()
+    array[:4].read().result()
+    with pytest.raises(ValueError, match=r'"1.nc" .*since it was scanned'):
+        array[4:8].read().result()
+    references.replace(place, paths[1].name).result()
+    assert references.changed_files(place).result() == {}
+    np.testing.assert_array_equal(_values(place), expected(paths[:3], files[:3]))
+
+
+def test_files_are_dropped_by_name(made):
+    """A dropped file is gone from the dataset, and a name that fits none is an error."""
+    place, paths, files = made
+    report = references.drop(place, "2.nc").result()
+    assert report.dims == {"time": 8}
+    np.testing.assert_array_equal(_values(place), expected(paths[:2], files[:2]))
+    with pytest.raises(FileNotFoundError, match="has no file"):
+        references.drop(place, "9.nc").result()
+
+
+def test_a_dataset_moves_with_its_files(made, tmp_path, monkeypatch):
+    """Relative URLs are written relative to the document, so the directory can be moved as a whole."""
+    monkeypatch.chdir("/")
+    place, paths, files = made
+    moved = tmp_path.parent / f"{tmp_path.name}-moved"
+    tmp_path.rename(moved)
+    np.testing.assert_array_equal(
+        _values(moved / place.name), expected([moved / path.name for path in paths[:3]], files[:3])
+    )
+
+
+@pytest.mark.parametrize("form", ["all.mosaic.json", "all.mosaic"])
+def test_both_forms_hold_the_same(made, form):
+    """The JSON twin is read, detected and appended to like the parquet form."""
+    place, paths, files = made
+    other = place.parent / f"other-{form}"
+    references.combine(paths[3:], "time").result().save(other)
+    references.append(other, paths[:3]).result()
+    np.testing.assert_array_equal(_values(other), expected(paths, files))
+    assert other.read_bytes().startswith(b'{"fsstore_mosaic"' if form.endswith("json") else b"PAR1")
+
+
+class _Dying(ThreadPoolExecutor):
+    """An executor that loses the first task that it is given."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.lost = 0
+
+    def submit(self, work, /, *arguments, **options):
+        """Lose a task, or do it."""
+        if not self.lost:
+            self.lost += 1
+            failed: Future[object] = Future()
+            failed.set_exception(OSError("the worker is gone"))
+            return failed
+        return super().submit(work, *arguments, **options)
+
+
+def test_the_batch_of_a_lost_worker_is_scanned_again(made):
+    """An executor that loses a task costs time, not files."""
+    _, paths, _ = made
+    told = []
+    with _Dying() as executor:
+        combined = references.combine(
+            paths, "time", executor=executor, batch=2, progress=told.append
+        ).result()
+    assert combined.report.dims == {"time": 24}
+    assert told[-1].tasks == told[-1].total == 3
+    assert told[-1].retries == 1
+
+
+def test_a_run_that_was_killed_goes_on(made, monkeypatch, tmp_path):
+    """Batches that were finished are not scanned again, by the notes in the journal."""
+    _, paths, files = made
+    plain, scanned = many.scan_files_here, []
+
+    def dying(urls, dims):
+        if str(paths[4]) in urls:
+            raise KeyboardInterrupt
+        return plain(urls, dims)
+
+    monkeypatch.setattr(many, "scan_files_here", dying)
+    with pytest.raises(BaseException):  # noqa: B017, PT011  # however the interrupt arrives
+        references.combine(paths, "time", batch=2, journal=tmp_path / "notes").result()
+    monkeypatch.setattr(many, "scan_files_here", lambda urls, dims: scanned.extend(urls) or plain(urls, dims))
+    combined = references.combine(paths, "time", batch=2, journal=tmp_path / "notes").result()
+    assert str(paths[0]) not in scanned
+    assert str(paths[4]) in scanned
+    combined.save(tmp_path / "whole.mosaic")
+    np.testing.assert_array_equal(_values(tmp_path / "whole.mosaic"), expected(paths, files))
