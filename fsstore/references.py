@@ -29,6 +29,7 @@ import numpy as np
 from fsstore.combine.combined import Combined, CombinedSaving
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
+from fsstore.context.context import context_of
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.secret import reveal
@@ -58,6 +59,9 @@ from fsstore.kvstore.scan.as_references import (
     scanned_format,
 )
 from fsstore.kvstore.scan.driver import ScanDriver
+from fsstore.kvstore.spec.opening import open_kv
+from fsstore.kvstore.spec.parse import place_spec
+from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -104,11 +108,6 @@ class _Way(NamedTuple):
 
 async def _base(url: Any, way: _Way = _Way()) -> KvPrefix:  # noqa: B008  # frozen
     """Return the store and path of a document."""
-    from fsstore.context.context import context_of
-    from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.kvstore.spec.parse import place_spec
-    from fsstore.kvstore.spec.storage_option import with_storage_options
-
     spec = with_storage_options(place_spec(url), way.storage_options)
     return (await open_kv(spec, context_of(way.context))).prefix
 
@@ -166,11 +165,10 @@ def open(  # noqa: A001  # the door is a module: references.open
 ) -> References:
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
-    A file of another format (HDF5, NetCDF 3, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved
-    for others. `...|icechunk:` gives a set of the references in a snapshot. `target` stands in for null URLs;
-    `templates` replaces or adds templates; with `create` a set that does not exist is an empty one. `storage_options`
-    and `context` are for the place of the set.  Raises `NotFoundError` if there is none, and `JsonError` with every
-    malformed reference.
+    A file of another format (HDF5, NetCDF 3, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved for
+    others.  `...|icechunk:` gives a set of the references in a snapshot.  `target` stands in for null URLs; `templates`
+    replaces or adds templates; with `create` a set that does not exist is an empty one.  `storage_options` and `context`
+    are for the place.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 
     >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
     >>> refs["x/0"]
