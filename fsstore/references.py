@@ -165,10 +165,10 @@ def open(  # noqa: A001  # the door is a module: references.open
 ) -> References:
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
-    A file of another format (HDF5, NetCDF 3, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved for
-    others.  `...|icechunk:` gives a set of the references in a snapshot.  `target` stands in for null URLs; `templates`
-    replaces or adds templates; with `create` a set that does not exist is an empty one.  `storage_options` and `context`
-    are for the place.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
+    A file of another format (HDF5, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved for others.
+    `...|icechunk:` gives a set of the references in a snapshot.  `target` stands in for null URLs; `templates` replaces
+    or adds templates; with `create` a set that does not exist is an empty one.  `storage_options` and `context` are for
+    the place.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 
     >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
     >>> refs["x/0"]
@@ -177,8 +177,7 @@ def open(  # noqa: A001  # the door is a module: references.open
     b'inline'
     """
     reading = Reading(target, templates, create=create, creates="`create=True` begins one")
-    opened: References = execution.call(_open(source, reading, _Way(storage_options, context)))
-    return opened
+    return execution.call(_open(source, reading, _Way(storage_options, context)))
 
 
 def store(
