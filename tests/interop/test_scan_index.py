@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -122,6 +124,24 @@ def test_what_is_no_index_is_refused(tmp_path):
             ts.KvStore.open(spec).result().read("v/.zarray").result()
     with pytest.raises(ts.errors.JsonError, match="index"):
         ts.KvStore.open(indexed(url, 5)).result()
+
+
+def test_an_index_needs_no_hdf5_library(tmp_path):
+    """A process in which h5py cannot be imported reads a file through its index, strings of any length too."""
+    write(tmp_path / "a.nc")
+    references.open(f"file://{tmp_path}/a.nc").save(f"file://{tmp_path}/a.json")
+    code = """
+import sys
+sys.modules["h5py"] = None
+import fsstore as ts
+store = {"driver": "hdf5", "base": f"file://{sys.argv[1]}/a.nc", "index": f"{sys.argv[1]}/a.json"}
+for name in ("v", "s"):
+    print(ts.open({"driver": "zarr", "kvstore": {**store, "path": f"{name}/"}}).result()[3].read().result())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split() == ["3", "s3"], done.stderr
 
 
 def test_a_classic_file_has_an_index_too(tmp_path):
