@@ -95,21 +95,20 @@ __all__ = [
 ]
 
 
-_SETS = re.compile(r"\.(?:json|parq|parquet)\b|/\Z")
-_AT_ONCE = 16
+_SETS, _AT_ONCE = re.compile(r"\.(?:json|parq|parquet)\b|/\Z"), 16
 
 
 class _Way(NamedTuple):
-    """How a document is reached: the options of its root, and the context."""
+    """How a document is reached."""
 
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Any = None
     context: Any = None
 
 
 async def _base(url: Any, way: _Way = _Way()) -> KvPrefix:  # noqa: B008  # frozen
     """Return the store and path of a document."""
-    spec = with_storage_options(place_spec(url), way.storage_options)
-    return (await open_kv(spec, context_of(way.context))).prefix
+    place = with_storage_options(place_spec(url), way.storage_options)
+    return (await open_kv(place, context_of(way.context))).prefix
 
 
 async def _open(source: Any, reading: Reading, way: _Way = _Way()) -> References:  # noqa: B008  # frozen
@@ -165,10 +164,10 @@ def open(  # noqa: A001  # the door is a module: references.open
 ) -> References:
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
-    A file of another format (HDF5, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved for others.
-    `...|icechunk:` gives a set of the references in a snapshot.  `target` stands in for null URLs; `templates` replaces
-    or adds templates; with `create` a set that does not exist is an empty one.  `storage_options` and `context` are for
-    the place.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
+    A file of another format (HDF5, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved for others;
+    `...|icechunk:` gives that of a snapshot.  `target` stands in for null URLs, `templates` replaces or adds some; with
+    `create` a missing set is an empty one.  `storage_options` and `context` are for the place.
+    Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 
     >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
     >>> refs["x/0"]
