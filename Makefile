@@ -5,6 +5,8 @@ SHELL := /bin/bash
 VENV := .venv
 NEWEST := 3.13
 AZURITE := 3.37.0
+PLAYWRIGHT := 1.56.1
+ZARRITA := 0.7.5
 PYRIGHT := 1.1.414
 NEWEST_VENV := .venv-$(NEWEST)
 JOBS ?= 2
@@ -44,14 +46,21 @@ $(VENV)/.development: $(VENV)/.created pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --editable . --group test --group lint --group docs
 	touch $(VENV)/.runtime $@
 
-# azurite, a server for the tests, and pyright; where there is no npm they name what they miss
+# azurite, a server for the tests, zarrita.js, a reader of zarr, and playwright-core, which drives Debian's Chromium.
+# Tests of what cannot be had here name it and are skipped.
 $(VENV)/.node: $(VENV)/.created
 	@if command -v npm >/dev/null; then \
-	    npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node azurite@$(AZURITE) \
-	        pyright@$(PYRIGHT) || true; \
+	    for package in azurite@$(AZURITE) "playwright-core@$(PLAYWRIGHT) zarrita@$(ZARRITA)"; do \
+	        npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node $$package \
+	            || echo "npm could not install $$package: tests that need it are skipped"; \
+	    done; \
 	else \
-	    echo "npm is missing on this machine: the tests run without a server for Azure and without pyright"; \
+	    echo "npm is missing on this machine: the tests run without a server for Azure, zarrita.js and a browser"; \
 	fi
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    (apt-get update && apt-get install --yes --no-install-recommends chromium) >/dev/null 2>&1 || true; \
+	fi
+	@command -v chromium >/dev/null || echo "chromium is missing on this machine: the tests run without a browser"
 	touch $@
 
 # -- targets ----------------------------------------------------------------------------------------------------

@@ -176,3 +176,62 @@ def into_a_set(folder: Path) -> Mapping[str, Contender]:
         "fsstore": lambda: len(references.scan(str(path))) - 4,
         "kerchunk": by_kerchunk,
     }
+
+
+@workload("scan: a window of a COG of 4096 x 4096")
+def cog_window(folder: Path) -> Mapping[str, Contender]:
+    """Open a cloud-optimised TIFF and read a window of 256 x 256 that four tiles hold."""
+    import rasterio
+    from rasterio.windows import Window
+
+    import fsstore
+
+    path = folder / "a.tif"
+    values = np.cumsum(np.random.default_rng(0).integers(0, 4, (1, 4096, 4096)), axis=2).astype("u2")
+    profile = {"driver": "COG", "count": 1, "height": 4096, "width": 4096, "dtype": "uint16"}
+    place = rasterio.Affine(10, 0, 0, 0, -10, 0)
+    with rasterio.open(path, "w", **profile, compress="DEFLATE", transform=place) as file:
+        file.write(values)
+
+    def by_gdal() -> Any:
+        with rasterio.open(path) as file:
+            return file.read(1, window=Window(900, 900, 256, 256))
+
+    def ours() -> Any:
+        return fsstore.open(f"file://{path}|tiff:0").result()[900:1156, 900:1156].read().result()
+
+    return {"fsstore": ours, "rasterio": by_gdal}
+
+
+@workload("scan: a GRIB file of 40 messages")
+def messages(folder: Path) -> Mapping[str, Contender]:
+    """Find and describe the messages of a file."""
+    import eccodes
+
+    import fsstore
+
+    path = folder / "a.grib"
+    with path.open("wb") as file:
+        for level in (1000, 925, 850, 700, 500, 300, 200, 100):
+            for step in range(0, 30, 6):
+                handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+                eccodes.codes_set(handle, "level", level)
+                eccodes.codes_set(handle, "stepRange", step)
+                file.write(eccodes.codes_get_message(handle))
+                eccodes.codes_release(handle)
+
+    def by_kerchunk() -> int:
+        from kerchunk.grib2 import scan_grib
+
+        return len(scan_grib(str(path)))
+
+    def by_cfgrib() -> int:
+        import cfgrib
+
+        return len(cfgrib.open_datasets(path, backend_kwargs={"indexpath": ""}))
+
+    return {
+        "fsstore": lambda: len(fsstore.list_arrays(f"file://{path}")),
+        "kerchunk": by_kerchunk,
+        "cfgrib": by_cfgrib,
+    }

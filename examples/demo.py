@@ -41,3 +41,4 @@ if __name__ == "__main__":
     local_array()
     print()
     referenced_array()
+    print(f"\nlook at it: fsstore view '{DATA / 'ocean.json'}'")

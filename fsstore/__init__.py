@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.transaction.transaction import Transaction
+    from fsstore.observe.metrics import (
+        experimental_collect_matching_metrics,
+        experimental_collect_prometheus_format_metrics,
+        experimental_update_verbose_logging,
+    )
+    from fsstore.observe.trace import Trace, trace
     from fsstore.runtime.future import Future, FutureLike, T, WriteFutures
     from fsstore.runtime.promise import Promise
     from fsstore.schema.chunk_layout import ChunkLayout
@@ -80,6 +86,9 @@ _HOMES = {
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
+    "observe.metrics": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
+    " experimental_update_verbose_logging",
+    "observe.trace": "Trace trace",
     "ocdbt": "ocdbt",
     "schema.open_mode": "OpenMode",
     "arrays.opening": "open",
@@ -146,6 +155,7 @@ __all__ = [
     "Spec",
     "T",
     "TensorStore",
+    "Trace",
     "Transaction",
     "Unit",
     "VirtualChunkedReadParameters",
@@ -165,6 +175,9 @@ __all__ = [
     "downsample",
     "dtype",
     "errors",
+    "experimental_collect_matching_metrics",
+    "experimental_collect_prometheus_format_metrics",
+    "experimental_update_verbose_logging",
     "float4_e2m1fn",
     "float8_e3m4",
     "float8_e4m3b11fnuz",
@@ -196,6 +209,7 @@ __all__ = [
     "references",
     "stack",
     "string",
+    "trace",
     "tree",
     "uint8",
     "uint16",

@@ -228,7 +228,7 @@ def scan(
     a warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
     """
     listed = [fspath(url) for url in ([urls] if isinstance(urls, str | PathLike) else urls)]
-    sets = execution.call(_scanned_here(listed, options, progress))
+    sets = execution.call(_scanned_here(listed, options, progress, combined=bool(concat_dims)))
     if len(listed) == 1 and listed[0] in sets.found:
         _warn_of(listed[0], sets.notes[listed[0]])
         here = execution.call(_base(f"{Path.cwd()}/"))
@@ -266,9 +266,16 @@ class _Here(NamedTuple):
 
 
 async def _scanned_here(
-    urls: Sequence[str], options: Mapping[str, Any], progress: Callable[[int, int, str], None] | None
+    urls: Sequence[str],
+    options: Mapping[str, Any],
+    progress: Callable[[int, int, str], None] | None,
+    *,
+    combined: bool,
 ) -> _Here:
-    """Scan the files whose formats have a scanner of ours, some of them at the same time."""
+    """Scan the files whose formats have a scanner of ours, some of them at the same time.
+
+    Messages of GRIB that are combined are left to kerchunk: it puts them together one by one.
+    """
     sets = _Here({}, {}, {})
     given = scanned_format(options["format"]) if "format" in options else None
     if set(options) - {"format", "storage_options"} or ("format" in options and given is None):
@@ -278,7 +285,7 @@ async def _scanned_here(
         try:
             place = await _target(url, options.get("storage_options"))
             name = given or await format_of(place)
-            if name is None:
+            if name is None or (combined and name == "grib"):
                 return
         except StoreError:  # kerchunk may know what is there, or how to say what is not
             return

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from typing import Any
 
-__all__ = ["html"]
+from fsstore.errors import StoreError
+
+__all__ = ["html", "store_html"]
 
 _SIDE = 180  # pixels of the longest side
 _MAX_LINES = 40
+
+
+def store_html(store: Any, driver: str) -> str:
+    """Return the picture of an array, which names its driver where it has no URL."""
+    chunks: tuple[int | None, ...] | None = store.chunk_layout.write_chunk.shape
+    facts = {"Shape": str(store.shape), "Data type": store.dtype.name}
+    if chunks is not None:
+        facts["Chunk"] = str(chunks)
+    try:
+        facts["URL"] = store.url
+    except StoreError:
+        facts["Driver"] = driver
+    return html(facts, store.shape, chunks)
 
 
 def html(facts: Mapping[str, str], shape: tuple[int, ...], chunks: tuple[int | None, ...] | None) -> str:

@@ -37,6 +37,7 @@ from fsstore.schema.schema import Schema
 from fsstore.values import dtypes
 from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.printing import pretty
+from fsstore.values.registry import door
 from fsstore.values.units import Units
 
 __all__ = ["TensorStore"]
@@ -353,17 +354,13 @@ class TensorStore(ArrayHabits):
 
     def _repr_html_(self) -> str:
         """Return a picture of the domain and the chunk grid, for notebooks."""
-        from fsstore.arrays.html import html
+        from fsstore.arrays.html import store_html
 
-        chunks: tuple[int | None, ...] | None = self.chunk_layout.write_chunk.shape
-        facts = {"Shape": str(self.shape), "Data type": self.dtype.name}
-        if chunks is not None:
-            facts["Chunk"] = str(chunks)
-        try:
-            facts["URL"] = self.url
-        except StoreError:
-            facts["Driver"] = self._driver.kind.id
-        return html(facts, self.shape, chunks)
+        return store_html(self, self._driver.kind.id)
+
+    def view(self, **options: Any) -> Any:
+        """Serve a page that shows the array, and return where it is: `View`, which a notebook displays."""
+        return door("view")(self, **options)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same view of the same array with the same resources."""

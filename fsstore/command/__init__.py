@@ -3,6 +3,7 @@
 * `change`: commands that move and change: copy, verify, delete, attrs
 * `combining`: commands for datasets of many files: refs combine, refs append
 * `completion`: completions for bash, zsh and fish, made from the table of commands
+* `look`: commands that show pages and times: view, bench
 * `main`: the command line: its commands as one table, and what becomes of errors
 * `output`: what a command prints: text in which names cannot steer the terminal, JSON, and columns
 * `places`: from the arguments of a command to open arrays, groups and stores

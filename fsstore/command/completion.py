@@ -67,9 +67,6 @@ def _fish() -> str:
             for second in _seconds(first)
         ]
     for each in COMMANDS:
-        last = each.name.split()[-1]
-        lines += [
-            f"complete -c fsstore -n '__fish_seen_subcommand_from {last}' -l {option[2:]}"
-            for option in _options(each.name)
-        ]
+        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in each.name.split())
+        lines += [f"complete -c fsstore -n '{seen}' -l {option[2:]}" for option in _options(each.name)]
     return "\n".join(lines) + "\n"

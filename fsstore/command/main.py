@@ -21,6 +21,12 @@ from fsstore.command.usage import UsageError
 __all__ = ["main", "parser"]
 
 _CANCELLED = 130
+_ENDS = """\
+exit code:
+  0 fine, 1 the answer is no, 2 wrong usage, 3 failure
+
+A PLACE is a path or a URL, with adapters behind bars: s3://bucket/data.zip|zip:maps/|zarr3:
+Formats are found out where the URL does not name them."""
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -35,8 +41,10 @@ class _CommandParser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     top = _CommandParser(
-        prog="fsstore", description="One URL opens any chunked array, on any fsspec filesystem."
-    )
+        prog="fsstore", description="One URL opens any chunked array, on any fsspec filesystem.",
+        epilog=f"`fsstore COMMAND --help` explains a command, with an example.\n\n{_ENDS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     top.add_argument("--version", action="version", version=_version())
     groups: dict[str, Any] = {
         "": top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser)
@@ -49,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
                 dest=f"{head}_command", metavar="COMMAND", required=True, parser_class=_CommandParser
             )
         _add(groups[head].add_parser(
-            last, help=each.summary, description=each.summary, epilog=f"example:\n  {each.example}",
+            last, help=each.summary, description=each.summary, epilog=f"example:\n  {each.example}\n\n{_ENDS}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         ), each)  # fmt: skip
     return top

@@ -13,6 +13,7 @@ from typing import Any
 from fsstore.command.usage import UsageError
 
 __all__ = [
+    "array_of",
     "context_of",
     "executor_of",
     "group_of",
@@ -72,6 +73,18 @@ def source_of(arguments: Namespace, place: str | None = None) -> Any:
     from fsstore.runtime import execution
 
     return execution.call(opened_source(place_of(arguments, place), context_of(arguments)))
+
+
+def array_of(arguments: Namespace) -> Any:
+    """Return the array at a place; a group is refused with the names of its arrays."""
+    from fsstore.dataset.group import Group
+
+    found = source_of(arguments)
+    if isinstance(found, Group):
+        raise UsageError(
+            f"{arguments.place} is a group; name one of the arrays in it: {', '.join(found.keys()[:20])}"
+        )
+    return found
 
 
 def group_of(arguments: Namespace, mode: str = "r") -> Any:

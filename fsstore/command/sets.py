@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "refs_convert",
     "refs_inspect",
     "refs_make",
+    "refs_rewrite",
     "refs_verify",
 ]
 
@@ -75,17 +76,30 @@ def refs_convert(arguments: Namespace) -> int:
     """Write a set in another form, or with other places."""
     from fsstore import references
 
-    found = references.open(place_of(arguments))
-    changes = {}
-    for each in arguments.rewrite or ():
-        old, equals, new = each.partition("=")
-        if not equals:
-            raise UsageError("--rewrite is OLD=NEW, two prefixes of URLs")
-        changes[old] = new
+    found, changes = references.open(place_of(arguments)), _rewriting(arguments.rewrite or ())
     if changes:
         found = found.rewrite(changes)
     found.save(arguments.target, overwrite=arguments.overwrite)
     return 0
+
+
+def refs_rewrite(arguments: Namespace) -> int:
+    """Write a set whose targets are elsewhere."""
+    from fsstore import references
+
+    found = references.open(place_of(arguments)).rewrite(_rewriting(arguments.changes))
+    found.save(arguments.target, overwrite=arguments.overwrite)
+    return 0
+
+
+def _rewriting(changes: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for each in changes:
+        old, equals, new = each.partition("=")
+        if not equals:
+            raise UsageError(f"{each!r} is not OLD=NEW, two prefixes of URLs")
+        found[old] = new
+    return found
 
 
 def refs_verify(arguments: Namespace) -> int:

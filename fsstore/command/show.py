@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from fsstore.command.output import columns, plain, put, put_json
-from fsstore.command.places import context_of, place_of, source_of
+from fsstore.command.places import array_of, context_of, place_of, source_of
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
 
@@ -52,6 +52,7 @@ def _of_group(group: Any) -> dict[str, Any]:
 
 def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
     from fsstore.errors import UnimplementedError
+    from fsstore.viewer.description import codec_names
 
     json = store.spec().to_json()
     layout = store.chunk_layout
@@ -63,7 +64,7 @@ def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kind": "array", "driver": json["driver"], "place": _url(store), "shape": list(store.shape),
         "dtype": store.dtype.name, "dimensions": [label for label in store.domain.labels if label],
-        "chunks": list(layout.read_chunk.shape or ()), "shards": None, "codec": _codec(json),
+        "chunks": list(layout.read_chunk.shape or ()), "shards": None, "codec": codec_names(json),
         "fill_value": None if store.fill_value is None else store.fill_value.tolist(), "bytes": store.size * itemsize,
         "attributes": attributes,
     }  # fmt: skip
@@ -81,18 +82,6 @@ def _url(store: Any) -> str:
         return str(store.url)
     except UnimplementedError:
         return ""
-
-
-def _codec(json: Any) -> Any:
-    metadata = json.get("metadata", {})
-    for name in ("codecs", "compressor", "compression"):
-        if name in metadata:
-            codecs = metadata[name] if isinstance(metadata[name], list) else [metadata[name]]
-            return [
-                each.get("name", each.get("id", each.get("type"))) if isinstance(each, dict) else each
-                for each in codecs
-            ]
-    return None
 
 
 def _stored(store: Any) -> dict[str, Any]:
@@ -168,7 +157,7 @@ def cat(arguments: Namespace) -> int:
     """Print the values of a selection."""
     import numpy as np
 
-    store = _array(arguments)
+    store = array_of(arguments)
     view = store[selection(arguments.selection)]
     if arguments.format in ("text", "csv", "json") and view.size > _MOST_PRINTED and not arguments.json:
         raise UsageError(
@@ -203,22 +192,11 @@ def _csv(values: Any) -> None:
     )
 
 
-def _array(arguments: Namespace) -> Any:
-    from fsstore.dataset.group import Group
-
-    found = source_of(arguments)
-    if isinstance(found, Group):
-        raise UsageError(
-            f"{arguments.place} is a group; name one of the arrays in it: {', '.join(found.keys()[:20])}"
-        )
-    return found
-
-
 def stats(arguments: Namespace) -> int:
     """Compute the least, the greatest and the mean value, and a histogram."""
     import numpy as np
 
-    store = _array(arguments)
+    store = array_of(arguments)
     if store.dtype.numpy_dtype.kind not in "iufb":
         raise UsageError(f"Statistics are of numbers; the array holds {store.dtype.name}")
     view = store if arguments.all else _thinned(store)
@@ -264,7 +242,7 @@ def spec(arguments: Namespace) -> int:
 
     place = place_of(arguments)
     if arguments.open:
-        found = _array(arguments)
+        found = array_of(arguments)
         put_json(found.spec().to_json())
         return 0
     put_json(

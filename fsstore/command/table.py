@@ -150,6 +150,17 @@ COMMANDS: tuple[Command, ...] = (
         _SETS,
     ),
     Command(
+        "refs rewrite", "fsstore.command.sets:refs_rewrite", "write a set whose targets are elsewhere",
+        "fsstore refs rewrite refs.json moved.json s3://old/=s3://new/",
+        (
+            _PLACE,
+            (("target",), {"metavar": "TARGET", "help": "the new set"}),
+            (("changes",), {"nargs": "+", "metavar": "OLD=NEW", "help": "a prefix of URLs, and what replaces it"}),
+            _OVERWRITE,
+        ),
+        _SETS,
+    ),
+    Command(
         "refs verify", "fsstore.command.sets:refs_verify", "check a set against its targets",
         "fsstore refs verify refs.json --decode",
         (
@@ -196,6 +207,22 @@ COMMANDS: tuple[Command, ...] = (
             (("--zarr-format",), {"type": int, "choices": (2, 3), "default": 3, "help": "the version of zarr shown"}),
             (("--token",), {"help": "what a request must have as `?token=` or as a bearer token"}),
             (("--public",), {"action": "store_true", "help": "let everybody read who can reach the host"}),
+        ),
+    ),
+    Command(
+        "view", "fsstore.command.look:view", "look at arrays in a browser", "fsstore view data.zarr",
+        (
+            _PLACE,
+            (("--port",), {"type": int, "default": 0, "help": "0 takes any that is free"}),
+            (("--no-browser",), {"action": "store_true", "help": "print the address, and open no browser"}),
+        ),
+    ),
+    Command(
+        "bench", "fsstore.command.look:bench", "time the reading of a selection", "fsstore bench data.zarr/t '0'",
+        (
+            _PLACE,
+            (("selection",), {"nargs": "?", "default": "", "metavar": "SELECTION", "help": "as between brackets"}),
+            (("--repeat",), {"type": int, "default": 3, "metavar": "N", "help": "how often it is read"}),
         ),
     ),
     Command(

@@ -6,4 +6,5 @@ of their own, so a store names what it needs and never makes it.
 * `context`: contexts: where stores find the resources they share, and how a store's resources are written down
 * `memory_storage`: the contents of an in-memory store, which live as long as the context that holds them
 * `resource_kinds`: the kinds of context resources: their JSON, their defaults, and the values that drivers get
+* `statistics`: what the stores of a context have done
 """

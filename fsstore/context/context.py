@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from fsstore.context.resource_kinds import ResourceKind, kind_of, kind_of_member
+from fsstore.context.statistics import ContextStatistics, statistics_of
 from fsstore.errors import JsonError, StoreError
 from fsstore.runtime import fork, origin
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.observer import Meter
 from fsstore.values.json_value import Json, quote, show
 from fsstore.values.printing import pretty
 
@@ -53,6 +56,11 @@ class ContextResource:
                 if self._value is _MISSING:
                     self._value = self.kind.create(self.config)
         return self._value
+
+    @property
+    def made(self) -> Any:
+        """The object behind the resource, or None if nothing has used it."""
+        return None if self._value is _MISSING else self._value
 
     def to_json(self, include_defaults: bool = False) -> Json:
         """Return the JSON form of the resource."""
@@ -208,7 +216,7 @@ class Context:
     {'total_bytes_limit': 10000000}
     """
 
-    __slots__ = ("_lock", "_made", "_parent", "_shares", "_spec")
+    __slots__ = ("__weakref__", "_lock", "_made", "_meters", "_parent", "_shares", "_spec")
 
     Resource: ClassVar[type[ContextResource]] = ContextResource
     Spec: ClassVar[type[ContextSpec]] = ContextSpec
@@ -223,6 +231,7 @@ class Context:
         self._parent = parent
         self._made: dict[str, ContextResource] = {}
         self._shares = False
+        self._meters: dict[str, Meter] = {}
         self._lock = fork.lock()
 
     def share_secrets(self) -> Context:
@@ -253,6 +262,27 @@ class Context:
     def parent(self) -> Context | None:
         """The context that is asked for what this one does not define."""
         return self._parent
+
+    def meter(self, store: str) -> Meter:
+        """Return what counts the operations of a kind of store, opened with this context."""
+        return self._meters.get(store) or self._meters.setdefault(store, Meter(store))
+
+    def statistics(self) -> ContextStatistics:
+        """Return what the stores opened with this context have done so far: requests, bytes, hits, retries, times.
+
+        The stores of a context made from this one are counted there.
+
+        >>> Context().statistics()
+        nothing yet
+        """
+        pools = {id(each.made): each.made for each in self._made.values() if isinstance(each.made, CachePool)}
+        return statistics_of([*self._meters.values(), *(pool.meter for pool in pools.values())])
+
+    def __repr__(self) -> str:
+        """Return the spec, and what was done with the context."""
+        spec = "" if self._spec is None else repr(self._spec.to_json())
+        done = self.statistics()
+        return f"Context({spec})" + (f"\n{done!r}" if done.stores else "")
 
     def __getitem__(self, key: str) -> ContextResource:
         """Return the resource of a key, made on first use.

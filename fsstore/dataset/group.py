@@ -43,6 +43,7 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
+from fsstore.values.registry import door
 
 __all__ = ["Group", "open_group"]
 
@@ -161,6 +162,10 @@ class Group:
         """Return the groups and arrays below as indented text, one a line."""
         listed = self._listed()
         return tree_text(*described(listed))
+
+    def view(self, **options: Any) -> Any:
+        """Serve a page that shows the arrays below, and return where it is: `View`, which a notebook displays."""
+        return door("view")(self, **options)
 
     # --- changes
 

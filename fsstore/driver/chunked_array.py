@@ -120,6 +120,7 @@ class ChunkedDriver(ArrayDriver):
                 options.fill_missing_data_reads,
                 options.threads,
                 _cache_of(self),
+                self.kvstore.meter,
             )
             kept = self._kept = (array, chunks)
         return kept[1]

@@ -8,12 +8,13 @@ generation of another.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from time import perf_counter_ns
 from typing import ClassVar
 
 from fsstore.context.memory_storage import MemoryStorage
 from fsstore.context.resource_kinds import ELSEWHERE
 from fsstore.errors import AbortedError, StoreError
-from fsstore.kvstore.contract.ability import ReadsNow, WritesAtOnce
+from fsstore.kvstore.contract.ability import IsMetered, ReadsNow, WritesAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -30,6 +31,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
+from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.elsewhere import ElsewhereDriver
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
@@ -40,7 +42,7 @@ _BATCH = 1000
 _COPY_UP_TO = 4096  # a slice this small is copied: a view would keep the whole value alive
 
 
-class MemoryDriver(ReadsNow, WritesAtOnce):
+class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
     """The keys of a `MemoryStorage`.
 
     With `atomic` false, transactions that must change several keys at once are refused, as on stores that cannot.
@@ -61,33 +63,45 @@ class MemoryDriver(ReadsNow, WritesAtOnce):
 
     def read_now(self, read: Read) -> ReadResult:
         """Return the answer to a single read."""
+        begin_ns = perf_counter_ns()
         found = self.storage.values.get(read.key)  # one look: nothing to lock
-        return ReadResult("missing", b"", NO_VALUE, now()) if found is None else _answer(read, *found, now())
+        answer = (
+            ReadResult("missing", b"", NO_VALUE, now()) if found is None else _answer(read, *found, now())
+        )
+        if self.meter is not None:
+            self.meter.read(self, (read,), (answer,), begin_ns)
+        return answer
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, all of the same moment."""
-        storage = self.storage
+        begin_ns, storage = perf_counter_ns(), self.storage
         with storage.lock:
             time = now()
             found = [storage.values.get(read.key) for read in reads]
         missing = ReadResult("missing", b"", NO_VALUE, time)
-        return [
+        answers = [
             missing if item is None else _answer(read, item[0], item[1], time)
             for read, item in zip(reads, found, strict=True)
         ]
+        if self.meter is not None:
+            self.meter.read(self, reads, answers, begin_ns)
+        return answers
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply each of `writes` whose condition holds."""
         frozen = [(key, None if value is None else bytes(value), if_equal) for key, value, if_equal in writes]
-        storage = self.storage
+        begin_ns, storage = perf_counter_ns(), self.storage
         with storage.lock:
             time = now()
-            return [
+            stamps = [
                 Stamp(storage.put(key, value), time)
                 if if_equal in (UNKNOWN, storage.generation(key))
                 else Stamp(UNKNOWN, time)
                 for key, value, if_equal in frozen
             ]
+        if self.meter is not None:
+            self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
+        return stamps
 
     async def write_atomic(
         self,
@@ -128,10 +142,12 @@ class MemoryDriver(ReadsNow, WritesAtOnce):
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys that were in the range when the scan began, sorted, with the sizes of their values."""
-        storage = self.storage
+        begin_ns, storage = perf_counter_ns(), self.storage
         with storage.lock:
             names = [key_text(key) for key in storage.keys_in(keys.inclusive_min, keys.exclusive_max)]
             entries = [Entry(name, len(storage.values[name][0])) for name in names]
+        if self.meter is not None:
+            self.meter.listed("memory", begin_ns, entries=len(entries))
         for start in range(0, len(entries), _BATCH):
             yield entries[start : start + _BATCH]
 

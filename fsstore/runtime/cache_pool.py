@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from fsstore.runtime import fork
+from fsstore.runtime.observer import Meter
 
 __all__ = ["CachePool"]
 
@@ -40,6 +41,7 @@ class CachePool:
         "_shared",
         "_used",
         "epoch",
+        "meter",
         "total_bytes_limit",
     )
 
@@ -52,6 +54,7 @@ class CachePool:
         self._oldest = 0
         self._used = 0
         self._lock = fork.lock()
+        self.meter = Meter("cache_pool")
         self._shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     def share(self, key: Hashable, made: T) -> T:
@@ -72,7 +75,9 @@ class CachePool:
         with self._lock:
             found = self._entries.get(key)
             if found is None:
+                self.meter.misses += 1
                 return None
+            self.meter.hits += 1
             self._entries.move_to_end(key)
             return found[0]
 

@@ -20,11 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextvars import copy_context
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
-from fsstore.runtime import fork
+from fsstore.runtime import fork, observer
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import Spread, WorkEnd
 from fsstore.runtime.future import Future
@@ -301,6 +302,8 @@ async def offload(
     running = _running()
     if running is None:
         return function(*args)
+    if observer.is_acting():  # what it does is counted for the same meter
+        return await pool(kind, limit).submit(partial(copy_context().run, function, *args))
     return await pool(kind, limit).submit(function, *args)
 
 

@@ -1,19 +1,15 @@
-"""The HTTP server: connections, tokens and origins.  What is answered is decided in `answer`.
+"""The server of stores: places by name, tokens and origins.  What is answered is decided in `answer`.
 
 It listens on this machine only, unless a host is given; then it wants a token or the word that everybody may read.
-A request must name the host it was sent to by an address or as `localhost`, so that a page of another site cannot reach
-the server under a name of its own.  There is nothing to be written.
+There is nothing to be written.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import ipaddress
 import secrets
-import socket
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,6 +20,7 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.runtime import execution
 from fsstore.serve.answer import Answer, answer, path_of
+from fsstore.serve.listener import HttpAnswers, Listener
 from fsstore.view.driver import open_view
 
 __all__ = ["Server", "serve"]
@@ -32,57 +29,31 @@ _TIMEOUT_S = 30  # a reader who is slower than this between two packets is cut o
 _COOKIE = "fsstore"
 
 
-class Server(ThreadingHTTPServer):
+class Server(Listener):
     """A server of stores by name; `url` is where it is, with the token if it has one."""
-
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 256
 
     def __init__(self, stores: Mapping[str, KvPrefix], host: str, port: int, token: str) -> None:
         self.stores, self.token = dict(stores), token
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
+        super().__init__(host, port, _Handler)
 
     @property
     def url(self) -> str:
         """Where the server is: a URL that can be opened."""
-        host, port = self.server_address[:2]
-        name = f"[{host!s}]" if ":" in str(host) else str(host)
-        return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
-
-    def server_bind(self) -> None:
-        """Bind without asking a name server for the name of the host."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that ended early."""
+        return f"{self.origin}/" + (f"?token={self.token}" if self.token else "")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(HttpAnswers):
     server: Server
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "fsstore", ""
-    timeout = _TIMEOUT_S
-    disable_nagle_algorithm: ClassVar[bool] = True
-    wbufsize = -1
+    shared_headers: ClassVar[dict[str, str]] = {
+        **HttpAnswers.shared_headers,
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Expose-Headers": "Content-Range, ETag, Content-Length, Accept-Ranges",
+        "Cache-Control": "no-cache",
+    }
 
-    def do_GET(self) -> None:
-        """Answer with headers and body."""
-        self._send(self._answer(), body=True)
+    preflight: ClassVar[Answer] = Answer(204, {"Access-Control-Allow-Headers": "Range, If-None-Match"})
 
-    def do_HEAD(self) -> None:
-        """Answer with headers."""
-        self._send(self._answer(), body=False)
-
-    def do_OPTIONS(self) -> None:
-        """Allow pages of other sites what they need to read zarr."""
-        self._send(Answer(204, {"Access-Control-Allow-Headers": "Range, If-None-Match"}), body=False)
-
-    def _answer(self) -> Answer:
+    def answered(self) -> Answer:
         refused = self._refused()
         if refused is not None:
             return refused
@@ -117,8 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> Answer | None:
         """Return the answer to a request that may not be answered: for another host, or without the token."""
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-        if not _is_plain_host(host):
+        if not self.names_this_host:
             return Answer(421, {"Content-Type": "text/plain"}, b"This server is not reached by that name.\n")
         if not self.server.token:
             return None
@@ -129,34 +99,6 @@ class _Handler(BaseHTTPRequestHandler):
         ):
             return None
         return Answer(401, {"WWW-Authenticate": "Bearer"}, b"This server wants its token.\n")
-
-    def _send(self, found: Answer, *, body: bool) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            self.send_response(found.status)
-            for name, value in found.headers.items():
-                self.send_header(name, value)
-            self.send_header("Access-Control-Allow-Origin", "*")
-            self.send_header(
-                "Access-Control-Expose-Headers", "Content-Range, ETag, Content-Length, Accept-Ranges"
-            )
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Cache-Control", "no-cache")
-            self.send_header("Content-Length", str(len(found.body)))
-            self.end_headers()
-            if body:
-                self.wfile.write(found.body)
-            self.wfile.flush()
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  # the name of the base class
-        """Say nothing: URLs may hold the token."""
-
-
-def _is_plain_host(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    return True
 
 
 def serve(

@@ -10,15 +10,9 @@ from fsstore.values.detection import Detection, is_whole_json
 
 __all__ = ["FOREIGN", "IMAGES"]
 
-_REFERENCES = "make a reference set of it with fsstore.references.scan, and open that"
-
 
 def _webp(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
     return head[:4] == b"RIFF" and head[8:12] == b"WEBP" and head[12:16] in (b"VP8 ", b"VP8L", b"VP8X")
-
-
-def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
-    return head[:4] == b"GRIB" and head[7:8] in (b"\x01", b"\x02")
 
 
 _BRANDS = (b"avif", b"heic", b"heix", b"mif1", b"msf1")
@@ -58,6 +52,5 @@ FOREIGN: tuple[Detection, ...] = (
         title="Neuroglancer precomputed",
     ),
     Detection("json", "array", matches=is_whole_json, head=32, tail=64),
-    Detection("grib", "foreign", matches=_grib, head=32, at_least=8, title="a GRIB file", tool=_REFERENCES),
 )
 """Everything else."""

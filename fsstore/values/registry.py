@@ -16,6 +16,7 @@ __all__ = [
     "codecs",
     "codecs_v2",
     "detections",
+    "door",
     "drivers",
     "kvstores",
     "live_filesystems",
@@ -94,6 +95,8 @@ kvstores: Registry[Any] = Registry(
         "reference": "fsstore.kvstore.reference.kind:KIND",
         "kerchunk": "fsstore.kvstore.reference.kind:KIND",
         "hdf5": "fsstore.kvstore.scan.kind:HDF5",
+        "fits": "fsstore.kvstore.scan.kind:FITS",
+        "grib": "fsstore.kvstore.scan.kind:GRIB",
         "netcdf3": "fsstore.kvstore.scan.kind:NETCDF3",
         "tiff": "fsstore.kvstore.scan.kind:TIFF",
         "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
@@ -188,6 +191,9 @@ codecs_v2: Registry[Any] = Registry(
         "FITSAscii": "fsstore.codec.numcodecs.kerchunk_v2:FitsAscii",
         "deflate": "fsstore.codec.numcodecs.kerchunk_v2:ZipMember",
         "fill_hdf_strings": "fsstore.codec.numcodecs.kerchunk_v2:HdfStrings",
+        "fits_numbers": "fsstore.codec.numcodecs.fits_v2:FitsNumbers",
+        "fits_rows": "fsstore.codec.numcodecs.fits_v2:FitsRows",
+        "fits_tile": "fsstore.codec.numcodecs.fits_v2:FitsTile",
         "grib": "fsstore.codec.numcodecs.kerchunk_v2:Grib",
         "hdf5_bitshuffle": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
         "hdf5_lz4": "fsstore.codec.numcodecs.hdf5_v2:Hdf5Filter",
@@ -214,6 +220,8 @@ detections: Registry[Any] = Registry(
         "hdf5": "fsstore.kvstore.scan.signature:HDF5",
         "icechunk": "fsstore.kvstore.icechunk.detect:DETECT",
         "icechunk 1": "fsstore.kvstore.icechunk.detect:DETECT_FIRST",
+        "fits": "fsstore.kvstore.scan.signature:FITS",
+        "grib": "fsstore.kvstore.scan.signature:GRIB",
         "mosaic": "fsstore.mosaic.detect:DETECT",
         "netcdf3": "fsstore.kvstore.scan.signature:NETCDF3",
         "ocdbt": "fsstore.kvstore.ocdbt.detect:DETECT",
@@ -232,8 +240,18 @@ scanners: Registry[Any] = Registry(
     "fsstore.scanners",
     {
         "hdf5": "fsstore.kvstore.scan.linked_hdf5.scanner:SCANNER",
+        "fits": "fsstore.kvstore.scan.fits.scanner:SCANNER",
+        "grib": "fsstore.kvstore.scan.grib.scanner:SCANNER",
         "netcdf3": "fsstore.kvstore.scan.netcdf3:SCANNER",
         "tiff": "fsstore.kvstore.scan.tiff.scanner:SCANNER",
     },
 )
 """What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""
+
+_DOORS = {"spans": "fsstore.observe.spans:spans", "view": "fsstore.viewer.door:view"}
+
+
+def door(name: str) -> Any:
+    """Return a function of a package above, for methods that are only a way to it."""
+    module, _, attribute = _DOORS[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -63,6 +63,7 @@ def main(folder: str, first: int, count: int) -> None:
     files = sorted(path for path in Path(folder).iterdir() if path.suffix in _SCHEMES)
     target = Path(folder) / f"damaged-{first}"
     read = 0
+    read_all(f"file://{files[0]}|{_SCHEMES[files[0].suffix]}:")  # loads what takes long
     for seed in range(first, first + count):
         chance = random.Random(seed)
         source = chance.choice(files)

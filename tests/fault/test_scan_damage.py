@@ -14,6 +14,7 @@ import netCDF4
 import numpy as np
 import pytest
 import tifffile
+from astropy.io import fits
 
 import fsstore as ts
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
@@ -61,6 +62,52 @@ def write_images(folder):
         file.write(grey[::4, ::4], subfiletype=1, tile=(16, 16), compression="packbits")
 
 
+def write_units(folder):
+    """Write a few FITS files of many structures."""
+    image = np.cumsum(np.ones((30, 40), "i4"), axis=1).astype("i4")
+    units = [fits.PrimaryHDU(image.astype("u2")), fits.ImageHDU(image / 3, name="A")]
+    fits.HDUList(units).writeto(folder / "images.fits")
+    packed = [
+        fits.CompImageHDU(image, name=method, compression_type=method, tile_shape=(8, 16))
+        for method in ("RICE_1", "GZIP_1", "GZIP_2")
+    ]
+    floats = fits.CompImageHDU((image / 7).astype("f4"), name="F", quantize_method=1, dither_seed=5)
+    fits.HDUList([fits.PrimaryHDU(), *packed, floats]).writeto(folder / "packed.fits")
+    columns = [
+        fits.Column("n", "5A", array=["abc", "de", "f"]),
+        fits.Column("u", "I", bzero=32768, array=np.array([1, 40000, 65535], "u2")),
+        fits.Column("b", "11X", array=np.ones((3, 11), bool)),
+        fits.Column("m", "6E", dim="(3,2)", array=np.arange(18).reshape(3, 2, 3)),
+    ]
+    text = [fits.Column("x", format="F10.3", array=[1.5, -2.25, 1e3])]
+    tables = fits.BinTableHDU.from_columns(columns), fits.TableHDU.from_columns(text)
+    fits.HDUList([fits.PrimaryHDU(), *tables]).writeto(folder / "tables.fits")
+
+
+def write_messages(folder):
+    """Write a few GRIB files of both editions, of many grids and packings."""
+    import eccodes
+
+    def message(sample, **keys):
+        handle = eccodes.codes_grib_new_from_samples(sample)
+        for key, value in keys.items():
+            eccodes.codes_set(handle, key, value)
+        size = eccodes.codes_get_size(handle, "values")
+        eccodes.codes_set_values(handle, np.arange(size) % 97.0)
+        found = eccodes.codes_get_message(handle)
+        eccodes.codes_release(handle)
+        return found
+
+    levels = [message("regular_ll_pl_grib2", shortName="t", level=each) for each in (1000, 500)]
+    (folder / "levels.grib").write_bytes(b"".join(levels))
+    for packing in ("grid_simple", "grid_complex", "grid_ccsds", "grid_jpeg", "grid_png"):
+        packed = message("regular_ll_sfc_grib2", packingType=packing)
+        (folder / f"{packing}.grib").write_bytes(packed)
+    (folder / "first.grib").write_bytes(
+        message("regular_ll_pl_grib1") + message("polar_stereographic_sfc_grib2")
+    )
+
+
 def fuzz(folder, first, count, limit_s):
     """Run the program in a process of its own; return what it reports besides the seeds."""
     command = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
@@ -81,15 +128,16 @@ def test_damaged_files(tmp_path):
     assert summary["read"] > 100
 
 
-def test_damaged_images(tmp_path):
-    """So do damaged TIFF files."""
-    write_images(tmp_path)
-    *problems, summary = fuzz(tmp_path, 0, 150, 120)
+@pytest.mark.parametrize("write", [write_images, write_units, write_messages])
+def test_damaged_images(tmp_path, write):
+    """So do damaged TIFF, FITS and GRIB files."""
+    write(tmp_path)
+    *problems, summary = fuzz(tmp_path, 0, 20, 250)
     assert not problems
-    assert summary["read"] > 50
+    assert summary["read"] > 10
 
 
-WRITERS = {"arrays": write_files, "images": write_images}
+WRITERS = {"arrays": write_files, "images": write_images, "units": write_units, "messages": write_messages}
 
 
 @pytest.mark.long

@@ -128,13 +128,17 @@ def test_grib2_of_one_message(tmp_path):
     handle = eccodes.codes_new_from_message(message)
     expected = eccodes.codes_get_array(handle, "values").reshape(12, 20)
     eccodes.codes_release(handle)
-    assert np.array_equal(read(tmp_path, "t2m"), expected)
+    assert np.array_equal(read(tmp_path, "t2m"), expected.astype("f4"))
 
 
-def test_messages_of_one_file_need_a_dimension(grib):
-    """Several messages without `concat_dims` are an error that says what is missing."""
+def test_several_files_need_a_dimension(grib):
+    """Messages of one file are arrays without it; several files without `concat_dims` are an error that says so."""
+    assert set(references.scan(str(grib / "1.grib2")).arrays) >= {
+        "heightAboveGround/u10",
+        "heightAboveGround_1/t2m",
+    }
     with pytest.raises(ValueError, match="concat_dims"):
-        references.scan(str(grib / "1.grib2"))
+        references.scan([str(grib / "1.grib2"), str(grib / "2.grib2")])
     assert references.scan(str(grib / "1.grib2"), filter={"shortName": "2t"}).arrays["t2m"].shape == (1, 1)
 
 
@@ -225,10 +229,10 @@ def test_fits_images(tmp_path):
 
 
 def test_compressed_images_of_fits_are_refused(tmp_path):
-    """References into their tiles would be read as numbers; an image beside them is scanned when it is asked for."""
+    """kerchunk's references into their tiles would be read as numbers; an image beside them is scanned by it."""
     packed = fits.CompImageHDU(IMAGE.astype("i4"), name="PACKED")
     fits.HDUList([fits.PrimaryHDU(), packed, fits.ImageHDU(IMAGE.astype("i4"))]).writeto(tmp_path / "a.fits")
-    for options in ({}, {"extension": "PACKED"}, {"extension": [1, 2]}):
+    for options in ({"extension": "PACKED"}, {"extension": [1, 2]}):
         with pytest.raises(
             references.ScanError, match=r'a\.fits: .*"PACKED" is a compressed image.*`extension`'
         ):
@@ -279,7 +283,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, package, extra, name,
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
     (tmp_path / name).write_bytes(head + bytes(2000))
     with pytest.raises(references.ScanError) as caught:
-        references.scan(str(tmp_path / name))
+        references.scan(str(tmp_path / name), **({"extension": 0} if name == "a.fits" else {}))
     assert name in str(caught.value)
     assert package in str(caught.value)
     assert f"fsstore[{extra}]" in str(caught.value)

@@ -181,6 +181,33 @@ def test_a_far_stack_is_opened_in_few_rounds(server):
     assert server.cost()[0] <= 2
 
 
+def test_an_index_beside_a_far_grib_file_saves_rounds(server):
+    """With an index the heads of all messages come together; one that does not fit the file does no harm."""
+    import eccodes
+
+    data, lines = b"", []
+    for number, step in enumerate(range(0, 60, 3), 1):
+        handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+        eccodes.codes_set(handle, "stepRange", step)
+        eccodes.codes_set(handle, "Ni", 200)
+        eccodes.codes_set(handle, "Nj", 200)
+        eccodes.codes_set_values(handle, np.random.default_rng(step).normal(size=40_000))
+        lines.append(f"{number}:{len(data)}:d=2020010100:T:anl:")
+        data += eccodes.codes_get_message(handle)
+        eccodes.codes_release(handle)
+    (server.folder / "a.grib").write_bytes(data)
+    assert len(ts.list_arrays(f"{server.url}a.grib|grib:")) > 1
+    requests, octets = server.cost()
+    assert 20 <= requests <= 24  # a chain, a block each
+    (server.folder / "a.grib.idx").write_text("\n".join(lines))
+    assert len(ts.list_arrays(f"{server.url}a.grib|grib:")) > 1
+    together = server.cost()
+    assert together[1] < octets / 2
+    (server.folder / "a.grib.idx").write_text("1:0:d=\n2:77:d=\n3:1000:d=\n")
+    array = ts.open(f"{server.url}a.grib|grib:t").result()
+    assert array.shape == (20, 200, 200)
+
+
 def test_a_far_dataset_is_that_of_the_file_here(server):
     """xarray sees through the web what it sees in the file, by detection."""
     write_thirty(server.folder / "a.nc")

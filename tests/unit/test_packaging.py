@@ -36,7 +36,9 @@ def test_wheel_carries_every_module_and_nothing_else(wheel):
     """The wheel has all modules of the package, the type marker and the licence, and no tests."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     expected = {str(path.relative_to(ROOT)) for path in (ROOT / "fsstore").rglob("*.py")}
-    assert names == expected | {"fsstore/py.typed"}
+    page = {str(path.relative_to(ROOT)) for path in (ROOT / "fsstore" / "viewer" / "page").iterdir()}
+    assert len(page) > 5
+    assert names == expected | page | {"fsstore/py.typed"}
     licences = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/licenses/LICENSE")]
     assert len(licences) == 1
 

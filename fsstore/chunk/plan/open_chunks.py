@@ -11,6 +11,7 @@ from fsstore.chunk.plan.model import ChunkModel
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
+from fsstore.runtime.observer import Meter
 
 __all__ = ["JOINT_BYTES", "WINDOW_BYTES", "OpenChunks"]
 
@@ -33,6 +34,7 @@ class OpenChunks:
     fill_missing: bool = True
     threads: int | None = None
     cache: ChunkCache | None = None
+    meter: Meter | None = field(default=None, compare=False)
     reach: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

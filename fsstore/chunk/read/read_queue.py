@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
@@ -209,12 +210,15 @@ class _SharedChunks(NamedTuple):
             answers = list(await self.source.read_whole(batch))
         except Exception:  # noqa: BLE001  # which reads fail comes out one by one
             answers = await self._one_by_one(batch)
-        pairs = list(zip(batch, answers, strict=True))
+        pairs, begin_ns = list(zip(batch, answers, strict=True)), perf_counter_ns()
         if len(pairs) > _SHARED_FROM:
             await execution.offload(execution.map_blocking, self._place, pairs)
         else:
             for pair in pairs:
                 self._place(pair)
+        _, part, _ = next(iter(self.users[batch[0]]))
+        if part.chunks.meter is not None:
+            part.chunks.meter.decoded(len(batch), begin_ns)
 
     async def _one_by_one(self, batch: list[Any]) -> list[ReadResult | None]:
         """Read a batch that failed as a whole key by key, so that only what is damaged fails."""

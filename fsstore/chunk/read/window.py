@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -236,6 +237,13 @@ async def _find(window: Window, cache: ChunkCache) -> list[CacheAnswer]:
 
 def decode(window: Window, answers: Answers) -> None:
     """Put the selected elements of each cell in their place."""
+    begin_ns, meter = perf_counter_ns(), window.part.chunks.meter
+    _decode(window, answers)
+    if meter is not None:
+        meter.decoded(len(window.cells), begin_ns)
+
+
+def _decode(window: Window, answers: Answers) -> None:
     part = window.part
     if part.chunks.cache is None and part.decode_together(window.cells, window.identities, answers):
         return

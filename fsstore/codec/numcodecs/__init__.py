@@ -7,6 +7,7 @@ Each reads the configuration that numcodecs writes and gives the same bytes.
 * `delta`: the delta filter of numcodecs for numbers that keep their data type: the first, and then by what each one
   differs
 * `elementwise`: codecs that look at each element by itself, applied to a large chunk block by block
+* `fits_v2`: what FITS does to its values: scaled and unsigned numbers, rows of tables, images compressed tile by tile
 * `flat`: flat data: what the codecs of zarr v2 see of a chunk, elements in a row or bytes
 * `foreign_v2`: the contract of codecs that other packages bring into zarr v2, most of which are read, never written
 * `hdf5_v2`: the filters of HDF5 that nothing else has: szip, scale-offset, bitshuffle and LZ4 in blocks, shuffle of

@@ -19,7 +19,7 @@ from fsstore.codec.numcodecs.foreign_v2 import BoundReader, fixed_size
 from fsstore.codec.zarr3.deflate import BoundDeflate
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.runtime import fork
-from fsstore.values.json_value import Json, quote, string
+from fsstore.values.json_value import Json, integer, quote, string
 
 __all__ = ["FitsAscii", "Grib", "HdfStrings", "RecordMember", "ZipMember"]
 
@@ -54,6 +54,7 @@ class Grib:
         self._name = name
         variable = string(options.get("var"))
         self._key = f"{variable}s" if variable in ("latitude", "longitude") else "values"
+        self._row = integer(1, 2**31)(options.get("row", 1))
         kind = options.get("dtype")
         self._dtype = (
             np.dtype("f4" if self._key == "values" else "f8") if kind is None else _dtype(name, kind)
@@ -82,6 +83,9 @@ class Grib:
         def read(data: Any) -> Any:
             with guard:
                 values = _grib_values(eccodes, bytes(data), self._key, decoded.count)
+            if self._row > 1:  # every other row was scanned the other way
+                rows = values.reshape(-1, self._row)
+                rows[1::2] = rows[1::2, ::-1].copy()
             return values.astype(self._dtype, copy=False).astype(wanted, copy=False)
 
         spec = ByteSpec(itemsize=0, max_size=self.encoded(decoded).max_size)

@@ -8,6 +8,7 @@ Start with `driver`; `kind` is what a store registers; ranges, batches of answer
 * `coalesce`: merging of byte ranges: many small requests for one key become few larger ones
 * `commit_queue`: writers wait here while a commit runs, and go into the next one together
 * `key_range`: half-open ranges of keys, compared as bytes
+* `late_count`: counting writes whose values are made while others are written
 * `request`: what crosses the contract: requests and their answers
 * `value_limit`: how large a whole value may be that somebody is about to read
 """

@@ -12,9 +12,11 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp
+from fsstore.runtime.observer import Meter
 
 __all__ = [
     "CopiesRanges",
+    "IsMetered",
     "KnowsSizes",
     "ListsDocuments",
     "ListsKeys",
@@ -114,6 +116,15 @@ class MayBeMissing:
     def begin_creating(self) -> None:
         """Announce that the store is about to be written: from then on it reads as empty."""
         raise NotImplementedError  # a driver that names the ability defines it
+
+
+class IsMetered:
+    """A driver that holds bytes itself, or asks a storage for them, and tells a meter what it did.
+
+    It has a meter when it is opened; without one it counts nothing.
+    """
+
+    meter: Meter | None = None
 
 
 class KnowsSizes:

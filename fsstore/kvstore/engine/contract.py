@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.fault import translate
-from fsstore.runtime import execution
+from fsstore.runtime import execution, observer
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
@@ -146,7 +146,7 @@ async def each(function: Callable[[S], Awaitable[T]], items: Sequence[S], turns:
     A fixed number of tasks take items one after another: cheaper than one task an item.  The first error cancels the
     rest.  `function` must not take a turn itself: all could be taken by those that wait for one.
     """
-    free = turns.semaphore()
+    free, function = turns.semaphore(), observer.timed(function)
     if len(items) == 1:
         async with free:
             return [await function(items[0])]

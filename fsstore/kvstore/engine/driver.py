@@ -11,15 +11,18 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import TellsModified, able
+from fsstore.kvstore.contract.ability import IsMetered, TellsModified, able
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
+from fsstore.runtime import observer
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["Choose", "EngineDriver", "Home", "check_key"]
@@ -38,7 +41,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class EngineDriver(TellsModified):
+class EngineDriver(IsMetered, TellsModified):
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
@@ -99,7 +102,22 @@ class EngineDriver(TellsModified):
         return out
 
     async def _fetch(self, reads: list[Read]) -> list[ReadResult]:
-        return await self.engine.read_many(reads) if reads else []
+        if not reads or self.meter is None:
+            return await self.engine.read_many(reads) if reads else []
+        begin_ns = perf_counter_ns()
+        with observer.acting(self.meter):
+            found = await self.engine.read_many(reads)
+            self.meter.read(_Absolute(self), reads, found, begin_ns)
+        return found
+
+    async def _write(self, writes: Sequence[Write]) -> list[Stamp]:
+        if not writes or self.meter is None:
+            return await self.engine.write_many(writes) if writes else []
+        begin_ns = perf_counter_ns()
+        with observer.acting(self.meter):
+            stamps = await self.engine.write_many(writes)
+            self.meter.wrote(_Absolute(self), writes, value_sizes(writes), begin_ns)
+        return stamps
 
     async def modified(self, key: str) -> float | None:
         """Return when a value was modified, in seconds since 1970, where the storage tells."""
@@ -115,11 +133,11 @@ class EngineDriver(TellsModified):
         absolute = [write._replace(key=self._path(write.key)) for write in writes]
         guards = [place for place, write in enumerate(writes) if write[1:] == (None, NO_VALUE)]
         if not guards:
-            return await self.engine.write_many(absolute)
+            return await self._write(absolute)
         # "delete unless it exists" changes nothing: it asks whether the key exists, which any storage can answer
-        found = await self.engine.read_many([Read(absolute[place].key, 0, 0) for place in guards])
+        found = await self._fetch([Read(absolute[place].key, 0, 0) for place in guards])
         others = [write for write in absolute if write[1:] != (None, NO_VALUE)]
-        stamps = iter(await self.engine.write_many(others) if others else [])
+        stamps = iter(await self._write(others))
         answers = {
             place: Stamp(NO_VALUE if result.state == "missing" else UNKNOWN, result.time)
             for place, result in zip(guards, found, strict=True)
@@ -134,7 +152,7 @@ class EngineDriver(TellsModified):
         found = [entry.key async for batch in self.scan(keys) for entry in batch]
         for start in range(0, len(found), _DELETE_BATCH):
             doomed = [Write(self.root + key, None) for key in found[start : start + _DELETE_BATCH]]
-            await self.engine.write_many(doomed)
+            await self._write(doomed)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range, page by page as the storage lists them."""
@@ -144,11 +162,15 @@ class EngineDriver(TellsModified):
         if keys.empty:
             return
         cut = len(self.root)
-        async for page in self.engine.pages(self.root + key_text(keys.common_prefix)):
+        prefix, begin_ns = self.root + key_text(keys.common_prefix), perf_counter_ns()
+        async for page in self.engine.pages(prefix):
+            if self.meter is not None:
+                self.meter.listed(_Absolute(self).describe_key(prefix), begin_ns, entries=len(page))
             entries = [Entry(e.key[cut:], e.size) for e in page if e.key.startswith(self.root)]
             found = [e for e in entries if e.key and keys.contains(key_bytes(e.key))]
             if found:
                 yield found
+            begin_ns = perf_counter_ns()
 
     def describe_key(self, key: str) -> str:
         """Return the quoted URL of the key, without secrets."""
@@ -157,6 +179,19 @@ class EngineDriver(TellsModified):
     def spec(self) -> Mapping[str, Json]:
         """Return the members of the spec."""
         return self._members
+
+
+class _Absolute:
+    """A driver that describes paths in its storage, which keys below its root are."""
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, driver: EngineDriver) -> None:
+        self._driver = driver
+
+    def describe_key(self, path: str) -> str:
+        """Return how messages call the path."""
+        return self._driver.describe_key(path.removeprefix(self._driver.root))
 
 
 class Home:

@@ -1,8 +1,8 @@
 """When a failed request is tried again: exponential pauses with jitter, until the tries or the time run out.
 
 Only `UnavailableError` is tried again, until the deadline; a connection that is refused three times in all, quickly,
-because waiting seldom helps.  The first retry of an operation is logged by `fsstore.kvstore`, so that a server that is
-down is not silence.
+because waiting seldom helps.  The first retry of an operation is logged by `fsstore.kvstore` as a warning, so that a
+server that is down is not silence, and those that follow as information.
 
 A conditional write is special: when its reply is lost, the retry finds the condition broken by the write itself.
 `Attempts` remembers that a request may have been carried out, so that the caller looks at the object before it
@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from fsstore.context.resource_kinds import REQUEST_DEADLINE, REQUEST_RETRIES, duration
 from fsstore.errors import OutcomeUnknownError, StoreError, UnavailableError
 from fsstore.redaction import redact
+from fsstore.runtime import observer
 
 __all__ = [
     "MARK", "Attempts", "Retry", "new_mark", "outcome_unknown", "persist", "persist_blocking", "retry_from",
@@ -105,9 +106,10 @@ class Attempts:
             pause = None if pause is None or quick is None else min(pause, quick)
         if pause is None:
             raise error.but(f"after {self._tries} tries") if self._tries > 1 else error
-        if not self._logged:
-            self._logged = True
-            _log.warning("Trying again in %.2g s: %s", pause, redact(str(error)).partition("\n")[0])
+        why = redact(str(error)).partition("\n")[0]
+        observer.retried(pause, why)
+        _log.log(logging.INFO if self._logged else logging.WARNING, "Trying again in %.2g s: %s", pause, why)
+        self._logged = True
         return pause
 
 

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fsstore.kvstore.contract.ability import ListsDocuments, ListsKeys, MayBeMissing, PassesOn
+from fsstore.kvstore.contract.ability import IsMetered, ListsDocuments, ListsKeys, MayBeMissing, PassesOn
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -129,7 +129,7 @@ class SingleWriterDriver(PassesOn):
     """
 
     id: ClassVar[str] = "single_writer"
-    passes_on: ClassVar[frozenset[type]] = frozenset({ListsDocuments, ListsKeys, MayBeMissing})
+    passes_on: ClassVar[frozenset[type]] = frozenset({IsMetered, ListsDocuments, ListsKeys, MayBeMissing})
     inner: KvDriver
 
     def __init__(self, inner: KvDriver) -> None:

@@ -11,10 +11,11 @@ locks.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any, ClassVar, Literal
 
 from fsstore.errors import UnimplementedError
-from fsstore.kvstore.contract.ability import SweepsUnfinished, WritesLate
+from fsstore.kvstore.contract.ability import IsMetered, SweepsUnfinished, WritesLate
 from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
@@ -27,6 +28,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
+from fsstore.kvstore.contract.late_count import LateCounts, value_sizes
 from fsstore.kvstore.local import scan as local_scan
 from fsstore.kvstore.local.lock import forgetting
 from fsstore.kvstore.local.path import check_prefix, normalize
@@ -39,7 +41,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver(WritesLate, SweepsUnfinished):
+class LocalDriver(IsMetered, WritesLate, SweepsUnfinished):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -68,19 +70,33 @@ class LocalDriver(WritesLate, SweepsUnfinished):
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, in order."""
-        return read_batch(reads, mapped=self.mapped)
+        begin_ns = perf_counter_ns()
+        found = read_batch(reads, mapped=self.mapped)
+        if self.meter is not None:
+            self.meter.read(self, reads, found, begin_ns)
+        return found
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes`; each is atomic, and all are durable when answered."""
+        begin_ns = perf_counter_ns()
         with forgetting():
-            return write_batch(writes, self.protocol, self.io_limit)
+            stamps = write_batch(writes, self.protocol, self.io_limit)
+        if self.meter is not None:
+            self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
+        return stamps
 
     async def write_late(
         self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
     ) -> list[Stamp]:
         """Apply writes that are made while others are written."""
+        begin_ns, made = perf_counter_ns(), LateCounts(makes) if self.meter is not None else None
         with forgetting():
-            return write_late(makes, self.protocol, makers=makers, threads=self.io_limit)
+            stamps = write_late(
+                makes if made is None else made.makes, self.protocol, makers=makers, threads=self.io_limit
+            )
+        if self.meter is not None and made is not None:
+            self.meter.wrote(self, made.writes, [each.nbytes for each in made.writes], begin_ns)
+        return stamps
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, and directories that lie in it as a whole."""
@@ -95,8 +111,14 @@ class LocalDriver(WritesLate, SweepsUnfinished):
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range, unsorted, and without sizes unless it is a range of one key."""
+        begin_ns = perf_counter_ns()
         for batch in local_scan.scan(keys):
+            if self.meter is not None:
+                self.meter.listed(
+                    describe(keys.common_prefix.decode("utf-8", "replace")), begin_ns, entries=len(batch)
+                )
             yield batch
+            begin_ns = perf_counter_ns()
 
     def describe_key(self, key: str) -> str:
         """Return `local file "<path>"`."""

@@ -9,6 +9,8 @@ is touched.  The adapter here is the same for all formats; it reads chunks with 
 * `chunk_table`: chunk tables: where the chunks of one array are, as columns or as a formula
 * `contract`: the contract of scanners, and the values that cross it
 * `driver`: the key-value store that shows a scanned file
+* `fits`: FITS files, parsed here without another library: images, tables, and images compressed tile by tile
+* `grib`: GRIB files of both editions: messages found here, described and decoded by ecCodes
 * `hdf5`: HDF5 files, NetCDF 4 files among them
 * `hierarchy`: the documents of zarr v2 for what a scanner found
 * `kind`: the kinds of the scanned formats: their JSON, their URLs, and how they are opened

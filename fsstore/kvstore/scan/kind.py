@@ -31,7 +31,7 @@ from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, expected, quote
 from fsstore.values.url import encode_path
 
-__all__ = ["HDF5", "NETCDF3", "TIFF", "ScanKind"]
+__all__ = ["FITS", "GRIB", "HDF5", "NETCDF3", "TIFF", "ScanKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,8 @@ def index_member(value: Any) -> Any:
     return {"driver": "file", "path": os.path.abspath(text)}  # noqa: PTH100  # textual: links stay
 
 
+FITS = ScanKind("fits")
+GRIB = ScanKind("grib")
 HDF5 = ScanKind("hdf5")
 NETCDF3 = ScanKind("netcdf3")
 TIFF = ScanKind("tiff")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from fsstore.values.detection import Detection
 
-__all__ = ["HDF5", "NETCDF3"]
+__all__ = ["FITS", "GRIB", "HDF5", "NETCDF3"]
+
+
+def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
+    return head[:4] == b"GRIB" and head[7:8] in (b"\x01", b"\x02")
+
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
+FITS = Detection("fits", "store", signatures=(((0, b"SIMPLE  ="),),), title="a FITS file")
+GRIB = Detection("grib", "store", matches=_grib, head=32, at_least=8, title="a GRIB file")
 HDF5 = Detection(
     "hdf5",
     "store",

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsstore.context.context import Context, ContextResource
 from fsstore.errors import PermissionDeniedError
+from fsstore.kvstore.contract.ability import IsMetered, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import KvKind, KvOpening
 from fsstore.kvstore.engine.secret import lacks
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.runtime.observer import Meter
 from fsstore.values.json_value import quote
 
 if TYPE_CHECKING:
@@ -65,6 +67,15 @@ class OpenKv(NamedTuple):
         return self._replace(driver=driver)
 
     @property
+    def meter(self) -> Meter | None:
+        """What counts the operations of the store that holds the bytes, or None."""
+        root = self.within(None)
+        while root.base is not None:
+            root = root.base
+        counting = able(root.driver, IsMetered)
+        return None if counting is None else counting.meter
+
+    @property
     def ledger(self) -> Ledger | None:
         """The inside of the transaction that the store is bound to, if it is."""
         return self.driver.ledger if isinstance(self.driver, TransactionalDriver) else None
@@ -99,7 +110,7 @@ async def open_kv(spec: KvSpecValue, context: Context) -> OpenKv:
 async def open_bound(spec: KvSpecValue) -> OpenKv:
     """Open a spec whose resources are bound."""
     if spec.live is not None:
-        return OpenKv(spec.live, spec.path, spec)
+        return OpenKv(_metered(spec.live, spec), spec.path, spec)
     return await _open_over(None if spec.base is None else await open_bound(spec.base), spec)
 
 
@@ -123,4 +134,12 @@ async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
     }
     prefix = None if base is None else base.prefix
     opening = KvOpening(spec.members, values, prefix, spec.path, spec.bound_context)
-    return OpenKv(await spec.kind.open(opening), spec.path, spec, base)
+    return OpenKv(_metered(await spec.kind.open(opening), spec), spec.path, spec, base)
+
+
+def _metered(driver: KvDriver, spec: KvSpecValue) -> KvDriver:
+    """Return a driver, with a meter of the context in which it was opened if it counts what it does."""
+    counting = able(driver, IsMetered)
+    if counting is not None and counting.meter is None and spec.bound_context is not None:
+        counting.meter = spec.bound_context.meter(driver.id)
+    return driver

@@ -1,0 +1,316 @@
+"""What FITS does to its values: scaled and unsigned numbers, rows of tables, images compressed tile by tile.
+
+`fits_numbers` makes of stored numbers what they stand for, `fits_rows` the same of the columns of a table.  `fits_tile`
+decodes tiles: each begins with a head that says how it is compressed, how large it is and how its numbers are scaled,
+because that differs from tile to tile.
+
+Floats that were rounded to whole numbers come back with the noise that was taken from them, which follows from the
+number of the tile.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
+from fsstore.codec.numcodecs.flat import FlatSpec, as_array, fixed_dtype, octets
+from fsstore.codec.numcodecs.foreign_v2 import BoundReader
+from fsstore.codec.size import check_size, encoded_bound
+from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.values.json_value import (
+    Json,
+    array_of,
+    boolean,
+    integer,
+    number,
+    one_of,
+    optional,
+    quote,
+    string,
+)
+
+__all__ = ["FitsNumbers", "FitsRows", "FitsTile"]
+
+_FAILURES = (
+    ValueError,
+    TypeError,
+    IndexError,
+    OverflowError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+)
+_HEAD = struct.Struct("<BBxxqdd")  # method, rank, number of the tile, scale, zero
+_ZERO = -2147483646
+_RANDOMS = 10_000
+
+
+def _turned(raw: Any) -> Any:
+    """Return big-endian whole numbers with their highest bit turned."""
+    out = np.array(raw, order="C")
+    octets_of = out.reshape(-1).view(np.uint8).reshape(-1, out.dtype.itemsize)
+    octets_of[:, 0] ^= 0x80
+    return out
+
+
+class FitsNumbers:
+    """Numbers stored as `dtype`: with the sign turned (`sign`), or to be multiplied with `scale`, and `offset` added.
+
+    The whole number `blank` stands for no value, and becomes NaN.
+    """
+
+    kind: ClassVar[Kind] = "array_to_bytes"
+
+    def __init__(self, name: str, options: Mapping[str, Json]) -> None:
+        self._name = name
+        self._stored = fixed_dtype(name, string(options.get("dtype")))
+        self._sign = boolean(options.get("sign", False))
+        self._scale = number(options.get("scale", 1.0))
+        self._offset = number(options.get("offset", 0.0))
+        self._blank = optional(integer(-(2**63), 2**63 - 1))(options.get("blank"))
+        if self._stored.kind not in "iuf" or (self._sign and self._stored.byteorder == "<"):
+            raise JsonError(f"Codec {quote(name)} does not fit data type {self._stored}")
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return the stored numbers."""
+        return FlatSpec(self._stored, decoded.count, decoded.shape)
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for numbers like `decoded`."""
+        dtype = decoded.dtype
+        if (
+            dtype is None
+            or dtype.kind not in "iuf"
+            or (self._sign and dtype.itemsize != self._stored.itemsize)
+        ):
+            raise StoreError(f"Codec {quote(self._name)} does not fit data type {dtype}")
+
+        def read(data: Any) -> Any:
+            raw = as_array(data, self._stored)
+            if self._sign:
+                return _turned(raw).view(dtype)
+            out = raw.astype(dtype.newbyteorder("="))
+            if self._blank is not None:
+                out[raw == self._blank] = np.nan
+            if self._scale != 1:
+                out *= self._scale
+            if self._offset != 0:
+                out += self._offset
+            return out.astype(dtype, copy=False)
+
+        return BoundReader(self._name, decoded, self.encoded(decoded).as_bytes, read, _FAILURES)
+
+
+class FitsRows:
+    """Rows of a table, of `row` bytes: `columns` say where the fields of the result stand and what they become."""
+
+    kind: ClassVar[Kind] = "array_to_bytes"
+
+    def __init__(self, name: str, options: Mapping[str, Json]) -> None:
+        self._name = name
+        self._row = integer(1, 2**40)(options.get("row"))
+        columns = options.get("columns")
+        if not isinstance(columns, list) or not all(isinstance(each, Mapping) for each in columns):
+            raise JsonError(f"Codec {quote(name)} needs a list of columns")
+        self._columns = [_FitsColumnReader(name, each, self._row) for each in columns]
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return the rows as bytes."""
+        return octets(decoded.count * self._row)
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for rows like `decoded`."""
+        dtype = decoded.dtype
+        if dtype is None or dtype.names is None or len(dtype.names) != len(self._columns):
+            raise StoreError(f"Codec {quote(self._name)} does not fit data type {dtype}")
+        names = dtype.names
+
+        def read(data: Any) -> Any:
+            rows = as_array(data, np.dtype(np.uint8)).reshape(-1, self._row)
+            out = np.empty(len(rows), dtype)
+            for name, column in zip(names, self._columns, strict=True):
+                field = out[name]
+                field[...] = column.read(rows, math.prod(field.shape[1:])).reshape(field.shape)
+            return out
+
+        return BoundReader(self._name, decoded, self.encoded(decoded).as_bytes, read, _FAILURES)
+
+
+class _FitsColumnReader:
+    """One column of `fits_rows`."""
+
+    def __init__(self, codec: str, options: Mapping[str, Json], row: int) -> None:
+        self.at = integer(0, row)(options.get("at"))
+        self.stored = fixed_dtype(codec, string(options.get("dtype")))
+        self.times = integer(0, row)(options.get("count", 1))
+        self.how = one_of("copy", "sign", "bool", "bits", "scale", "text")(options.get("how", "copy"))
+        self.scale, self.offset = number(options.get("scale", 1.0)), number(options.get("offset", 0.0))
+        if self.at + self.times * self.stored.itemsize > row:
+            raise JsonError(f"Codec {quote(codec)} has a column behind its row of {row} bytes")
+
+    def read(self, rows: Any, count: int) -> Any:
+        """Return the values of the column, `count` in each row."""
+        cells = np.ascontiguousarray(rows[:, self.at : self.at + self.times * self.stored.itemsize])
+        raw = cells.reshape(-1).view(self.stored).reshape(len(rows), self.times)
+        match self.how:
+            case "sign":
+                turned = _turned(raw)
+                return turned.view("i1" if self.stored.itemsize == 1 else self.stored.str.replace("i", "u"))
+            case "bool":
+                return raw == b"T"
+            case "bits":
+                return np.unpackbits(raw, axis=1)[:, :count]
+            case "scale":
+                return raw.astype("f8") * self.scale + self.offset
+            case "text":
+                texts = [
+                    each.replace(b"D", b"E").replace(b"d", b"E").strip() or b"0"
+                    for each in raw[:, 0].tolist()
+                ]
+                return np.array([_text_number(each) for each in texts])
+            case _:
+                return raw
+
+
+def _text_number(text: bytes) -> float:
+    """Return a number of an ASCII table: whole ones keep all their digits."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+METHODS = {"GZIP_1": 1, "GZIP_2": 2, "RICE_1": 3, "NOCOMPRESS": 4}
+_AS_FLOATS = 16  # added to the method of tiles that hold the floats themselves
+
+
+class FitsTile:
+    """A tile of a compressed image.  `dtype` is that of the numbers in the tile, `shape` that of whole tiles.
+
+    With `quantized` tiles hold rounded floats; `dither` is the method that took noise from them, 0 for none.
+    """
+
+    kind: ClassVar[Kind] = "array_to_bytes"
+
+    def __init__(self, name: str, options: Mapping[str, Json]) -> None:
+        self._name = name
+        self._shape = tuple(array_of(integer(1))(options.get("shape")))
+        self._stored = fixed_dtype(name, string(options.get("dtype")))
+        self._block = integer(1, 2**16)(options.get("blocksize", 32))
+        self._width = integer(1, 8)(options.get("bytepix", 4))
+        self._quantized = boolean(options.get("quantized", False))
+        self._dither = integer(0, 2)(options.get("dither", 0))
+        self._seed = integer(0, _RANDOMS)(options.get("seed", 0))
+        self._blank = optional(integer(-(2**63), 2**63 - 1))(options.get("blank"))
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return a head and what is compressed."""
+        limit = encoded_bound(FlatSpec(np.dtype("u1"), 8 * decoded.count).as_bytes)
+        extra = _HEAD.size + 8 * len(self._shape)
+        return FlatSpec(None, 0, max_size=None if limit is None else limit + extra)
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for tiles like `decoded`."""
+        dtype = decoded.dtype
+        if dtype is None or dtype.kind not in "iuf" or decoded.count != math.prod(self._shape):
+            raise StoreError(f"Codec {quote(self._name)} does not fit chunks of {decoded.count} elements")
+        rice = _rice()
+
+        def read(data: Any) -> Any:
+            view = memoryview(data).cast("B")
+            method, rank, tile, scale, zero = _HEAD.unpack_from(view)
+            at = _HEAD.size + 8 * rank
+            shape = struct.unpack_from(f"<{rank}q", view, _HEAD.size)
+            if rank != len(self._shape) or any(
+                not 0 < a <= b for a, b in zip(shape, self._shape, strict=True)
+            ):
+                raise FailedPreconditionError(f"Invalid fits_tile data: a tile of shape {shape}")
+            count = math.prod(shape)
+            if method & _AS_FLOATS:
+                found = self._plain(view[at:], method - _AS_FLOATS, count, dtype.newbyteorder(">"), rice)
+            else:
+                found = self._plain(view[at:], method, count, self._stored, rice)
+                if self._quantized:
+                    found = self._floats(found, (tile, scale, zero), dtype)
+            out = np.zeros(self._shape, dtype)
+            out[tuple(slice(0, length) for length in shape)] = found.reshape(shape)
+            return out.reshape(-1)
+
+        spec = ByteSpec(itemsize=0, max_size=self.encoded(decoded).max_size)
+        return BoundReader(self._name, decoded, spec, read, _FAILURES)
+
+    def _plain(self, data: Any, method: int, count: int, stored: np.dtype[Any], rice: Any) -> Any:
+        """Return the `count` numbers of a tile."""
+        size = count * stored.itemsize
+        if method == METHODS["RICE_1"]:
+            if rice is None:
+                raise UnimplementedError(
+                    f"Codec {quote(self._name)} needs imagecodecs: pip install 'fsstore[images]'"
+                )
+            kind = {1: "u1", 2: "i2", 4: "i4"}.get(self._width)
+            if kind is None or stored.kind == "f":
+                raise FailedPreconditionError(f"Invalid fits_tile data: RICE of {self._width} bytes")
+            return np.asarray(rice(bytes(data), shape=(count,), dtype=kind, nblock=self._block))
+        if method in (METHODS["GZIP_1"], METHODS["GZIP_2"]):
+            inflate = zlib.decompressobj(31)
+            plain = inflate.decompress(data, size + 1)
+            check_size(len(plain), size)
+            if method == METHODS["GZIP_2"]:
+                plain = np.frombuffer(plain, "u1").reshape(stored.itemsize, count).T.tobytes()
+            return np.frombuffer(plain, stored)
+        if method != METHODS["NOCOMPRESS"]:
+            raise FailedPreconditionError(f"Invalid fits_tile data: unknown method {method}")
+        check_size(len(data), size)
+        return np.frombuffer(data, stored)
+
+    def _floats(self, found: Any, scaling: tuple[int, float, float], dtype: np.dtype[Any]) -> Any:
+        """Return the floats that were rounded to whole numbers."""
+        tile, scale, zero = scaling
+        numbers = found.astype("i8")
+        if self._dither:
+            out = (numbers - _noise(tile + self._seed - 2, len(numbers)) + 0.5) * scale + zero
+            if self._dither == 2:
+                out[numbers == _ZERO] = 0
+        else:
+            out = numbers * scale + zero
+        if self._blank is not None:
+            out[numbers == self._blank] = np.nan
+        return out.astype(dtype)
+
+
+def _rice() -> Any:
+    try:
+        import imagecodecs
+    except ImportError:
+        return None
+    return imagecodecs.rcomp_decode if imagecodecs.RCOMP.available else None
+
+
+@cache
+def _randoms() -> Any:
+    """Return the numbers that the standard prescribes."""
+    out, seed = np.empty(_RANDOMS, "f4"), 1.0
+    for at in range(_RANDOMS):
+        seed = math.fmod(16807.0 * seed, 2147483647.0)
+        out[at] = seed / 2147483647.0
+    return out
+
+
+def _noise(tile: int, count: int) -> Any:
+    """Return the noise of a tile: runs of the prescribed numbers that begin at different ones."""
+    randoms, start = _randoms(), tile % _RANDOMS
+    out, done = np.empty(count, "f8"), 0
+    while done < count:
+        first = int(randoms[start] * 500)
+        run = min(count - done, _RANDOMS - first)
+        out[done : done + run] = randoms[first : first + run]
+        done, start = done + run, (start + 1) % _RANDOMS
+    return out

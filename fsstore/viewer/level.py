@@ -1,0 +1,81 @@
+"""The same data in several resolutions: `multiscales` of OME-Zarr, and the scales of precomputed volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsstore.errors import StoreError
+
+__all__ = ["Level", "axes_of", "datasets_of", "levels_of", "scales_of"]
+
+_MOST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One resolution: its array, and how many elements of the finest one of its own covers along each dimension."""
+
+    store: Any
+    factors: tuple[float, ...]
+
+
+def _image(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the attributes of a group say of an image in several resolutions; nothing if it is none."""
+    inner = attributes.get("ome")
+    listed = (inner if isinstance(inner, Mapping) else attributes).get("multiscales")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    return first if isinstance(first, Mapping) else {}
+
+
+def axes_of(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the dimensions of an image in several resolutions."""
+    listed = _image(attributes).get("axes")
+    named = [each.get("name") if isinstance(each, Mapping) else each for each in listed or ()]
+    names = tuple(name for name in named if isinstance(name, str))
+    return names if len(names) == len(named) == len(set(names)) else ()
+
+
+def datasets_of(attributes: Mapping[str, Any]) -> list[str]:
+    """Return the paths of the arrays that the attributes of a group call resolutions of one image, the finest first."""
+    datasets = _image(attributes).get("datasets")
+    if not isinstance(datasets, list):
+        return []
+    paths = [each.get("path") for each in datasets[:_MOST] if isinstance(each, Mapping)]
+    return [path.strip("/") for path in paths if isinstance(path, str) and path.strip("/")]
+
+
+def levels_of(stores: Sequence[Any]) -> list[Level]:
+    """Return arrays as resolutions of the first; those of another rank, or that are not smaller, are left out."""
+    base = stores[0]
+    found = [Level(base, (1.0,) * base.rank)]
+    for store in stores[1:]:
+        if store.rank != base.rank or 0 in store.shape:
+            continue
+        factors = tuple(_ratio(large, small) for large, small in zip(base.shape, store.shape, strict=True))
+        if min(factors) >= 1 and sum(factors) > sum(found[-1].factors):
+            found.append(Level(store, factors))
+    return found
+
+
+def _ratio(large: int, small: int) -> float:
+    """Return how much larger a size is: a whole number where rounding alone explains that it is not."""
+    whole = round(large / small)
+    return float(whole) if whole and small in (large // whole, -(-large // whole)) else large / small
+
+
+def scales_of(store: Any, opened: Callable[[Any], Any]) -> list[Any]:
+    """Return the array, and where it is a scale of a precomputed volume the coarser ones behind it."""
+    spec = store.spec().to_json()
+    if spec.get("driver") != "neuroglancer_precomputed" or ("transform" in spec and store.rank != 4):
+        return [store]
+    stores, first = [store], spec.get("scale_index", 0)
+    for number in range(first + 1, first + _MOST):
+        try:
+            stores.append(
+                opened({"driver": spec["driver"], "kvstore": spec["kvstore"], "scale_index": number})
+            )
+        except StoreError:  # there are no more
+            break
+    return stores

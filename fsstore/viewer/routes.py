@@ -1,0 +1,274 @@
+"""What the page may ask, and what it is answered.  Nothing here knows of sockets or tokens.
+
+Questions are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a header.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+
+from fsstore.errors import StoreError
+from fsstore.serve.answer import Answer
+from fsstore.viewer.chunk_map import MOST, chunk_map
+from fsstore.viewer.description import describe, described_members, plain_json
+from fsstore.viewer.level import Level
+from fsstore.viewer.number import decoded, is_number, numbers, text_of
+from fsstore.viewer.picture import PictureLimits, Sampling, sample, sampled
+from fsstore.viewer.subject import Shown, Subject
+
+__all__ = ["DESCRIPTION", "page_file", "routed"]
+
+DESCRIPTION = "Fsstore-Description"
+"""The header that describes the numbers in the body."""
+
+_TYPES = {
+    "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}  # fmt: skip
+_MOST_PIXELS = 2048  # along one side of a picture
+_MOST_POINTS = 4096  # of a series
+_MOST_ROWS, _MOST_COLUMNS = 64, 32  # of a table of texts
+_MOST_QUERY = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked of a subject, and what the answer may take."""
+
+    subject: Subject
+    query: Mapping[str, str]
+    limits: PictureLimits
+
+    @property
+    def path(self) -> str:
+        """The array or group that it is about."""
+        return self.query["path"]
+
+    @property
+    def shown(self) -> Shown:
+        """The array that it is about, opened."""
+        return self.subject.array(self.path)
+
+    def integers(self, name: str) -> list[int]:
+        """Return integers with commas between them."""
+        text = self.query.get(name, "")
+        return [int(each) for each in text.split(",")] if text else []
+
+
+def page_file(name: str) -> Answer | None:
+    """Return a file of the page, or None if it has none of the name."""
+    stem, dot, kind = name.partition(".")
+    if not stem.isidentifier() or not dot or kind not in _TYPES:
+        return None
+    found = files("fsstore.viewer") / "page" / name
+    return Answer(200, {"Content-Type": _TYPES[kind]}, found.read_bytes()) if found.is_file() else None
+
+
+def routed(subject: Subject, route: str, query: str, limits: PictureLimits) -> Answer:
+    """Return the answer to a question; what is wrong with it is said in JSON."""
+    try:
+        given = parse_qs(query[:_MOST_QUERY], keep_blank_values=True)
+        work = _ROUTES.get(route)
+        if work is None:
+            return _refused(404, "There is no such question")
+        return work(_Question(subject, {name: values[0] for name, values in given.items()}, limits))
+    except StoreError as error:
+        return _refused(502, str(error))
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
+        return _refused(400, f"The question makes no sense: {error}")
+    except MemoryError:
+        return _refused(507, "There is not enough memory for this picture")
+
+
+def _refused(status: int, text: str) -> Answer:
+    return _json({"error": text}, status)
+
+
+def _json(value: Any, status: int = 200) -> Answer:
+    text = json.dumps(plain_json(value), allow_nan=False, separators=(",", ":"))
+    return Answer(status, {"Content-Type": "application/json"}, text.encode("utf-8", "replace"))
+
+
+def _numbers(values: Any, description: dict[str, Any]) -> Answer:
+    about = {**description, "dtype": values.dtype.str[1:], "shape": list(values.shape)}
+    headers = {"Content-Type": "application/octet-stream", DESCRIPTION: json.dumps(plain_json(about))}
+    return Answer(200, headers, values.tobytes())
+
+
+def _tree(question: _Question) -> Answer:
+    return _json(described_members(question.subject))
+
+
+def _group(question: _Question) -> Answer:
+    return _json({"path": question.path, "attributes": question.subject.attributes(question.path)})
+
+
+def _array(question: _Question) -> Answer:
+    return _json(describe(question.shown))
+
+
+def _place(shown: Shown, question: _Question) -> list[int]:
+    """Return the place of the dimensions that are not drawn, inside of the array."""
+    at, shape = question.integers("at"), shown.zeroed.shape
+    if len(at) != len(shape) or 0 in shape:
+        raise ValueError("`at` has one index for each dimension, and no dimension is empty")
+    return [max(0, min(each, size - 1)) for each, size in zip(at, shape, strict=True)]
+
+
+def _along(shown: Shown, question: _Question, counts: tuple[int, ...]) -> list[int]:
+    along = question.integers("along")
+    if (
+        len(along) not in counts
+        or len(set(along)) != len(along)
+        or not set(along) <= set(range(shown.zeroed.rank))
+    ):
+        raise ValueError("`along` names different dimensions")
+    return along
+
+
+def _window(question: _Question, count: int) -> list[tuple[int, int]]:
+    bounds = question.integers("window")
+    if len(bounds) != 2 * count:
+        raise ValueError("`window` has two bounds for each dimension")
+    return list(zip(bounds[::2], bounds[1::2], strict=True))
+
+
+def _sampled_level(
+    level: Level, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
+) -> list[Sampling]:
+    """Return the samples of a window, given in elements of the finest level, in a level."""
+    store = level.store
+    scaled = [
+        (int(low / level.factors[number]), max(1, -int(-high // level.factors[number])))
+        for number, (low, high) in zip(along, window, strict=True)
+    ]
+    sides = store.chunk_layout.read_chunk.shape or (None,) * store.rank
+    nbytes = store.dtype.numpy_dtype.itemsize
+    for side in sides:
+        nbytes *= side or 1
+    return sampled(
+        scaled, pixels, shape=[store.shape[number] for number in along],
+        chunks=[sides[number] or 1 for number in along], chunk_bytes=nbytes, limits=limits,
+    )  # fmt: skip
+
+
+def _chosen(
+    shown: Shown, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
+) -> tuple[Level, list[Sampling]]:
+    """Return the coarsest level that has a value for every pixel, or one further where that costs too much."""
+    wanted = [max(1.0, (high - low) / pixel) for (low, high), pixel in zip(window, pixels, strict=True)]
+    fine = [
+        level
+        for level in shown.levels
+        if all(level.factors[number] <= step * 1.01 for number, step in zip(along, wanted, strict=True))
+    ]
+    start = max(0, len(fine) - 1)
+    for level in shown.levels[start:]:
+        samplings = _sampled_level(level, along, window, pixels, limits)
+        plain = _sampled_level(level, along, window, pixels, PictureLimits(1 << 30, 1 << 60))
+        if samplings == plain:
+            return level, samplings
+    level = shown.levels[-1]
+    return level, _sampled_level(level, along, window, pixels, limits)
+
+
+def _read(shown: Shown, level: Level, at: list[int], along: list[int], samplings: list[Sampling]) -> Any:
+    place = [
+        min(int(each / factor), size - 1)
+        for each, factor, size in zip(at, level.factors, level.store.shape, strict=True)
+    ]
+    return numbers(sample(level.store, place, along, samplings), shown.attributes)
+
+
+def _picture(question: _Question) -> Answer:
+    shown = question.shown
+    along, at = _along(shown, question, (2, 3)), _place(shown, question)
+    window, pixels = (
+        _window(question, 2),
+        [max(1, min(each, _MOST_PIXELS)) for each in question.integers("pixels")],
+    )
+    began, colours = time.perf_counter(), along[2:]
+    for number in colours:  # all of them, whole
+        window.append((0, min(4, shown.zeroed.shape[number])))
+        pixels.append(4)
+    level, samplings = _chosen(shown, along, window, pixels, question.limits)
+    values = _read(shown, level, at, along, samplings)
+    factors = [level.factors[number] for number in along[:2]]
+    return _numbers(values, {
+        "start": [each.start * factor for each, factor in zip(samplings, factors, strict=False)],
+        "step": [each.step * factor for each, factor in zip(samplings, factors, strict=False)],
+        "level": shown.levels.index(level), "seconds": time.perf_counter() - began,
+        "coarse": [each.step for each in samplings[:2]], "pixels": pixels[:2],
+    })  # fmt: skip
+
+
+def _series(question: _Question) -> Answer:
+    shown = question.shown
+    along, at = _along(shown, question, (1,)), _place(shown, question)
+    window = _window(question, 1)
+    level, samplings = _chosen(shown, along, window, [_MOST_POINTS], question.limits)
+    values = _read(shown, level, at, along, samplings)
+    factor, (only,) = level.factors[along[0]], samplings
+    return _numbers(values, {"start": only.selection.start * factor, "step": only.step * factor})
+
+
+def _chunks(question: _Question) -> Answer:
+    shown = question.shown
+    along = _along(shown, question, (1, 2))
+    window = _window(question, len(along))
+    found = chunk_map(shown.zeroed, _place(shown, question), along, window)
+    return _numbers(found, {"most": MOST})
+
+
+def _value(question: _Question) -> Answer:
+    shown = question.shown
+    at = _place(shown, question)
+    _sampled_level(
+        shown.levels[0],
+        list(range(len(at))),
+        [(each, each + 1) for each in at],
+        [1] * len(at),
+        question.limits,
+    )
+    stored = shown.zeroed[tuple(at)].read().result()
+    if not is_number(shown.zeroed.dtype.numpy_dtype):
+        return _json({"at": at, "value": text_of(stored)})
+    shown_value = decoded(np.asarray(stored), shown.attributes)
+    return _json({"at": at, "value": text_of(shown_value), "stored": text_of(stored)})
+
+
+def _table(question: _Question) -> Answer:
+    """Answer texts of a small part, for arrays that have no picture."""
+    shown = question.shown
+    store = shown.zeroed
+    if not store.rank:
+        return _json({"rows": [[text_of(store.read().result())]], "start": []})
+    along, at = _along(shown, question, (1, 2)), _place(shown, question)
+    most = (_MOST_ROWS, _MOST_COLUMNS)
+    window = [
+        (low, min(high, low + limit))
+        for (low, high), limit in zip(_window(question, len(along)), most, strict=False)
+    ]
+    samplings = _sampled_level(shown.levels[0], along, window, list(most[: len(along)]), question.limits)
+    values = np.atleast_1d(sample(store, at, along, samplings))
+    rows = values.reshape(-1, 1) if values.ndim == 1 else values
+    return _json(
+        {
+            "rows": [[text_of(each) for each in row] for row in rows],
+            "start": [each.start for each in samplings],
+        }
+    )
+
+
+_ROUTES: dict[str, Callable[[_Question], Answer]] = {
+    "tree": _tree, "group": _group, "array": _array, "picture": _picture, "series": _series, "chunks": _chunks,
+    "value": _value, "table": _table,
+}  # fmt: skip

@@ -1,0 +1,231 @@
+"""FITS files are read as astropy reads them: images, tables, compressed images, scaled and unsigned values."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from astropy.io import fits
+
+import fsstore as ts
+from fsstore import references
+from fsstore.context.context import Context
+from fsstore.errors import DataLossError, StoreError
+from fsstore.kvstore.spec.opening import open_kv
+from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.runtime import execution
+
+CHANCE = np.random.default_rng(3)
+IMAGE = np.arange(-31, 32).reshape(7, 9)
+SLOPE = np.cumsum(CHANCE.integers(-3, 4, (30, 31)), axis=1)
+NOISE = (SLOPE / 7 + CHANCE.normal(size=SLOPE.shape)).astype("f8")
+
+
+def hierarchy(path):
+    """Return what the scanner shows."""
+    opened = execution.call(open_kv(kv_spec(f"file://{path}|fits:"), Context()))
+    return execution.call(opened.driver.hierarchy())
+
+
+def read(path, name, **members):
+    """Return the values of an array."""
+    spec = {"driver": "zarr", "kvstore": f"file://{path}|fits:{name}/", **members}
+    return ts.open(spec).result().read().result()
+
+
+def write(path, *units):
+    """Write units behind an empty primary one, unless the first is that."""
+    first = [] if units and isinstance(units[0], fits.PrimaryHDU) else [fits.PrimaryHDU()]
+    fits.HDUList([*first, *units]).writeto(path, overwrite=True)
+
+
+def scaled(values, scale, zero, blank=None):
+    """Return an image of whole numbers that stand for others."""
+    unit = fits.PrimaryHDU(values)
+    unit.scale("int16", bscale=scale, bzero=zero)
+    if blank is not None:
+        unit.header["BLANK"] = blank
+    return unit
+
+
+def blank(values, number):
+    """Return an image one number of which stands for nothing."""
+    unit = fits.PrimaryHDU(values)
+    unit.header["BLANK"] = number
+    return unit
+
+
+IMAGES = {
+    **{kind: lambda kind=kind: fits.PrimaryHDU(abs(IMAGE).astype(kind)) for kind in ("u1", "i2", "i4", "i8", "f4", "f8")},
+    "i1": lambda: fits.PrimaryHDU(IMAGE.astype("i1")),
+    "u2": lambda: fits.PrimaryHDU((IMAGE + 40_000).astype("u2")),
+    "u4": lambda: fits.PrimaryHDU((IMAGE + 3 * 10**9).astype("u4")),
+    "u8": lambda: fits.PrimaryHDU(IMAGE.astype("u8") // 2 + np.uint64(2**63)),
+    "scaled": lambda: scaled(IMAGE / 8 + 3, 0.125, 3),
+    "scaled with blanks": lambda: scaled(IMAGE * 0.5 + 10, 0.5, 10, 5),
+    "blanks": lambda: blank(IMAGE.astype("i4"), 5),
+    "small blanks": lambda: blank(IMAGE.astype("i2"), 5),
+    "cube": lambda: fits.PrimaryHDU(np.arange(60.0).reshape(3, 4, 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_are_those_of_astropy(name, tmp_path):
+    """Every type, scaling and mark of missing values gives the type and the values that astropy gives."""
+    path = tmp_path / "a.fits"
+    write(path, IMAGES[name]())
+    want = fits.getdata(path)
+    got = read(path, "PRIMARY")
+    assert got.dtype == want.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(got, want)
+
+
+def compressed():
+    """Yield names of compressed images with what they are made with."""
+    for method in ("RICE_1", "GZIP_1", "GZIP_2"):
+        for kind in ("u1", "i2", "u2", "i4"):
+            yield f"{method} {kind}", abs(SLOPE).astype(kind), {"compression_type": method}
+        for kind, dither in (("f4", -1), ("f4", 1), ("f8", 2)):
+            values = np.where(NOISE > 2, NOISE, 0).astype(kind)
+            options = {"quantize_level": 16, "quantize_method": dither, "dither_seed": 9_999}
+            yield f"{method} {kind} {dither}", values, {"compression_type": method, **options}
+    for kind in ("f4", "f8"):
+        yield f"exact {kind}", NOISE.astype(kind), {"compression_type": "GZIP_2", "quantize_level": 0}
+    with_nan = NOISE.astype("f4")
+    with_nan[3, 4] = np.nan
+    yield "not a number", with_nan, {"compression_type": "RICE_1", "quantize_method": 1, "dither_seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "options"), list(compressed()), ids=[each[0] for each in compressed()]
+)
+@pytest.mark.parametrize("tile", [None, (8, 12)], ids=["lines", "tiles"])
+def test_compressed_images_are_those_of_astropy(name, values, options, tile, tmp_path):
+    """Tiles of RICE and gzip, rounded floats with their noise, and tiles at the edge, are equal to the last bit."""
+    path = tmp_path / "a.fits"
+    write(path, fits.CompImageHDU(values, name="C", tile_shape=tile, **options))
+    assert not hierarchy(path).notes
+    want = fits.getdata(path, "C")
+    got = read(path, "C")
+    assert got.dtype == want.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(got, want)
+
+
+def table():
+    """Return a binary table with columns of every kind."""
+    column = fits.Column
+    return fits.BinTableHDU.from_columns(
+        [
+            column("text", "5A", array=["abc", "de", "f"]),
+            column("double", "D", array=[1.5, -2.25, 1e3]),
+            column("long", "K", array=[1, -20, 2**60]),
+            column("truth", "L", array=[True, False, True]),
+            column("unsigned", "I", bzero=32_768, array=np.array([1, 40_000, 65_535], "u2")),
+            column("signed", "B", bzero=-128, array=np.array([-1, 2, 3], "i1")),
+            column("complex", "C", array=[1 + 2j, 3, 4]),
+            column("bits", "11X", array=CHANCE.integers(0, 2, (3, 11)).astype(bool)),
+            column("cells", "6E", dim="(3,2)", array=np.arange(18).reshape(3, 2, 3)),
+            column("any", "PJ()", array=np.array([[1], [2, 3], [4, 5, 6]], dtype=object)),
+        ],
+        name="T",
+    )
+
+
+def test_tables_are_those_of_astropy(tmp_path):
+    """Columns of every kind have astropy's values; one of arrays of any length is left out by name."""
+    path = tmp_path / "a.fits"
+    write(path, table())
+    want = fits.getdata(path, "T")
+    for name in want.names[:-1]:
+        got, column = read(path, "T", field=name), np.asarray(want[name])
+        if name == "text":
+            assert [each.rstrip() for each in got.tolist()] == [b"abc", b"de", b"f"]
+        else:
+            np.testing.assert_array_equal(got, column)
+    assert hierarchy(path).notes == {"T/any": "arrays of any length are not shown"}
+
+
+def test_scaled_columns_and_text_tables(tmp_path):
+    """Scaled columns are multiplied as astropy does it, and numbers of a text table are read from where they stand."""
+    path = tmp_path / "a.fits"
+    unit = fits.BinTableHDU.from_columns([fits.Column("v", "I", array=[1, 2, 3])], name="V")
+    unit.header["TSCAL1"], unit.header["TZERO1"] = 0.5, 3.0
+    columns = [
+        fits.Column("n", format="A5", array=["abc", "de", "f"]),
+        fits.Column("x", format="F10.3", array=[1.5, -2.25, 1e3]),
+        fits.Column("k", format="I6", array=[1, -20, 300]),
+        fits.Column("e", format="D25.17", array=[1e-300, 2, 3]),
+    ]
+    write(path, unit, fits.TableHDU.from_columns(columns, name="T"))
+    assert read(path, "V", field="v").tolist() == fits.getdata(path, "V")["v"].tolist()
+    for name in "xke":
+        np.testing.assert_array_equal(read(path, "T", field=name), fits.getdata(path, "T")[name])
+
+
+def test_units_have_names(tmp_path):
+    """Extensions are called by name, then by version or number; headers are attributes, and dimensions fit together."""
+    path = tmp_path / "a.fits"
+    first = fits.ImageHDU(IMAGE.astype("i2"), name="sci", ver=1)
+    first.header["OBJECT"], first.header["EXPTIME"], first.header["LONG"] = "M 31's", 1.5, "x" * 100
+    first.header["COMMENT"] = "seen by night"
+    others = fits.ImageHDU(np.zeros((3, 4), "f4"), name="sci", ver=2), fits.ImageHDU(IMAGE.astype("f4"))
+    write(path, first, *others)
+    found = hierarchy(path)
+    assert list(found.grids) == ["SCI", "SCI_2", "3"]
+    said = json.loads(found.documents["SCI/.zattrs"])
+    assert (said["OBJECT"], said["EXPTIME"], said["LONG"]) == ("M 31's", 1.5, "x" * 100)
+    assert said["COMMENT"].strip() == "seen by night"
+    assert [entry.path for entry in ts.list_arrays(f"file://{path}")] == ["3", "SCI", "SCI_2"]
+    dataset = xr.open_dataset(f"file://{path}", engine="fsstore")
+    assert dataset["SCI"].dims == dataset["3"].dims == ("y", "x")
+    np.testing.assert_array_equal(dataset["3"], IMAGE)
+
+
+def test_a_large_image_is_read_in_parts(tmp_path):
+    """An image is shown in chunks of a few MiB, the last of which the file is too short for."""
+    path = tmp_path / "a.fits"
+    values = np.arange(3_000_000, dtype="i4").reshape(3000, 1000)
+    write(path, fits.PrimaryHDU(values))
+    array = ts.open(f"file://{path}|fits:PRIMARY").result()
+    assert array.chunk_layout.read_chunk.shape == (1048, 1000)
+    np.testing.assert_array_equal(array[2000:2003].read().result(), values[2000:2003])
+    np.testing.assert_array_equal(array[2990:].read().result(), values[2990:])
+
+
+def test_a_saved_scan_reads_the_same(tmp_path):
+    """References of a FITS file are saved and read without the scanner."""
+    path = tmp_path / "a.fits"
+    write(path, scaled(IMAGE / 8 + 3, 0.125, 3), fits.CompImageHDU(abs(SLOPE).astype("i4"), name="C"))
+    references.open(f"file://{path}").save(f"file://{tmp_path}/a.json")
+    for name in ("PRIMARY", "C"):
+        kvstore = f"file://{tmp_path}/a.json|reference:{name}/"
+        got = ts.open({"driver": "zarr", "kvstore": kvstore}).result().read().result()
+        np.testing.assert_array_equal(got, read(path, name))
+
+
+@pytest.mark.parametrize("method", ["PLIO_1", "HCOMPRESS_1"])
+def test_what_is_refused_is_named(method, tmp_path):
+    """An image whose compression nothing here decodes is left out with the reason; the rest of the file is shown."""
+    packed = fits.CompImageHDU(abs(SLOPE).astype("i4"), name="C", compression_type=method)
+    write(tmp_path / "a.fits", packed, fits.ImageHDU(IMAGE.astype("i2"), name="OTHER"))
+    found = hierarchy(tmp_path / "a.fits")
+    assert found.notes == {"C": f"images compressed by {method} are not decoded"}
+    assert list(found.grids) == ["OTHER"]
+
+
+def test_damage_is_named(tmp_path):
+    """Values and headers that are cut off, and counts that no file holds, are errors with the place in the file."""
+    path = tmp_path / "a.fits"
+    write(path, fits.PrimaryHDU(np.zeros((100, 100))))
+    data = path.read_bytes()
+    path.write_bytes(data[: 2880 + 5000])
+    with pytest.raises(DataLossError, match=r'Error reading "PRIMARY".*a\.fits" at offset 2880 is cut off'):
+        read(path, "PRIMARY")
+    path.write_bytes(data[:2880].replace(b"END" + b" " * 77, b" " * 80))
+    with pytest.raises(StoreError, match=r"a\.fits.*the header at offset 0 does not end"):
+        read(path, "PRIMARY")
+    path.write_bytes(data.replace(b"NAXIS1  =                  100", b"NAXIS1  = 99999999999999999999"))
+    with pytest.raises(StoreError, match=r"a\.fits.*unit 0 claims"):
+        read(path, "PRIMARY")
