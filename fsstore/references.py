@@ -29,7 +29,6 @@ import numpy as np
 from fsstore.combine.combined import Combined, CombinedSaving
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
-from fsstore.context.context import context_of
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.secret import reveal
@@ -38,7 +37,7 @@ from fsstore.kvstore.reference.collection.references import References, Saving
 from fsstore.kvstore.reference.document.json_refs import from_mapping
 from fsstore.kvstore.reference.driver import driver_in_memory
 from fsstore.kvstore.reference.kind import targets_of
-from fsstore.kvstore.reference.load import Reading, load
+from fsstore.kvstore.reference.load import Reading, Way, document_at, load
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid
@@ -59,9 +58,6 @@ from fsstore.kvstore.scan.as_references import (
     scanned_format,
 )
 from fsstore.kvstore.scan.driver import ScanDriver
-from fsstore.kvstore.spec.opening import open_kv
-from fsstore.kvstore.spec.parse import place_spec
-from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -98,20 +94,7 @@ __all__ = [
 _SETS, _AT_ONCE = re.compile(r"\.(?:json|parq|parquet)\b|/\Z"), 16
 
 
-class _Way(NamedTuple):
-    """How a document is reached."""
-
-    storage_options: Any = None
-    context: Any = None
-
-
-async def _base(url: Any, way: _Way = _Way()) -> KvPrefix:  # noqa: B008  # frozen
-    """Return the store and path of a document."""
-    place = with_storage_options(place_spec(url), way.storage_options)
-    return (await open_kv(place, context_of(way.context))).prefix
-
-
-async def _open(source: Any, reading: Reading, way: _Way = _Way()) -> References:  # noqa: B008  # frozen
+async def _open(source: Any, reading: Reading, way: Way = Way()) -> References:  # noqa: B008  # frozen
     if isinstance(source, References):
         return source
     if isinstance(source, Mapping) and "driver" not in source:
@@ -120,7 +103,7 @@ async def _open(source: Any, reading: Reading, way: _Way = _Way()) -> References
     if is_live_set(source):
         state, place = await live_state(source, reading)
         return References(state, "in memory" if place is None else place.describe(), place=place)
-    base = await _base(source, way)
+    base = await document_at(source, way)
     if base.driver.id == "icechunk":
         return await _of_snapshot(base)
     found = await _scanned(source, base)
@@ -176,7 +159,7 @@ def open(  # noqa: A001  # the door is a module: references.open
     b'inline'
     """
     reading = Reading(target, templates, create=create, creates="`create=True` begins one")
-    return execution.call(_open(source, reading, _Way(storage_options, context)))
+    return execution.call(_open(source, reading, Way(storage_options, context)))
 
 
 def store(
@@ -231,7 +214,7 @@ def scan(
     sets = execution.call(_scanned_here(listed, options, progress, combined=bool(concat_dims)))
     if len(listed) == 1 and listed[0] in sets.found:
         _warn_of(listed[0], sets.notes[listed[0]])
-        here = execution.call(_base(f"{Path.cwd()}/"))
+        here = execution.call(document_at(f"{Path.cwd()}/"))
         return References(State(sets.found[listed[0]]), f"scan of {listed[0]}", place=here)
     scanned = scan_files([url for url in listed if url not in sets.done], options, progress=progress)
     scanned.failures.update(sets.failures)
@@ -244,7 +227,9 @@ def scan(
     documents = [document for url in listed for document in scanned.documents.get(url, [])]
     arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
     state = State(combine_documents(documents, arguments))
-    return References(state, f"scan of {len(listed)} files", place=execution.call(_base(f"{Path.cwd()}/")))
+    return References(
+        state, f"scan of {len(listed)} files", place=execution.call(document_at(f"{Path.cwd()}/"))
+    )
 
 
 def _warn_of(url: str, notes: Sequence[str]) -> None:
@@ -303,7 +288,7 @@ async def _scanned_here(
 
 
 async def _target(url: str, storage_options: Mapping[str, Any] | None) -> KvPrefix:
-    return await open_with_spec(url, storage_options) if storage_options else await _base(url)
+    return await open_with_spec(url, storage_options) if storage_options else await document_at(url)
 
 
 def verify(
@@ -323,7 +308,7 @@ def verify(
     True
     """
     reading = Reading(members.pop("target", None), members.pop("templates", None))
-    refs = execution.call(_open(source, reading, _Way(storage_options, context)))
+    refs = execution.call(_open(source, reading, Way(storage_options, context)))
     if not members.get("targets"):
         members["targets"] = live_targets(source)
     found = execution.call(_verify(refs, members))
