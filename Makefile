@@ -46,16 +46,17 @@ $(VENV)/.development: $(VENV)/.created pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --editable . --group test --group lint --group docs
 	touch $(VENV)/.runtime $@
 
-# azurite, a server for the tests, zarrita.js, a reader of zarr, and playwright-core, which drives Debian's Chromium.
-# Tests of what cannot be had here name it and are skipped.
-$(VENV)/.node: $(VENV)/.created
+# azurite, a server for the tests, zarrita.js, a reader of zarr, pyright, a type checker, and playwright-core, which
+# drives Debian's Chromium.  Tests of what cannot be had here name it and are skipped.  One command installs them all:
+# another one would take away what the first has brought.
+NODE_PACKAGES := azurite@$(AZURITE) playwright-core@$(PLAYWRIGHT) zarrita@$(ZARRITA) pyright@$(PYRIGHT)
+
+$(VENV)/.node: $(VENV)/.created Makefile
 	@if command -v npm >/dev/null; then \
-	    for package in azurite@$(AZURITE) "playwright-core@$(PLAYWRIGHT) zarrita@$(ZARRITA)"; do \
-	        npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node $$package \
-	            || echo "npm could not install $$package: tests that need it are skipped"; \
-	    done; \
+	    npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node $(NODE_PACKAGES) \
+	        || echo "npm could not install $(NODE_PACKAGES): tests that need them are skipped"; \
 	else \
-	    echo "npm is missing on this machine: the tests run without a server for Azure, zarrita.js and a browser"; \
+	    echo "npm is missing on this machine: the tests run without $(NODE_PACKAGES)"; \
 	fi
 	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    (apt-get update && apt-get install --yes --no-install-recommends chromium) >/dev/null 2>&1 || true; \

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
         newaxis,
     )
     from fsstore.job.copy import copy, plan_copy
+    from fsstore.job.delete import delete
+    from fsstore.job.grow import append
+    from fsstore.job.pyramid import build_pyramid
     from fsstore.job.verify import verify
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
@@ -77,6 +80,9 @@ _HOMES = {
     "index": "Dim DimExpression DimSelection DimSelectionLike IndexDomain IndexTransform Indexable"
     " NumpyIndexTerm NumpyIndexingSpec OutputIndexMap OutputIndexMaps OutputIndexMethod d inf newaxis",
     "job.copy": "copy plan_copy",
+    "job.delete": "delete",
+    "job.grow": "append",
+    "job.pyramid": "build_pyramid",
     "job.verify": "verify",
     "kvstore.store.batch": "Batch",
     "kvstore.store.kv_store": "KvStore",
@@ -161,9 +167,11 @@ __all__ = [
     "VirtualChunkedReadParameters",
     "VirtualChunkedWriteParameters",
     "WriteFutures",
+    "append",
     "array",
     "bfloat16",
     "bool",
+    "build_pyramid",
     "byte",
     "cast",
     "char",
@@ -172,6 +180,7 @@ __all__ = [
     "concat",
     "copy",
     "d",
+    "delete",
     "downsample",
     "dtype",
     "errors",

@@ -1,4 +1,4 @@
-"""Commands that move and change: copy, verify, delete, attrs."""
+"""Commands that move and change: copy, verify, delete, append, pyramid, attrs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fsstore.command.places import context_of, executor_of, group_of, place_of, 
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
 
-__all__ = ["attrs_get", "attrs_set", "copy", "delete", "verify"]
+__all__ = ["append", "attrs_get", "attrs_set", "copy", "delete", "pyramid", "verify"]
 
 
 def copy(arguments: Namespace) -> int:
@@ -29,9 +29,13 @@ def copy(arguments: Namespace) -> int:
             put(plan_copy(source, target, executor=executor, context=context, **options).result())
             return 0
         report = copied(
-            source, target, executor=executor, if_exists=arguments.if_exists, progress=told(arguments), context=context,
-            **options,
+            source, target, executor=executor, if_exists=arguments.if_exists, atomic=arguments.atomic,
+            verify=arguments.verify, progress=told(arguments), context=context, **options,
         ).result()  # fmt: skip
+    return _reported(report, arguments)
+
+
+def _reported(report: Any, arguments: Namespace) -> int:
     if arguments.json:
         put_json({name: getattr(report, name) for name in report.__dataclass_fields__})
     else:
@@ -69,13 +73,13 @@ def verify(arguments: Namespace) -> int:
     from fsstore.job.verify import verify as verified
 
     against = source_of(arguments, arguments.against) if arguments.against else None
-    found = verified(
-        source_of(arguments),
-        against,
-        level=arguments.level,
-        max_memory=arguments.max_memory,
-        progress=told(arguments),
-    ).result()
+    if arguments.repair and against is None:
+        raise UsageError("--repair copies from what --against names")
+    with executor_of(arguments) as executor:
+        found = verified(
+            source_of(arguments), against, level=arguments.level, repair=arguments.repair, executor=executor,
+            max_memory=arguments.max_memory, progress=told(arguments), context=context_of(arguments),
+        ).result()  # fmt: skip
     if arguments.json:
         put_json(found.to_json())
     else:
@@ -87,19 +91,48 @@ def delete(arguments: Namespace) -> int:
     """Delete an array or a group with everything in it."""
     if not arguments.yes:
         raise UsageError(f"This deletes {arguments.place} with everything in it; say --yes if that is meant")
-    from fsstore.dataset.removal import delete_tree
-    from fsstore.dataset.source import store_spec
-    from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.runtime import execution
+    from fsstore.job.delete import delete as deleted
 
     source_of(arguments)  # what is no array and no group is not deleted
-
-    async def run() -> None:
-        opened = await open_kv(store_spec(place_of(arguments)), context_of(arguments))
-        await delete_tree(opened.as_directory().prefix)
-
-    execution.call(run())
+    with executor_of(arguments) as executor:
+        _ = deleted(
+            place_of(arguments), executor=executor, progress=told(arguments), context=context_of(arguments)
+        ).result()
     return 0
+
+
+def append(arguments: Namespace) -> int:
+    """Make an array longer by another."""
+    from fsstore.job.grow import append as appended
+
+    dimension = arguments.dimension
+    number = int(dimension) if dimension.lstrip("-").isdigit() else dimension
+    with executor_of(arguments) as executor:
+        report = appended(
+            source_of(arguments), source_of(arguments, arguments.source), number, executor=executor,
+            max_memory=arguments.max_memory, progress=told(arguments), context=context_of(arguments),
+        ).result()  # fmt: skip
+    return _reported(report, arguments)
+
+
+def pyramid(arguments: Namespace) -> int:
+    """Make the lower resolutions of an image."""
+    from fsstore.job.pyramid import build_pyramid
+
+    factors: Any = 2
+    if arguments.factors:
+        try:
+            factors = [int(part) for part in arguments.factors.split(",")]
+        except ValueError:
+            raise UsageError("--factors is integers with commas between them: 1,2,2") from None
+    with executor_of(arguments) as executor:
+        report = build_pyramid(
+            group_of(arguments, "r+"), arguments.base, levels=arguments.levels,
+            factors=factors[0] if isinstance(factors, list) and len(factors) == 1 else factors,
+            method=arguments.method, if_exists="replace" if arguments.replace else "raise", executor=executor,
+            max_memory=arguments.max_memory, progress=told(arguments), context=context_of(arguments),
+        ).result()  # fmt: skip
+    return _reported(report, arguments)
 
 
 def _attributes(arguments: Namespace, *, mode: str) -> Any:

@@ -69,7 +69,7 @@ def place_of(arguments: Namespace, place: str | None = None) -> Any:
 
 def source_of(arguments: Namespace, place: str | None = None) -> Any:
     """Return the array or the group at a place, open for reading."""
-    from fsstore.job.copy import opened_source
+    from fsstore.job.ends import opened_source
     from fsstore.runtime import execution
 
     return execution.call(opened_source(place_of(arguments, place), context_of(arguments)))

@@ -20,6 +20,7 @@ _EXECUTOR: Argument = (
     ("--executor",),
     {"metavar": "WHAT", "help": "threads (the default), processes, or the address of a dask scheduler"},
 )
+_LEVELS = ("keys", "sizes", "decode", "values")
 _OVERWRITE: Argument = (("--overwrite",), {"action": "store_true", "help": "replace what is there"})
 _VERSION: Argument = (
     ("--version",),
@@ -52,8 +53,14 @@ def _copy_arguments() -> tuple[Argument, ...]:
         (("--region",), {"metavar": "SELECTION", "help": "a part, as between brackets: '0:10, :, ::2'"}),
         (
             ("--if-exists",),
-            {"choices": ("raise", "skip", "replace"), "default": "raise", "help": "what to do then"},
+            {
+                "choices": ("raise", "skip", "replace", "update"),
+                "default": "raise",
+                "help": "what to do with an array that is there",
+            },
         ),
+        (("--atomic",), {"action": "store_true", "help": "copy into an OCDBT database in one commit"}),
+        (("--verify",), {"choices": _LEVELS, "help": "check the copy against its source when it is done"}),
         (("--plan",), {"action": "store_true", "help": "say what would be done, and do nothing"}),
         _MEMORY,
         _EXECUTOR,
@@ -97,13 +104,40 @@ COMMANDS: tuple[Command, ...] = (
         (
             _PLACE,
             (("--against",), {"metavar": "PLACE", "help": "what it shall agree with"}),
-            (("--level",), {"choices": ("keys", "decode", "values"), "default": "values", "help": "how much"}),
+            (("--level",), {"choices": _LEVELS, "default": "values", "help": "how much"}),
+            (("--repair",), {"action": "store_true", "help": "copy again from --against what is wrong"}),
             _MEMORY,
+            _EXECUTOR,
         ),
     ),
     Command(
         "delete", "fsstore.command.change:delete", "delete an array or a group", "fsstore delete old.zarr --yes",
-        (_PLACE, (("--yes",), {"action": "store_true", "help": "do it"})),
+        (_PLACE, (("--yes",), {"action": "store_true", "help": "do it"}), _EXECUTOR),
+    ),
+    Command(
+        "append", "fsstore.command.change:append", "make an array longer by another",
+        "fsstore append data.zarr/t new.zarr/t --dimension time",
+        (
+            _PLACE,
+            (("source",), {"metavar": "SOURCE", "help": "the array to append"}),
+            (("--dimension",), {"default": "0", "metavar": "NAME", "help": "a dimension by number or name"}),
+            _MEMORY,
+            _EXECUTOR,
+        ),
+    ),
+    Command(
+        "pyramid", "fsstore.command.change:pyramid", "make lower resolutions of an image, with OME-Zarr metadata",
+        "fsstore pyramid image.zarr --method mean",
+        (
+            _PLACE,
+            (("--base",), {"default": "0", "metavar": "NAME", "help": "the array of full resolution in the group"}),
+            (("--levels",), {"type": int, "metavar": "N", "help": "how many there are with the base"}),
+            (("--factors",), {"metavar": "N,N,...", "help": "from each level to the next; 2 in space unless told"}),
+            (("--method",), {"default": "mean", "help": "mean, median, mode, min, max or stride"}),
+            (("--replace",), {"action": "store_true", "help": "make levels anew that are there"}),
+            _MEMORY,
+            _EXECUTOR,
+        ),
     ),
     Command(
         "attrs get", "fsstore.command.change:attrs_get", "print attributes", "fsstore attrs get data.zarr/t units",

@@ -1,14 +1,22 @@
 """Jobs: copies of arrays and hierarchies in tasks that any executor runs, that can be killed and continued.
 
-A plan is arithmetic on boxes and reads nothing; a task is a plain function of stores and a box, and doing it twice does
-no harm; a journal beside the target says which are finished.
+A plan is arithmetic on boxes and reads nothing; a task is a word and a number, and doing it twice does no harm; a
+journal beside the target says which are finished.
 
 * `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
+* `check_box`: checking a box of an array: whether it can be read, and whether it says what another array does
 * `copy`: copy and plan_copy: arrays, groups and whole hierarchies, from any format to any that can be written
-* `new_target`: the array a copy makes: in which format, with which chunks and codec, as the caller wishes or as the
-  source has them
+* `delete`: deleting arrays and hierarchies, many keys at once, with progress
+* `ends`: the two ends of a job: what it is given by place or open, and the array that a copy makes
+* `grow`: appending along a dimension, data first and metadata last
+* `order`: what a job is to its workers: opened stores and the boxes of its plan, sent to each worker once
+* `passes`: the passes of a copy: tasks that may be done in any order, made one by one as workers ask for them
 * `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic
-* `report`: what a finished copy says of itself
-* `verify`: whether arrays can be read as they are, and whether a copy holds what its source does
-* `work`: what workers do: plain functions of stores and boxes, which do no harm when they are done twice
+* `pyramid`: making the lower resolutions of an array, with the metadata by which viewers find them
+* `report`: what finished jobs say of themselves: copies, and checks, which are false if anything is wrong
+* `scratch`: where a job keeps what is its own until it is done: its journal, what it spills, databases of its workers
+* `staging`: copies that appear at once: workers write into databases of their own, and one commit takes all of them
+* `stored_keys`: checking what is stored of an array by its keys and sizes, without reading a value
+* `verify`: whether arrays can be read as they are, and whether a copy holds what its source does; and repairing it
+* `work`: what workers do: coroutines over the stores of a job, which do no harm when they are done twice
 """

@@ -6,32 +6,31 @@ Until the metadata are written there is no array at the target, so a reader sees
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.dataset.new_array import NewArray
-from fsstore.errors import UnimplementedError
-from fsstore.format.node_words import NodeWords, is_document
+from fsstore.errors import StoreError, UnimplementedError
+from fsstore.format.node_words import NodeWords
+from fsstore.job.order import Order, root_of, unsynced
+from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
 from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
-from fsstore.job.work import copy_box, copy_keys, gather_box, spill_box
+from fsstore.job.scratch import Scratch
+from fsstore.job.staging import Stage
+from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
 from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import Reporter, reporter_of
-from fsstore.task.runner import Task, run_tasks, width_of
+from fsstore.task.runner import Task, width_of
 
-__all__ = ["ArrayCopy"]
-
-_KEY_BATCH_BYTES = 32 * 1024 * 1024
-_KEY_BATCH = 256
-_SCRATCH = ".fsstore-job"
+__all__ = ["ArrayCopy", "chunk_sides", "same_layout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,42 +46,83 @@ class ArrayCopy:
     memory: int
     context: Any
     path: str = ""
+    existing: TensorStore | None = None
+    """The array that is there, and keeps its layout."""
+    stage: Stage | None = None
+    """Where workers write until one commit takes all of it."""
 
     @property
     def place(self) -> KvPrefix:
         """Where the copy's keys are."""
         return KvPrefix(self.store.driver, as_directory(self.store.path))
 
-    def _spec(self) -> dict[str, Any]:
+    @property
+    def scratch(self) -> Scratch:
+        """Where the job keeps what is its own."""
+        return Scratch.of(self.store)
+
+    def _spec(self, store: OpenKv) -> dict[str, Any]:
         return {
             "driver": self.words.driver,
-            "kvstore": self.store.at(self.place.path).effective_spec(),
+            "kvstore": store.at(self.place.path).effective_spec(),
             "dtype": self.wanted.dtype,
             "metadata": self.wanted.metadata(self.words),
         }
 
-    async def described(self) -> TensorStore:
-        """Return the target as it will be, opened without its metadata being there."""
-        trial = {**self._spec(), "kvstore": {"driver": "memory"}}
+    async def _metadata(self) -> dict[str, Any]:
+        if self.existing is not None:
+            metadata = dict(self.existing.spec().to_json()["metadata"])
+            return metadata | {"shape" if self.words.zarr_format else "dimensions": list(self.source.shape)}
+        trial = {**self._spec(self.store), "kvstore": {"driver": "memory"}}
         made = await open_array(trial, create=True, fill_value=self.fill_value)
-        spec = {**self._spec(), "metadata": made.spec().to_json()["metadata"]}
+        return dict(made.spec().to_json()["metadata"])
+
+    async def described(self, store: OpenKv | None = None) -> TensorStore:
+        """Return the target as it will be, opened without its metadata being there."""
+        spec = {**self._spec(store or self.store), "metadata": await self._metadata()}
         return await open_array(spec, context=self.context, assume_metadata=True, open=True)
 
-    async def finish(self) -> TensorStore:
-        """Write the documents of the array, that which makes it one last."""
+    async def documents(self) -> dict[str, bytes]:
+        """Return the documents of the array, that which makes it one last."""
         beside = self.wanted.stored_attributes(self.words)
+        out = {}
         if beside:
             key = self.words.attributes
-            await self.place.write(key, self.words.with_attributes(None, beside, self.place.describe(key)))
-        return await open_array(
-            self._spec(), context=self.context, create=True, open=True, fill_value=self.fill_value
-        )
+            out[key] = self.words.with_attributes(None, beside, self.place.describe(key))
+        trial = {**self._spec(self.store), "kvstore": {"driver": "memory"}}
+        made = await open_array(trial, create=True, fill_value=self.fill_value)
+        place = made.kvstore
+        assert place is not None
+        out[self.words.array] = bytes((await place.read(self.words.array)).value)
+        return out
+
+    async def finish(self) -> TensorStore:
+        """Write the documents of the array, that which makes it one last; or let the one that is there grow."""
+        if self.existing is None:
+            for key, value in (await self.documents()).items():
+                await self.place.write(key, value)
+            return await open_array(self._spec(self.store), context=self.context, open=True)
+        if self.existing.shape != self.source.shape:
+            await self.existing.resize(exclusive_max=self.source.shape)
+        if self.attributes:
+            await execution.offload(self.existing.attrs.update, self.attributes)
+        return await self.existing.resolve(fix_resizable_bounds=True)
+
+    def _from(self) -> TensorStore:
+        """Return the source with the type of the target, beginning at zero."""
+        source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
+        wanted = self.existing.dtype.name if self.existing is not None else self.wanted.dtype
+        return source if source.dtype.name == wanted else source.astype(wanted)
 
     def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
         spills = not self.source.dtype.numpy_dtype.hasobject
         return plan_boxes(
-            self.source.shape, _layout(self.source), _layout(target), self.memory // workers, spills=spills
+            self.source.shape,
+            chunk_sides(self.source),
+            chunk_sides(target),
+            self.memory // workers,
+            spills=spills,
         )
 
     def moves_untouched(self, target: TensorStore) -> bool:
@@ -92,7 +132,7 @@ class ArrayCopy:
             return False
         if self.source.origin != (0,) * self.source.rank or self.source.domain.shape != driver.domain().shape:
             return False
-        return _fixed(self.source) == _fixed(target)
+        return _is_whole(self.source) and _fixed(self.source) == _fixed(target)
 
     async def plan(self, executor: Executor | None) -> CopyPlan:
         """Return what the copy would do."""
@@ -101,9 +141,9 @@ class ArrayCopy:
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if self.moves_untouched(target):
             why = "format, chunks and codecs are the same"
-            sides = target.chunk_layout.write_chunk_template.shape
-            count = math.prod(-(-size // side) for size, side in zip(target.shape, sides, strict=True))
-            tasks = -(-count // _KEY_BATCH)
+            sides = chunk_sides(target)
+            count = math.prod(-(-size // side) for size, side in zip(target.shape, sides.write, strict=True))
+            tasks = -(-count // 256)
             return CopyPlan(
                 _where(self.source, shown[0]), shown[1], 0, tasks, (), nbytes, nbytes, self.memory, why
             )
@@ -115,110 +155,113 @@ class ArrayCopy:
 
     async def run(self, executor: Executor | None, progress: Any) -> tuple[Reporter, int]:
         """Copy everything but the documents; return what was counted, and how many tasks were done before."""
-        target = await self.described()
-        source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
-        if self.moves_untouched(target):
-            keys = await self._stored_keys()
-            journal = Journal(self.place, self._name(target, keys))
-            passes, nbytes = [self._key_pass(keys)], sum(size for _, size in keys)
+        quick = await unsynced(self.store)
+        target = await self.described(quick)
+        untouched = self.moves_untouched(target)
+        journal = Journal(self.scratch.store, await self.name(untouched=untouched))
+        await self._clear_for(journal.name)
+        order = Order(f"{journal.name}-{journal.run}", self._from(), target)
+        if quick is not None:
+            order = replace(order, durable=KvStore.of(root_of(self.store)))
+        if untouched:
+            order, passes = await self._untouched(order, quick or self.store, counted=progress is not None)
         else:
-            boxes = self.boxes(target, _sharing(executor))
-            sides = [boxes.targets.step, None if boxes.sources is None else boxes.sources.step]
-            journal = Journal(self.place, self._name(target, sides))
-            spilled = KvStore.of(self.store.at(f"{self.place.path}{_SCRATCH}/{journal.name}/spill/"))
-            passes = _box_passes(source, target, boxes, spilled)
-            nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize * len(passes)
-        finished = await journal.finished()
-        reporter = reporter_of(
-            progress, f"copy {self.path}".strip(), sum(each.count for each in passes), nbytes
+            journal, boxes = await self._followed(journal, target, executor)
+            order, passes = self._boxed(order, journal.name, boxes, quick)
+        if self.stage is not None:
+            order = await self.stage.own(order, target, self.place.path, untouched=untouched)
+        reporter, before = await self._work(
+            executor, _reporter(progress, self.path, passes), journal, order, passes
         )
+        if untouched and self.stage is None and (before or self.existing is not None):
+            await remove_strangers(self.place, order.source.prefix)
+        return reporter, before
+
+    async def name(self, *, untouched: bool) -> str:
+        """Return the name of the job: another one for other places or another layout."""
+        target = (await self.described()).spec().to_json()
+        return job_name({"source": self.source.spec().to_json(), "target": target, "untouched": untouched})
+
+    async def _clear_for(self, name: str) -> None:
+        """Remove what another job, which was killed and not continued, has left at the target."""
+        if self.existing is None and self.stage is None and await self.scratch.holds_others(name):
+            await self.scratch.clear()
+            await KvStore.of(self.store.at(self.place.path)).delete_range(KvStore.KeyRange())
+
+    async def _untouched(self, order: Order, store: OpenKv, *, counted: bool) -> tuple[Order, list[Pass]]:
+        opened = self.source._driver.kvstore
+        assert opened is not None
+        source = KvStore.of(opened.at(as_directory(opened.path)))
+        chunk_bytes = _chunk_bytes(self.source)
+        together = max(1, min(256, self.memory // (2 * _sharing(None) * chunk_bytes)))
+        target = KvStore.of(store.at(self.place.path))
+        passes = [await key_pass("keys", source.prefix, chunk_bytes, counted=counted)]
+        return replace(order, source=source, target=target, together=together), passes
+
+    async def _followed(
+        self, journal: Journal, target: TensorStore, executor: Executor | None
+    ) -> tuple[Journal, CopyRegions]:
+        """Return the boxes of an earlier run of the job if they fit into the memory, else those of a new plan."""
+        boxes = self.boxes(target, _sharing(executor))
+        stored = await journal.plan()
+        earlier = None if stored is None else boxes.as_stored(stored)
+        if earlier is not None and earlier.held <= max(boxes.held, self.memory // _sharing(executor)):
+            return journal, earlier
+        if stored is not None:
+            journal = Journal(self.scratch.store, job_name({"name": journal.name, "boxes": boxes.to_json()}))
+        await journal.follow(boxes.to_json())
+        return journal, boxes
+
+    def _boxed(
+        self, order: Order, name: str, boxes: CopyRegions, quick: OpenKv | None
+    ) -> tuple[Order, list[Pass]]:
+        nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
+        count = len(boxes.targets)
+        if boxes.sources is None:
+            return replace(order, targets=boxes.targets), [box_pass("box", count, nbytes)]
+        below = self.scratch.below(f"{name}/spill")
+        if quick is not None:
+            root = root_of(quick) if self.store.spec.kind.id == "ocdbt" else quick
+            below = KvStore.of(root.at(below.path))
+        order = replace(order, targets=boxes.targets, sources=boxes.sources, scratch=below)
+        return order, [
+            box_pass("spilled", len(boxes.sources), nbytes),
+            box_pass("gathered", count, nbytes),
+        ]
+
+    async def _work(
+        self,
+        executor: Executor | None,
+        reporter: Reporter,
+        journal: Journal,
+        order: Order,
+        passes: list[Pass],
+    ) -> tuple[Reporter, int]:
+        finished = await journal.finished()
         before = 0
         for each in passes:
             done = finished.get(each.kind, set())
             before += len(done)
-            left = (task for task in each.tasks if task.number not in done)
-            await run_tasks(left, executor, reporter, partial(_note, journal, each.kind))
+            reporter.resumed(len(done), each.nbytes * len(done) // each.count if each.count else 0)
+
+            async def left(each: Pass = each, done: set[int] = done) -> Any:
+                async for task in each.tasks():
+                    if task.number not in done:
+                        yield task
+
+            def note(task: Task, _answer: Any) -> None:
+                journal.note(task.work, task.number)
+
+            try:
+                await work_on(order, left(), executor, reporter, note)
+            finally:
+                await journal.settle()
         return reporter, before
 
-    async def clean(self) -> None:
-        """Remove the journal and what was spilled."""
-        await self.place.delete_range(KeyRange.prefix(_SCRATCH))
 
-    def _name(self, target: TensorStore, cut: Any) -> str:
-        """Return the name of the job: another one for other places, another layout, or other tasks, `cut`."""
-        return job_name(
-            {"source": self.source.spec().to_json(), "target": target.spec().to_json(), "cut": cut}
-        )
-
-    async def _stored_keys(self) -> list[tuple[str, int]]:
-        """Return the keys of the chunks that are stored, and the sizes of their values where a listing has them."""
-        driver = self.source._driver
-        assert driver.kvstore is not None
-        below = KvPrefix(driver.kvstore.driver, as_directory(driver.kvstore.path))
-        return sorted(
-            [
-                (each.key, each.size or 0)
-                async for batch in below.scan()
-                for each in batch
-                if not _is_ours(each.key)
-            ]
-        )
-
-    def _key_pass(self, keys: list[tuple[str, int]]) -> _Pass:
-        opened = self.source._driver.kvstore
-        assert opened is not None
-        source = KvStore.of(opened.at(as_directory(opened.path)))
-        tasks = list(_batched(source, KvStore.of(self.store.at(self.place.path)), keys))
-        return _Pass("keys", len(tasks), iter(tasks))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """Tasks that may be done in any order, and the kind under which the journal knows them."""
-
-    kind: str
-    count: int
-    tasks: Iterator[Task]
-
-
-def _box_passes(
-    source: TensorStore, target: TensorStore, boxes: CopyRegions, spilled: KvStore
-) -> list[_Pass]:
-    targets, sources = boxes.targets, boxes.sources
-    if sources is None:
-        tasks = (Task(number, copy_box, (source, target, targets[number])) for number in range(len(targets)))
-        return [_Pass("box", len(targets), tasks)]
-    first = (
-        Task(number, spill_box, (source, spilled, sources, targets, number)) for number in range(len(sources))
-    )
-    second = (
-        Task(number, gather_box, (spilled, target, sources, targets, number))
-        for number in range(len(targets))
-    )
-    return [_Pass("spilled", len(sources), first), _Pass("gathered", len(targets), second)]
-
-
-async def _note(journal: Journal, kind: str, task: Task) -> None:
-    await journal.note(kind, (task.number,))
-
-
-def _is_ours(key: str) -> bool:
-    return is_document(key) or key.startswith(f"{_SCRATCH}/")
-
-
-def _batched(source: KvStore, target: KvStore, keys: list[tuple[str, int]]) -> Iterator[Task]:
-    number, begin = 0, 0
-    while begin < len(keys):
-        end, size = begin, 0
-        while (
-            end < len(keys)
-            and end - begin < _KEY_BATCH
-            and (size == 0 or size + keys[end][1] <= _KEY_BATCH_BYTES)
-        ):
-            size += keys[end][1]
-            end += 1
-        yield Task(number, copy_keys, (source, target, [key for key, _ in keys[begin:end]]))
-        number, begin = number + 1, end
+def _reporter(progress: Any, path: str, passes: list[Pass]) -> Reporter:
+    count, nbytes = sum(each.count for each in passes), sum(each.nbytes for each in passes)
+    return reporter_of(progress, f"copy {path}".strip(), count, nbytes)
 
 
 def _sharing(executor: Executor | None) -> int:
@@ -226,7 +269,8 @@ def _sharing(executor: Executor | None) -> int:
     return width_of(None) if executor is None else 1
 
 
-def _layout(store: TensorStore) -> ChunkSides:
+def chunk_sides(store: TensorStore) -> ChunkSides:
+    """Return what a planner knows of an array."""
     layout = store.chunk_layout
 
     def sides(chunk: Any) -> tuple[int, ...]:
@@ -235,6 +279,26 @@ def _layout(store: TensorStore) -> ChunkSides:
     item = store.dtype.numpy_dtype
     size = 64 if item.hasobject else item.itemsize  # a guess at text; memory is what it decides
     return ChunkSides(sides(layout.read_chunk.shape), sides(layout.write_chunk.shape), size)
+
+
+def _chunk_bytes(store: TensorStore) -> int:
+    sides = chunk_sides(store)
+    return max(1, math.prod(sides.write) * sides.itemsize)
+
+
+def _is_whole(store: TensorStore) -> bool:
+    """Whether a view leaves every element where it is."""
+    maps = store._transform.output
+    return all(
+        (each.input_dimension, each.offset, each.stride) == (number, 0, 1) for number, each in enumerate(maps)
+    )
+
+
+def same_layout(store: TensorStore, other: TensorStore) -> bool:
+    """Whether a chunk of one array is, byte for byte, a chunk of the other where both hold the same values."""
+    if store._driver.kind.id != other._driver.kind.id or not (_is_whole(store) and _is_whole(other)):
+        return False
+    return _fixed(store) == _fixed(other)
 
 
 def _fixed(store: TensorStore) -> dict[str, Any]:
@@ -250,5 +314,5 @@ def _fixed(store: TensorStore) -> dict[str, Any]:
 def _where(store: TensorStore, driver: str) -> str:
     try:
         return store.url
-    except UnimplementedError:
+    except (StoreError, UnimplementedError):
         return f"an array of the driver {driver}"

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, Literal
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.group import Group, open_group
+from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
 from fsstore.dataset.removal import delete_tree
 from fsstore.dataset.source import store_spec
-from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.errors import (
+    AlreadyExistsError,
+    DataLossError,
+    FailedPreconditionError,
+    StoreError,
+    UnimplementedError,
+)
 from fsstore.format.node_words import NodeWords
 from fsstore.job.array_copy import ArrayCopy
-from fsstore.job.new_target import array_like, format_of, wishes_of
+from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
-from fsstore.kvstore.contract.driver import begin_creating
+from fsstore.job.staging import Stage
+from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
+from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
-from fsstore.kvstore.spec.parse import with_root
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
+from fsstore.task.journal import job_name
 from fsstore.values.url import split_pipeline
 
-__all__ = ["copy", "opened_source", "plan_copy"]
+__all__ = ["copy", "plan_copy"]
 
-IfExists = Literal["raise", "skip", "replace"]
+IfExists = Literal["raise", "skip", "replace", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,16 @@ class _Options:
     memory: int
     if_exists: str
     context: Context
+    atomic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """How a copy is done: what is the same for all its arrays."""
+
+    options: _Options
+    executor: Executor | None
+    progress: Any
 
 
 def copy(
@@ -55,6 +72,8 @@ def copy(
     executor: Executor | None = None,
     max_memory: int | str = "512MB",
     if_exists: IfExists = "raise",
+    atomic: bool = False,
+    verify: Literal["keys", "sizes", "decode", "values"] | None = None,
     progress: Any = None,
     context: Context | None = None,
 ) -> Future[CopyReport]:
@@ -68,7 +87,11 @@ def copy(
     at most, unless a single chunk takes more.  Metadata are written last, so the copy appears whole.  A copy that was
     killed continues where it was when it is called again with the same arguments.
 
-    `if_exists` says what to do about an array that is there: `raise`, `skip` it, or `replace` it.
+    `if_exists` says what to do about an array that is there: `raise`, `skip` it, `replace` it, or `update` it: then it
+    keeps its layout, gets the values and attributes of the source, and grows where the source is larger, data first.
+
+    `atomic=True` copies into an OCDBT database in one commit, also over what is there: readers see the old or the new.
+    `verify` checks the copy against the source when it is done, and raises `DataLossError` if anything is wrong.
 
     >>> import fsstore as ts
     >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[4]).result()
@@ -76,8 +99,8 @@ def copy(
     >>> print(plan_copy(store, "memory://b/|zarr2:").result().passes)
     1
     """
-    options = _options(schema, region, max_memory, if_exists, context)
-    return execution.start(_copy(source, target, options, executor, progress))
+    options = replace(_options(schema, region, max_memory, if_exists, context), atomic=atomic)
+    return execution.start(_copy(source, target, _Run(options, executor, progress), verify))
 
 
 def plan_copy(
@@ -100,41 +123,42 @@ def plan_copy(
                 "A plan is of one array; open the group and plan the copy of each array in it"
             )
         store, scheme = await _target(target, options.context)
-        return await _array_copy(opened, store, scheme, options, "").plan(executor)
+        job = await execution.offload(_array_copy, opened, store, scheme, options, "")
+        return await job.plan(executor)
 
     return execution.start(run())
 
 
 def _options(schema: Any, region: Any, max_memory: int | str, if_exists: str, context: Any) -> _Options:
-    if if_exists not in ("raise", "skip", "replace"):
-        raise ValueError(f'if_exists is "raise", "skip" or "replace", not {if_exists!r}')
+    if if_exists not in ("raise", "skip", "replace", "update"):
+        raise ValueError(f'if_exists is "raise", "skip", "replace" or "update", not {if_exists!r}')
     return _Options(wishes_of(schema), region, parse_bytes(max_memory), if_exists, context_of(context))
 
 
-async def _copy(
-    source: Any, target: Any, options: _Options, executor: Executor | None, progress: Any
-) -> CopyReport:
+async def _copy(source: Any, target: Any, run: _Run, level: Any) -> CopyReport:
     began = time.monotonic()
-    opened = await _source(source, options)
-    store, scheme = await _target(target, options.context)
+    opened = await _source(source, run.options)
+    store, scheme = await _target(target, run.options.context)
     begin_creating(store.driver)
     if isinstance(opened, Group):
-        report = await _copy_group(opened, store, scheme, options, executor, progress)
+        report = await _copy_group(opened, store, scheme, run)
     else:
-        report = await _copy_array(
-            _array_copy(opened, store, scheme, options, ""), options, executor, progress
-        )
+        job = await execution.offload(_array_copy, opened, store, scheme, run.options, "")
+        report = await _copy_array(job, run)
+    if level is not None:
+        await _check(opened, store, run, level)
     return replace(report, seconds=time.monotonic() - began)
 
 
-async def opened_source(source: Any, context: Context) -> TensorStore | Group:
-    """Return an array or a group, opened for reading if it is given by its place."""
-    if isinstance(source, TensorStore | Group):
-        return source
-    try:
-        return await open_array(_array_place(source), read=True, context=context)
-    except StoreError as error:
-        return await _group_of(source, context, error)
+async def _check(source: TensorStore | Group, store: OpenKv, run: _Run, level: Any) -> None:
+    from fsstore.job.verify import verify
+
+    found = await verify(
+        KvStore.of(store), source, level=level, max_memory=run.options.memory, executor=run.executor,
+        progress=run.progress, context=run.options.context,
+    )  # fmt: skip
+    if not found:
+        raise DataLossError(f"The copy at {store.prefix.describe()} is not what its source is: {found}")
 
 
 async def _source(source: Any, options: _Options) -> TensorStore | Group:
@@ -148,21 +172,6 @@ async def _source(source: Any, options: _Options) -> TensorStore | Group:
         return opened
     view: TensorStore = opened if options.region is None else opened[options.region]
     return await view.resolve(fix_resizable_bounds=True) if options.region is None else view
-
-
-def _array_place(source: Any) -> Any:
-    """Return a path or a key-value store as a place where detection finds an array; everything else as it is."""
-    is_path = isinstance(source, str) and not any(mark in source for mark in ("://", "|", "::"))
-    if is_path or isinstance(source, KvStore | KvStore.Spec | PathLike):
-        return {"driver": "auto", "kvstore": store_spec(source)}
-    return with_root(source) if isinstance(source, str) else source
-
-
-async def _group_of(source: Any, context: Context, error: StoreError) -> Group:
-    try:
-        return await open_group(source, mode="r", context=context)
-    except StoreError:
-        raise error from None  # what was said of the array is the better message
 
 
 async def _target(target: Any, context: Context) -> tuple[OpenKv, str]:
@@ -192,51 +201,121 @@ def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Opti
     )
 
 
-async def _copy_array(
-    job: ArrayCopy, options: _Options, executor: Executor | None, progress: Any
-) -> CopyReport:
-    found = await look(job.place, job.words)
-    if found.kind is not None:
-        if options.if_exists == "skip" and found.kind == "array":
-            return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
-        if options.if_exists != "replace":
-            raise AlreadyExistsError(
-                f"There is {'an' if found.kind == 'array' else 'a'} {found.kind} at {job.place.describe()} already;"
-                ' if_exists="replace" deletes it first, and "skip" keeps it'
-            )
-        await delete_tree(job.place)
-    reporter, before = await job.run(executor, progress)
-    made = await job.finish()
-    await job.clean()
-    if made.shape != job.source.shape:
+async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
+    prepared = await _prepared(job, run.options)
+    if prepared is None:
+        return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
+    if run.options.atomic:
+        return await _commit([prepared], {}, run)
+    report = await _moved(prepared, run)
+    made = await prepared.finish()
+    await prepared.scratch.clear()
+    if made.shape != prepared.source.shape:
         raise FailedPreconditionError(
             f"{job.place.describe()} was changed by somebody else while it was written"
         )
+    return report
+
+
+async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
+    """Return the copy of an array as what stands at the target lets it be; None if that is to be kept."""
+    found = await look(job.place, job.words)
+    if found.kind is None:
+        return job
+    if options.if_exists == "skip" and found.kind == "array":
+        await _clear_behind(job)
+        return None
+    if options.if_exists == "update" and found.kind == "array":
+        return await _updating(job, found.words)
+    if options.if_exists != "replace":
+        raise AlreadyExistsError(
+            f"There is {'an' if found.kind == 'array' else 'a'} {found.kind} at {job.place.describe()} already;"
+            ' if_exists="replace" deletes it first, and "skip" keeps it'
+        )
+    if not options.atomic:
+        await delete_tree(job.place)
+    return job
+
+
+async def _clear_behind(job: ArrayCopy) -> None:
+    """Remove what a run left that was killed when the array was whole, and the job was not yet cleared away."""
+    for untouched in (True, False):
+        if not await job.scratch.holds_others(await job.name(untouched=untouched)):
+            await job.scratch.clear()
+            return
+
+
+async def _updating(job: ArrayCopy, words: NodeWords) -> ArrayCopy:
+    spec = {"driver": words.driver, "kvstore": job.store.at(job.place.path).effective_spec()}
+    existing = await open_array(spec, context=job.context)
+    if existing.rank != job.source.rank or any(
+        old > new for old, new in zip(existing.shape, job.source.shape, strict=True)
+    ):
+        raise FailedPreconditionError(
+            f"The array at {job.place.describe()} of shape {existing.shape} cannot be updated from one of shape"
+            f' {job.source.shape}, which is smaller; if_exists="replace" makes it anew'
+        )
+    return replace(job, existing=existing, words=words)
+
+
+async def _moved(job: ArrayCopy, run: _Run) -> CopyReport:
+    reporter, before = await job.run(run.executor, run.progress)
+    reporter.ended()
     state = reporter.state
     return CopyReport((job.path,), state.tasks, before, state.nbytes, 0.0, state.retries)
 
 
-async def _copy_group(
-    group: Group, store: OpenKv, scheme: str, options: _Options, executor: Executor | None, progress: Any
-) -> CopyReport:
+async def _commit(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes], run: _Run) -> CopyReport:
+    """Copy arrays into databases of the workers, and take all of them with the documents in one commit."""
+    names = [await job.name(untouched=False) for job in jobs]
+    stage = Stage.of(jobs[0].store, job_name({"jobs": names}))
+    reports, documents, deleted = [], dict(groups), []
+    for job in jobs:
+        if job.existing is not None:
+            raise UnimplementedError(
+                'An array is not updated in one step; use if_exists="replace" with atomic=True, or leave that out'
+            )
+        staged = replace(job, stage=stage)
+        reports.append(await _moved(staged, run))
+        deleted.append(KeyRange.prefix(job.place.path))
+        documents |= {f"{job.place.path}{key}": value for key, value in (await job.documents()).items()}
+    await stage.commit(documents, deleted)
+    for job in jobs:
+        await job.scratch.clear()
+    return combined(reports)
+
+
+async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> CopyReport:
     """Copy the arrays below a group, one after the other, and then the documents of the groups, the root's last."""
     listed = await group._place.listed(group.path)
     for path, error in listed.damaged.items():
         raise error.within(f"{path!r} in {group!r} cannot be copied")
-    words = group._place.words
-    reports = []
+    words, reports, jobs = group._place.words, [], []
     for path in [path for path, node in listed.nodes.items() if node.kind == "array"]:
         source = await group.open(path)
-        if "zarr_format" in options.wishes or scheme:
-            words = format_of(source, options.wishes, scheme)
-        job = _wanted(source, store.at(f"{store.path}{path}/"), words, options, path)
-        reports.append(await _copy_array(job, options, executor, progress))
+        if "zarr_format" in run.options.wishes or scheme:
+            words = format_of(source, run.options.wishes, scheme)
+        below = store.at(f"{store.path}{path}/")
+        job = await execution.offload(_wanted, source, below, words, run.options, path)
+        if not run.options.atomic:
+            reports.append(await _copy_array(job, run))
+            continue
+        prepared = await _prepared(job, run.options)
+        if prepared is None:
+            reports.append(CopyReport((), 0, 0, 0, 0.0, skipped=(path,)))
+        else:
+            jobs.append(prepared)
+    own: dict[str, Any] = await execution.offload(group.attrs.asdict)
+    documents: dict[str, bytes] = {}
     for path in [*sorted(_groups(listed.nodes), key=lambda each: -each.count("/")), ""]:
         node = listed.nodes.get(path)
-        attributes = dict(group.attrs) if path == "" else dict(node.attributes) if node else {}
-        place = store.at(f"{store.path}{path}/" if path else store.path).prefix
-        for key, value in words.new_group(attributes).items():
-            await place.write(key, value)
+        attributes = own if path == "" else dict(node.attributes) if node else {}
+        place = f"{store.path}{path}/" if path else store.path
+        documents |= {f"{place}{key}": value for key, value in words.new_group(attributes).items()}
+    if jobs:
+        return combined([*reports, await _commit(jobs, documents, run)])
+    for key, value in documents.items():
+        await KvPrefix(store.driver).write(key, value)
     return combined(reports)
 
 

@@ -10,9 +10,10 @@ memory, unless a single chunk does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 from fsstore.chunk.plan.regions import Region, Regions, covered, cut
 from fsstore.task.progress import bytes_text
@@ -94,6 +95,7 @@ class CopyRegions:
     bytes_read: int
     bytes_written: int
     why: str
+    itemsize: int = 1
 
     @property
     def passes(self) -> int:
@@ -101,9 +103,40 @@ class CopyRegions:
         return 1 if self.sources is None else 2
 
     @property
+    def held(self) -> int:
+        """How many bytes a task holds."""
+        boxes = [self.targets] if self.sources is None else [self.targets, self.sources]
+        return _COPIES * self.itemsize * max(math.prod(each.step) for each in boxes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a later run needs to follow the same plan."""
+        return {
+            "targets": list(self.targets.step),
+            "sources": None if self.sources is None else list(self.sources.step),
+        }
+
+    def as_stored(self, plan: Mapping[str, Any]) -> CopyRegions | None:
+        """Return the boxes that an earlier run has followed, None if they are no plan for these arrays."""
+        targets = _of_step(self.targets, plan.get("targets"))
+        sources = None if plan.get("sources") is None else _of_step(self.targets, plan["sources"])
+        if targets is None or (sources is None) != (plan.get("sources") is None):
+            return None
+        return replace(self, targets=targets, sources=sources)
+
+    @property
     def tasks(self) -> int:
         """How many tasks there are in all passes."""
         return len(self.targets) + (0 if self.sources is None else len(self.sources))
+
+
+def _of_step(regions: Regions, step: Any) -> Regions | None:
+    if not isinstance(step, list) or len(step) != len(regions.step):
+        return None
+    return (
+        replace(regions, step=tuple(step))
+        if all(isinstance(each, int) and each > 0 for each in step)
+        else None
+    )
 
 
 def plan_boxes(
@@ -122,11 +155,11 @@ def plan_boxes(
     read = covered(targets, source.read) * source.itemsize
     times = read / nbytes if nbytes else 1.0
     if times <= _MOST_READS or not spills:
-        return CopyRegions(targets, None, read, nbytes, f"every byte is decoded {times:.2f} times")
+        return CopyRegions(targets, None, read, nbytes, f"every byte is decoded {times:.2f} times", itemsize)
     targets = cut(whole, target.write, target.write, origin, most)
     sources = cut(whole, source.read, target.write, origin, most)
     why = f"one pass would decode every byte {times:.1f} times within this memory"
-    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why)
+    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, itemsize)
 
 
 def parse_bytes(size: int | str) -> int:

@@ -1,13 +1,18 @@
-"""What a finished copy says of itself."""
+"""What finished jobs say of themselves: copies, and checks, which are false if anything is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal
 
 from fsstore.task.progress import bytes_text
 
-__all__ = ["CopyReport", "combined"]
+__all__ = ["CopyReport", "Finding", "Level", "Verdict", "combined"]
+
+Level = Literal["keys", "sizes", "decode", "values"]
+"""How much a check looks at: what is stored, how large it is, whether it can be decoded, and what it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +56,93 @@ def combined(reports: Sequence[CopyReport]) -> CopyReport:
         sum(report.retries for report in reports),
         tuple(path for report in reports for path in report.skipped),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong: in which array, where, and what.
+
+    `kind` is `damaged` (cannot be read), `differs` (from what it is compared with), `missing` (not stored, though the
+    other has it), `extra` (stored, though no part of the array) or `shape`; `key` is what was found by its key.
+    """
+
+    array: str
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    what: str
+    kind: str = "damaged"
+    key: str = ""
+
+    def __str__(self) -> str:
+        """Return one line of text."""
+        if self.kind == "extra":
+            return f"{self.array or '/'}: {self.what}"
+        sides = ", ".join(f"{low}:{high}" for low, high in zip(self.start, self.stop, strict=True))
+        return f"{self.array or '/'}[{sides}]: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify` found.  True if nothing is wrong.
+
+    `chunks` are stored, `absent` are not and read as the fill value, and `fill` are stored though they hold nothing but
+    the fill value, which only reading everything shows; neither is wrong.  None stands for what was not looked at.
+    """
+
+    level: str
+    arrays: int
+    nbytes: int
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Arrays that `against` has and the place has not."""
+    extra: tuple[str, ...] = ()
+    """Arrays that the place has and `against` has not."""
+    chunks: int | None = None
+    absent: int | None = None
+    fill: int | None = None
+    repaired: int = 0
+    """How many boxes and keys were repaired before this was found."""
+
+    def __bool__(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.findings or self.missing or self.extra)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        findings = [
+            {
+                "array": each.array, "start": list(each.start), "stop": list(each.stop), "kind": each.kind,
+                "what": each.what,
+            }
+            for each in self.findings
+        ]  # fmt: skip
+        return {
+            "good": bool(self), "level": self.level, "arrays": self.arrays, "bytes": self.nbytes,
+            "chunks": self.chunks, "absent": self.absent, "fill": self.fill, "repaired": self.repaired,
+            "findings": findings, "missing": list(self.missing), "extra": list(self.extra),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        """Return the report as text: one line, and one for each finding."""
+        verdict = "nothing is wrong" if self else f"{len(self.findings)} findings"
+        parts = [f"{self.arrays} array{'s' if self.arrays != 1 else ''}"]
+        if self.nbytes:
+            parts.append(f"{bytes_text(self.nbytes)} read")
+        for count, what in ((self.chunks, "stored"), (self.absent, "absent"), (self.fill, "of mere fill")):
+            if count is not None:
+                parts.append(f"{count:,} chunks {what}")
+        if self.repaired:
+            parts.append(f"{self.repaired:,} repaired")
+        lines = [f"{', '.join(parts)}: {verdict}"]
+        lines += [f"missing: {path}" for path in self.missing] + [f"extra: {path}" for path in self.extra]
+        return "\n".join([*lines, *map(str, self.findings)])
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        rows = "".join(
+            f"<tr><td>{escape(each.kind)}</td><td>{escape(str(each))}</td></tr>" for each in self.findings
+        )
+        head = escape(str(self).partition("\n")[0])
+        others = [f"missing: {path}" for path in self.missing] + [f"extra: {path}" for path in self.extra]
+        rows += "".join(f"<tr><td colspan='2'>{escape(text)}</td></tr>" for text in others)
+        return f"<p>{head}</p><table>{rows}</table>" if rows else f"<p>{head}</p>"

@@ -1,91 +1,55 @@
-"""`verify`: whether arrays can be read as they are, and whether a copy holds what its source does.
+"""`verify`: whether arrays can be read as they are, and whether a copy holds what its source does; and repairing it.
 
-An array is read box by box; a box that cannot be read is read chunk by chunk, so that the report names the chunks.
+Four levels, each with those before it: what is stored, how large it is, whether it can be decoded, what it says.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from html import escape
-from itertools import islice
-from typing import Any, Literal
-
-import numpy as np
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+from uuid import uuid4
 
 from fsstore.arrays.store import TensorStore
 from fsstore.chunk.plan.regions import Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.errors import StoreError
-from fsstore.job.copy import opened_source
+from fsstore.job.ends import opened_source
+from fsstore.job.order import Order
+from fsstore.job.passes import box_pass
 from fsstore.job.plan import parse_bytes
+from fsstore.job.report import Finding, Level, Verdict
+from fsstore.job.stored_keys import StoredChunks, stored_chunks
+from fsstore.job.work import work_on
+from fsstore.kvstore.contract.driver import Write
+from fsstore.kvstore.spec.opening import as_directory
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.task.progress import bytes_text, reporter_of
+from fsstore.task.progress import reporter_of
+from fsstore.task.runner import Task, width_of
 
-__all__ = ["Finding", "Verdict", "verify"]
-
-Level = Literal["keys", "decode", "values"]
+__all__ = ["verify"]
 
 _MOST_FINDINGS = 1000  # more of them say nothing new
-_COPIES = 3  # of a box that are in memory
+_COPIES = 4  # of a box that are in memory: both arrays, and what comparing them takes
+_TASK_BYTES = 256 * 1024 * 1024
+_ROUNDS = 100  # of repairs, each of as many findings as are reported
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is wrong: in which array, where, and what."""
+class _Check:
+    """What a caller asks for."""
 
-    array: str
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-    what: str
+    level: Level
+    memory: int
+    executor: Executor | None
+    progress: Any
 
-    def __str__(self) -> str:
-        """Return one line of text."""
-        sides = ", ".join(f"{low}:{high}" for low, high in zip(self.start, self.stop, strict=True))
-        return f"{self.array or '/'}[{sides}]: {self.what}"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What `verify` found.  True if nothing is wrong."""
-
-    level: str
-    arrays: int
-    nbytes: int
-    findings: tuple[Finding, ...] = ()
-    missing: tuple[str, ...] = ()
-    """Arrays that `against` has and the place has not."""
-    extra: tuple[str, ...] = field(default=())
-    """Arrays that the place has and `against` has not."""
-
-    def __bool__(self) -> bool:
-        """Whether nothing is wrong."""
-        return not (self.findings or self.missing or self.extra)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        findings = [
-            {"array": each.array, "start": list(each.start), "stop": list(each.stop), "what": each.what}
-            for each in self.findings
-        ]
-        return {
-            "good": bool(self), "level": self.level, "arrays": self.arrays, "bytes": self.nbytes,
-            "findings": findings, "missing": list(self.missing), "extra": list(self.extra),
-        }  # fmt: skip
-
-    def __str__(self) -> str:
-        """Return the report as text: one line, and one for each finding."""
-        verdict = "nothing is wrong" if self else f"{len(self.findings)} findings"
-        lines = [f"{self.arrays} arrays, {bytes_text(self.nbytes)} read: {verdict}"]
-        lines += [f"missing: {path}" for path in self.missing] + [f"extra: {path}" for path in self.extra]
-        return "\n".join([*lines, *map(str, self.findings)])
-
-    def _repr_html_(self) -> str:
-        """Return the text for notebooks."""
-        return f"<pre>{escape(str(self))}</pre>"
+    @property
+    def reads(self) -> bool:
+        return self.level in ("decode", "values")
 
 
 def verify(
@@ -93,40 +57,82 @@ def verify(
     against: Any = None,
     *,
     level: Level = "values",
+    repair: bool = False,
+    executor: Executor | None = None,
     max_memory: int | str = "256MB",
     progress: Any = None,
     context: Context | None = None,
 ) -> Future[Verdict]:
     """Begin to check an array, or all arrays below a group; the result is true if nothing is wrong.
 
-    `decode` reads everything; `values` also compares with `against`, element by element, where not-a-number equals
-    itself; `keys` compares shapes, types and names only.  Without `against`, `values` is `decode`.
+    `keys` compares names, shapes and what is stored; `sizes` also how large it is; `decode` reads everything; `values`
+    also compares with `against`, element by element, where not-a-number equals itself.  Without `against`, `values` is
+    `decode`.  Keys and sizes are compared with `against` where both have the same layout.
+
+    `repair` copies again from `against` what is damaged, missing or differs, deletes what is no part of the array, and
+    checks once more.
 
     >>> import fsstore as ts
     >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[4]).result()
     >>> bool(verify(store).result())
     True
     """
-    if level not in ("keys", "decode", "values"):
-        raise ValueError(f'level is "keys", "decode" or "values", not {level!r}')
-    memory, chosen = parse_bytes(max_memory), context_of(context)
+    if level not in get_args(Level):
+        raise ValueError(f'level is "keys", "sizes", "decode" or "values", not {level!r}')
+    if repair and against is None:
+        raise ValueError("A repair copies from `against`; say what that is")
+    check = _Check(level, parse_bytes(max_memory), executor, progress)
+    chosen = context_of(context)
 
     async def run() -> Verdict:
         ours = await _arrays(await opened_source(place, chosen))
         theirs = {} if against is None else await _arrays(await opened_source(against, chosen))
-        missing = tuple(sorted(set(theirs) - set(ours)))
-        extra = tuple(sorted(set(ours) - set(theirs))) if against is not None else ()
-        total = sum(_nbytes(store) for store in ours.values()) if level != "keys" else 0
-        reporter = reporter_of(progress, "verify", len(ours), total)
-        findings: list[Finding] = []
-        for path, store in ours.items():
-            other = theirs.get(path)
-            checks = await execution.offload(_checked, path, store, other, level, memory)
-            findings += checks[: _MOST_FINDINGS - len(findings)]
-            reporter.done(_nbytes(store) if level != "keys" else 0)
-        return Verdict(level, len(ours), total, tuple(findings), missing, extra)
+        found = await _verdict(ours, theirs, check, compared=against is not None)
+        repaired = 0
+        for _ in range(_ROUNDS if repair else 0):
+            done = await _repaired(ours, theirs, found, chosen)
+            if not done:
+                break
+            repaired += done
+            found = replace(
+                await _verdict(ours, theirs, check, compared=against is not None), repaired=repaired
+            )
+        return found
 
     return execution.start(run())
+
+
+async def _verdict(
+    ours: Mapping[str, TensorStore], theirs: Mapping[str, TensorStore], check: _Check, *, compared: bool
+) -> Verdict:
+    total = _Totals()
+    for path, store in ours.items():
+        await _checked(path, store, theirs.get(path), check, total)
+    return Verdict(
+        check.level,
+        len(ours),
+        total.nbytes,
+        tuple(total.findings),
+        tuple(sorted(set(theirs) - set(ours))),
+        tuple(sorted(set(ours) - set(theirs))) if compared else (),
+        total.stored.chunks if total.counted else None,
+        total.stored.absent if total.counted else None,
+        max(0, total.fill - total.stored.absent) if total.counted and check.reads else None,
+    )
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What was found so far, in all arrays."""
+
+    nbytes: int = 0
+    fill: int = 0
+    counted: bool = False
+    stored: StoredChunks = field(default_factory=StoredChunks)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, findings: list[Finding]) -> None:
+        self.findings += findings[: _MOST_FINDINGS - len(self.findings)]
 
 
 async def _arrays(opened: TensorStore | Group) -> dict[str, TensorStore]:
@@ -138,74 +144,88 @@ async def _arrays(opened: TensorStore | Group) -> dict[str, TensorStore]:
     return {path: await opened.open(path) for path, node in listed.nodes.items() if node.kind == "array"}
 
 
-def _nbytes(store: TensorStore) -> int:
-    return int(store.size * max(1, store.dtype.numpy_dtype.itemsize))
+async def _checked(
+    path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
+) -> None:
+    if other is not None and (store.shape, store.domain.origin) != (other.shape, other.domain.origin):
+        what = f"its shape is {store.shape} and that of the other {other.shape}"
+        domain = store.domain
+        total.add([Finding(path, domain.inclusive_min, domain.exclusive_max, what, "shape")])
+        return
+    stored = await stored_chunks(path, store, other, sizes=check.level != "keys", most=_MOST_FINDINGS)
+    if stored is not None:
+        total.counted = True
+        total.stored.chunks += stored.chunks
+        total.stored.absent += stored.absent
+        # what reading finds is told once
+        total.add([each for each in stored.findings if each.kind == "extra" or not check.reads])
+    if check.reads:
+        compared = other if check.level == "values" else None
+        await _read_all(path, store, compared, check, total)
 
 
-def _checked(
-    path: str, store: TensorStore, other: TensorStore | None, level: Level, memory: int
-) -> list[Finding]:
-    whole = Region(store.domain.inclusive_min, store.domain.exclusive_max)
-    if other is not None:
-        if (store.shape, store.domain.origin) != (other.shape, other.domain.origin):
-            what = f"its shape is {store.shape} and that of the other {other.shape}"
-            return [Finding(path, whole.start, whole.stop, what)]
-        if level != "keys" and store.dtype != other.dtype:
-            other = other.astype(store.dtype)
-    if level == "keys":
-        return []
-    chunk = [side or 1 for side in store.chunk_layout.read_chunk.shape or (None,) * store.rank]
+async def _read_all(
+    path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
+) -> None:
+    """Read an array box by box, and compare it with another."""
+    if other is not None and other.dtype != store.dtype:
+        other = other.astype(store.dtype)
     itemsize = max(1, store.dtype.numpy_dtype.itemsize)
-    regions = cut(whole, chunk, chunk, (0,) * store.rank, max(1, memory // (_COPIES * itemsize)))
-    compared = other if level == "values" else None
-    return list(islice(_findings(path, store, compared, regions, chunk), _MOST_FINDINGS))
+    sharing = width_of(None) if check.executor is None else 1
+    memory = min(_TASK_BYTES, check.memory // sharing)
+    whole = Region(store.domain.inclusive_min, store.domain.exclusive_max)
+    chunk, anchor = _write_chunk(store), (0,) * store.rank
+    boxes = cut(whole, chunk, chunk, anchor, max(1, memory // (_COPIES * itemsize)))
+    single = Regions(whole.start, whole.stop, chunk, anchor)
+    order = Order(f"verify-{uuid4().hex}", store, other, targets=boxes, sources=single)
+    name = f"verify {path}".strip()
+    reporter = reporter_of(check.progress, name, len(boxes), int(store.size) * itemsize)
+
+    def take(_task: Task, answer: Any) -> None:
+        nbytes, fill, wrong = answer
+        total.nbytes += nbytes
+        total.fill += fill
+        total.add([Finding(path, tuple(low), tuple(high), what, kind) for low, high, what, kind in wrong])
+
+    await work_on(order, box_pass("check", len(boxes), 0).tasks(), check.executor, reporter, take)
+    total.findings.sort(key=lambda each: (each.array, each.start))
+    reporter.ended()
 
 
-def _findings(
-    path: str, store: TensorStore, other: TensorStore | None, regions: Regions, chunk: list[int]
-) -> Iterator[Finding]:
-    for number in range(len(regions)):
-        box = regions[number]
-        what = _wrong(store, other, box)
-        if not what:
+def _write_chunk(store: TensorStore) -> tuple[int, ...]:
+    shape = store.chunk_layout.write_chunk.shape or (None,) * store.rank
+    return tuple(side or max(1, size) for side, size in zip(shape, store.shape, strict=True))
+
+
+async def _repaired(
+    ours: Mapping[str, TensorStore], theirs: Mapping[str, TensorStore], found: Verdict, context: Context
+) -> int:
+    """Copy again what is wrong; return how many boxes and keys that were."""
+    done = 0
+    for each in found.findings:
+        store, other = ours[each.array], theirs.get(each.array)
+        if each.kind == "shape" or (other is None and each.kind != "extra"):
             continue
-        small = Regions(box.start, box.stop, tuple(chunk), (0,) * len(chunk))
-        if len(small) <= 1:
-            yield Finding(path, box.start, box.stop, what)
-            continue
-        for each in (small[at] for at in range(len(small))):
-            what = _wrong(store, other, each)
-            if what:
-                yield Finding(path, each.start, each.stop, what)
+        writable = await _writable(store, context)
+        if each.kind == "extra":
+            opened = writable._driver.kvstore
+            assert opened is not None
+            await opened.at(as_directory(opened.path)).prefix.write_many([Write(each.key, None)])
+        else:
+            assert other is not None
+            box = tuple(map(slice, each.start, each.stop))
+            values = await other[box].astype(store.dtype).read()
+            # a damaged chunk cannot be written in part: whole ones are, which the box is
+            await writable[box].write(values)
+        done += 1
+    return done
 
 
-def _wrong(store: TensorStore, other: TensorStore | None, box: Region) -> str:
-    """Return what is wrong with a box, or nothing."""
-    begun = store[box.slices].read()
-    expected = None if other is None else other[box.slices].read()
-    try:
-        values = begun.result()
-    except StoreError as error:
-        return str(error)
-    if expected is None:
-        return ""
-    wanted = expected.result()
-    differing = _differ(values, wanted)
-    count = int(np.count_nonzero(differing))
-    if not count:
-        return ""
-    first = np.unravel_index(int(np.argmax(differing)), differing.shape)
-    where = tuple(int(at) + low for at, low in zip(first, box.start, strict=True))
-    both = f"{_shown(values[first])}, not {_shown(wanted[first])}"
-    return f"{count} of {values.size} elements differ, first at {where}: {both}"
+async def _writable(store: TensorStore, context: Context) -> TensorStore:
+    if store.writable:
+        return store
+    from fsstore.arrays.opening import open as open_array
 
-
-def _differ(values: Any, wanted: Any) -> Any:
-    different = np.asarray(values != wanted)
-    if values.dtype.kind in "fc":
-        different &= ~(np.isnan(values) & np.isnan(wanted))
-    return different
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value.item() if hasattr(value, "item") else value, default=str)
+    if store._driver.kvstore is None:
+        raise StoreError(f"{store!r} cannot be written, and so not repaired")
+    return await open_array(store.spec(retain_context=True), context=context)

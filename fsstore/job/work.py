@@ -1,13 +1,16 @@
-"""What workers do: plain functions of stores and boxes, which do no harm when they are done twice.
+"""What workers do: coroutines over the stores of a job, which do no harm when they are done twice.
 
-Each answers how many decoded bytes it has moved.  Stores are pickled with their specs where a worker is another
-process, and opened there without a request.
+`run_task` is what executors call.  A worker that does not know the job says so, and gets it with the next call; from
+then on a task is a word, a name, and a number or some keys.  Each answers how many bytes it has moved.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Executor
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,61 +18,209 @@ import numpy as np
 
 from fsstore.chunk.plan.regions import Region, Regions
 from fsstore.errors import DataLossError
+from fsstore.job.order import Order, keys_of
+from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.runtime import execution
+from fsstore.runtime.future import Future
+from fsstore.runtime.kept import keep, kept, shares_memory
+from fsstore.task.progress import Reporter
+from fsstore.task.runner import Ask, Finished, Task, run_tasks
 
-__all__ = ["copy_box", "copy_keys", "gather_box", "spill_box"]
+__all__ = ["do", "read_box", "run_task", "work_on"]
+
+UNKNOWN_JOB = "unknown job"
+"""The answer of a worker that has not seen the job yet."""
 
 
-def copy_box(source: Any, target: Any, box: Region) -> int:
-    """Copy a box from one array to another."""
-    values = source[box.slices].read().result()
-    target[box.slices].write(values).result()
+def run_task(name: str, kind: str, payload: Any, order: Order | None, begun: Any = None) -> Any:
+    """Do a task of a job and return its answer, or `UNKNOWN_JOB`; `begun` gets what a caller nearby may cancel."""
+    known = kept(name) if order is None else keep(name, order)
+    if known is None:
+        return UNKNOWN_JOB
+    future = execution.start(do(known, kind, payload))
+    if begun is None:
+        return future.result()
+    begun.add(future)
+    try:
+        return future.result()
+    except asyncio.CancelledError:  # which would end a thread of the caller's executor
+        raise InterruptedError("the job was stopped") from None
+    finally:
+        begun.discard(future)
+
+
+async def do(order: Order, kind: str, payload: Any) -> Any:
+    """Do a task and see that what it wrote is durable."""
+    order = await order.opened()
+    answer = await _WORK[kind](order, payload)
+    if order.durable is not None and kind not in _CHANGES_NOTHING:
+        place = order.durable._open
+        syncing = able(place.driver, SyncsTogether)
+        assert syncing is not None
+        await _blocking(syncing.sync(place.path))
+    return answer
+
+
+async def work_on(
+    order: Order,
+    tasks: AsyncIterator[Task],
+    executor: Executor | None,
+    reporter: Reporter,
+    finished: Finished,
+) -> None:
+    """Run tasks of a job on an executor; see `run_tasks`."""
+    begun: set[Future[Any]] = set()
+    try:
+        await run_tasks(tasks, executor, reporter, finished, ask=_asking(order, executor, begun))
+    except asyncio.CancelledError:
+        for future in list(begun):
+            future.cancel()
+        raise
+
+
+def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) -> Ask:
+    """Return what hands tasks to workers: the job itself goes to a worker that does not know it."""
+
+    async def ask(task: Task) -> Any:
+        if executor is None:
+            return await do(order, task.work, *task.arguments)
+        submit: Callable[..., Any] = partial(
+            executor.submit, run_task, order.name, task.work, *task.arguments
+        )
+        if shares_memory(executor):
+            return await asyncio.wrap_future(submit(order, begun))
+        answer = await asyncio.wrap_future(submit(None))
+        if isinstance(answer, str) and answer == UNKNOWN_JOB:
+            answer = await asyncio.wrap_future(submit(order))
+        return answer
+
+    return ask
+
+
+async def _blocking(coroutine: Any) -> Any:
+    """Return what a coroutine of a store that never waits answers, without blocking the loop meanwhile."""
+    return await execution.offload(execution.drive, coroutine)
+
+
+async def read_box(array: Any, box: Region) -> Any:
+    """Return the values of a box; cancelling stops the reading."""
+    return await await_begun(array[box.slices].read)
+
+
+async def await_begun(begin: Any) -> Any:
+    """Return what an operation answers that is begun on another thread: planning a large one takes a while."""
+    future: Future[Any] = await execution.offload(begin)
+    return await future
+
+
+async def _copy_box(order: Order, number: int) -> int:
+    box = order.targets[number]
+    values = await read_box(order.source, box)
+    await await_begun(lambda: order.target[box.slices].write(values).commit)
     return int(values.nbytes)
 
 
-def copy_keys(source: Any, target: Any, keys: Sequence[str]) -> int:
-    """Copy encoded values from one key-value store to another as they are."""
-    reads = [source.read(key) for key in keys]
-    total, writes = 0, []
-    for key, read in zip(keys, reads, strict=True):
-        answer = read.result()
+async def _copy_keys(order: Order, packed: bytes) -> int:
+    """Copy encoded values as they are: inside the storage where it can, else a handful at a time."""
+    keys = keys_of(packed)
+    source, target = order.source.prefix, order.target.prefix
+    taking = able(target.driver, TakesValues)
+    if taking is not None and taking.takes_from(source.driver):
+        pairs = [(source.path + key, target.path + key) for key in keys]
+        coroutine = taking.take_values(source.driver, pairs)
+        near = not target.driver.features.waits
+        answers = await (_blocking(coroutine) if near else coroutine)
+        _check_there(keys, answers, source)
+        return sum(answer.size or 0 for answer in answers)
+    return sum(
+        [
+            await _copy_some(keys[at : at + order.together], order)
+            for at in range(0, len(keys), order.together)
+        ]
+    )
+
+
+async def _copy_some(keys: list[str], order: Order) -> int:
+    source, target = order.source.prefix, order.target.prefix
+    reading = source.read_many([Read(key) for key in keys])
+    answers = await (reading if source.driver.features.waits else _blocking(reading))
+    _check_there(keys, answers, source)
+    writing = target.write_many(
+        [Write(key, bytes(answer.value)) for key, answer in zip(keys, answers, strict=True)]
+    )
+    await (writing if target.driver.features.waits else _blocking(writing))
+    return sum(len(answer.value) for answer in answers)
+
+
+def _check_there(keys: list[str], answers: Any, source: KvPrefix) -> None:
+    for key, answer in zip(keys, answers, strict=True):
         if answer.state == "missing":
-            raise DataLossError(
-                f"{key!r} was deleted from {source.url} while it was copied; run the copy again"
-            )
-        value = bytes(answer.value)
-        total += len(value)
-        writes.append(target.write(key, value))
-    for write in writes:
-        write.result()
-    return total
+            raise DataLossError(f"{source.describe(key)} was deleted while it was copied; run the copy again")
 
 
-def spill_box(source: Any, scratch: Any, regions: Regions, targets: Regions, number: int) -> int:
+async def _spill_box(order: Order, number: int) -> int:
     """Read a box of the source and store it cut into the boxes of the target, which follow each other in one value."""
-    box = regions[number]
-    values = source[box.slices].read().result()
-    pieces = [values[_inside(box, part)].tobytes() for part, _ in _parts(box, targets)]
-    scratch.write(f"{number:012d}", b"".join(pieces)).result()
+    box = order.sources[number]
+    values = await read_box(order.source, box)
+
+    def joined() -> bytes:
+        return b"".join([values[_inside(box, part)].tobytes() for part, _ in _parts(box, order.targets)])
+
+    assert order.scratch is not None
+    await order.scratch.write(f"{number:012d}", await execution.offload(joined))
     return int(values.nbytes)
 
 
-def gather_box(scratch: Any, target: Any, regions: Regions, targets: Regions, number: int) -> int:
+async def _gather_box(order: Order, number: int) -> int:
     """Put together a box of the target from what was spilled, and write it."""
-    box = targets[number]
-    kind = target.dtype.numpy_dtype
+    box, kind = order.targets[number], order.source.dtype.numpy_dtype
     values = np.empty(box.shape, kind)
-    begun = []
-    for part, source in _parts(box, regions):
-        offset, size = _place(regions.at(source), part, kind.itemsize)
-        key = f"{_number(regions, source):012d}"
-        begun.append((part, scratch.read(key, byte_range=slice(offset, offset + size))))
-    for part, read in begun:
-        answer = read.result()
-        if answer.state == "missing":
-            raise DataLossError(f"A part of the job in {scratch.url} is gone; run the copy again")
-        values[_inside(box, part)] = np.frombuffer(answer.value, kind).reshape(part.shape)
-    target[box.slices].write(values).result()
+    assert order.scratch is not None
+    place = order.scratch.prefix
+    parts = list(_parts(box, order.sources))
+    for begin in range(0, len(parts), _PARTS):
+        some = parts[begin : begin + _PARTS]
+        reads = []
+        for part, at in some:
+            offset, size = _place(order.sources.at(at), part, kind.itemsize)
+            reads.append(Read(f"{_number(order.sources, at):012d}", offset, offset + size))
+        reading = place.read_many(reads)
+        answers = await (reading if place.driver.features.waits else _blocking(reading))
+        await execution.offload(_put_parts, values, box, some, answers)
+        del answers
+    await await_begun(lambda: order.target[box.slices].write(values).commit)
     return int(values.nbytes)
+
+
+_PARTS = 64  # of a box that are read together: of many small ones more would only take memory
+
+
+def _put_parts(values: Any, box: Region, parts: Any, answers: Any) -> None:
+    for (part, _), answer in zip(parts, answers, strict=True):
+        if answer.state == "missing":
+            raise DataLossError("A part of what the job had spilled is gone; run the copy again")
+        values[_inside(box, part)] = np.frombuffer(answer.value, values.dtype).reshape(part.shape)
+
+
+async def _delete_keys(order: Order, packed: bytes) -> int:
+    keys = keys_of(packed)
+    deleting = order.target.prefix.write_many([Write(key, None) for key in keys])
+    await (deleting if order.target.prefix.driver.features.waits else _blocking(deleting))
+    return len(keys)
+
+
+async def _check_box(order: Order, number: int) -> Any:
+    from fsstore.job.check_box import checked_box
+
+    return await checked_box(order, number)
+
+
+_WORK: dict[str, Callable[..., Awaitable[Any]]] = {
+    "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
+    "check": _check_box,
+}  # fmt: skip
+_CHANGES_NOTHING = ("check", "delete")
 
 
 def _parts(box: Region, others: Regions) -> Iterator[tuple[Region, tuple[int, ...]]]:

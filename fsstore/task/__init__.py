@@ -1,6 +1,9 @@
-"""Long work in tasks: what runs them, what they tell, and what is remembered of those that are finished.
+"""Work in many pieces: run on any executor, noted as it is done, and told about while it runs.
 
-* `journal`: what a job has finished, kept beside its target, so that the same call continues after it was killed
+Copies of arrays and scans of a thousand files are such work; nothing here knows what the pieces do.
+
+* `display`: how progress is shown to people: by tqdm if it is installed, as a bar in a notebook, or as a line of text
+* `journal`: what a job has finished, kept in a store, so that the same call continues after it was killed
 * `progress`: what a long operation tells while it runs: how much is done, how fast, and how long the rest takes
 * `runner`: running tasks on an executor: a bounded number under way, failures tried again, finished ones noted
 """

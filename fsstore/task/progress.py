@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,14 +9,18 @@ from typing import Any, TypeAlias
 
 from fsstore.runtime import fork
 
-__all__ = ["Progress", "Reporter", "bytes_text", "reporter_of"]
+__all__ = ["Progress", "Reporter", "Told", "bytes_text", "reporter_of"]
 
 _EVERY_S = 0.5  # between two lines of text
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an operation is.  `nbytes` counts decoded bytes; `tasks` and `total` count what is handed to workers."""
+    """How far an operation is.  `tasks` of `total` are done, which are `nbytes` of about `total_bytes`.
+
+    What an earlier run of the same job has done is counted in `resumed`, and does not make the rate better.  `ended` is
+    true the last time that it is told.
+    """
 
     what: str
     tasks: int = 0
@@ -26,6 +29,9 @@ class Progress:
     total_bytes: int = 0
     retries: int = 0
     elapsed_s: float = 0.0
+    resumed: int = 0
+    resumed_bytes: int = 0
+    ended: bool = False
 
     @property
     def rate(self) -> float:
@@ -33,23 +39,31 @@ class Progress:
         return self.nbytes / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
+    def share(self) -> float:
+        """How much is done, between 0 and 1."""
+        if self.total_bytes:
+            return min(1.0, (self.nbytes + self.resumed_bytes) / self.total_bytes)
+        return min(1.0, (self.tasks + self.resumed) / self.total) if self.total else float(self.ended)
+
+    @property
     def remaining_s(self) -> float | None:
         """How long the rest takes at the rate so far; None before anything was done."""
-        return (self.total_bytes - self.nbytes) / self.rate if self.rate else None
+        share = self.share
+        before = (
+            self.resumed_bytes / self.total_bytes if self.total_bytes else self.resumed / max(1, self.total)
+        )
+        return self.elapsed_s * (1 - share) / (share - before) if share > before else None
 
     def __str__(self) -> str:
         """Return one line of text."""
-        share = (
-            self.nbytes / self.total_bytes
-            if self.total_bytes
-            else self.tasks / self.total
-            if self.total
-            else 1.0
-        )
-        left = "" if self.remaining_s is None else f", {self.remaining_s:.0f} s left"
-        again = f", {self.retries} retries" if self.retries else ""
-        done = f"{bytes_text(self.nbytes)} of {bytes_text(self.total_bytes)}"
-        return f"{self.what}: {share:4.0%}  {done}, {bytes_text(int(self.rate))}/s{left}{again}"
+        left = self.remaining_s
+        parts = [f"{bytes_text(int(self.rate))}/s"] if self.total_bytes else []
+        parts += [] if left is None or self.ended else [f"{left:.0f} s left"]
+        parts += [f"{self.retries} retries"] if self.retries else []
+        done = f"{self.tasks + self.resumed} of {self.total}"
+        if self.total_bytes:
+            done = f"{bytes_text(self.nbytes + self.resumed_bytes)} of {bytes_text(self.total_bytes)}"
+        return ", ".join([f"{self.what}: {self.share:4.0%}  {done}", *parts])
 
 
 Told: TypeAlias = Callable[[Progress], Any]
@@ -74,32 +88,50 @@ class Reporter:
                 nbytes=self.state.nbytes + nbytes,
                 elapsed_s=elapsed,
             )
-            state, due = self.state, elapsed - self._last >= _EVERY_S or self.state.tasks == self.state.total
+            state = self.state
+            due = elapsed - self._last >= _EVERY_S or state.tasks + state.resumed == state.total
             if due:
                 self._last = elapsed
         if due and self._told is not None:
             self._told(state)
+
+    def resumed(self, tasks: int, nbytes: int) -> None:
+        """Count what an earlier run has done; it says nothing about how fast this one is."""
+        with self._lock:
+            state = self.state
+            self.state = replace(
+                state, resumed=state.resumed + tasks, resumed_bytes=state.resumed_bytes + nbytes
+            )
 
     def retried(self) -> None:
         """Count a task that is done again."""
         with self._lock:
             self.state = replace(self.state, retries=self.state.retries + 1)
 
+    def ended(self) -> None:
+        """Tell that nothing more will be done, whether everything was or not."""
+        with self._lock:
+            self.state = replace(self.state, elapsed_s=time.monotonic() - self._began, ended=True)
+        if self._told is not None:
+            self._told(self.state)
+
 
 def reporter_of(progress: Any, what: str, total: int, total_bytes: int) -> Reporter:
     """Return the reporter for what a caller gave as `progress`.
 
-    True prints a line on standard error, a function is called with a `Progress`, and a `Callback` of fsspec is told
-    bytes; None and False tell nobody.
+    True shows a bar of tqdm if that is installed, a bar in notebooks, and otherwise a line on standard error; a
+    function is called with a `Progress`, and a `Callback` of fsspec is told bytes.  None and False tell nobody.
     """
     told: Told | None = None
     if progress is True:
-        told = _printed
+        from fsstore.task.display import display
+
+        told = display(what, total_bytes)
     elif hasattr(progress, "absolute_update"):
         progress.set_size(total_bytes)
 
         def told(state: Progress) -> None:
-            progress.absolute_update(state.nbytes)
+            progress.absolute_update(state.nbytes + state.resumed_bytes)
 
     elif callable(progress):
         told = progress
@@ -108,13 +140,6 @@ def reporter_of(progress: Any, what: str, total: int, total_bytes: int) -> Repor
             f"progress is True, a function or a Callback of fsspec, not {type(progress).__name__}"
         )
     return Reporter(what, total, total_bytes, told)
-
-
-def _printed(state: Progress) -> None:
-    end = "\n" if state.tasks >= state.total else ""
-    start = "\r" if sys.stderr.isatty() else ""
-    sys.stderr.write(f"{start}{state}{end or ('' if start else chr(10))}")
-    sys.stderr.flush()
 
 
 def bytes_text(count: int) -> str:

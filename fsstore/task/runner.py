@@ -1,13 +1,15 @@
 """Running tasks on an executor: a bounded number under way, failures tried again, finished ones noted.
 
-Any `concurrent.futures.Executor` will do; without one, tasks run on threads of this process.  Tasks are plain functions
-of picklable arguments, and doing one twice does no harm.
+Any `concurrent.futures.Executor` will do; without one, tasks run on threads of this process.  Doing a task twice does
+no harm, but a task is never begun a second time while the first may still run: a straggler that ends late could
+otherwise write over what a user has changed since.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,11 +18,14 @@ from fsstore.errors import StoreError
 from fsstore.runtime import execution
 from fsstore.task.progress import Reporter
 
-__all__ = ["Task", "run_tasks", "width_of"]
+__all__ = ["Ask", "Finished", "Task", "run_tasks", "width_of"]
 
 _AHEAD = 2  # tasks a worker that are handed over before it has finished the one before
 _THREADS = 2  # tasks under way in this process: one reads while the other writes
-_MOST = 4096  # tasks under way on an executor that does not say how many workers it has
+_UNKNOWN_WIDTH = 64  # tasks under way on an executor that does not say how many workers it has
+_MOST = 4096
+_PATIENCE_S = 0.5  # for tasks that are stopped by Ctrl-C
+_PAUSE_S = 0.2  # before a task that failed is tried again; it doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +33,16 @@ class Task:
     """A piece of work: a number that is the same in every run of the job, a function, and its arguments."""
 
     number: int
-    work: Callable[..., int]
+    work: Any
+    """A function, or what `Ask` knows the work by."""
     arguments: tuple[Any, ...]
 
 
-Finished: TypeAlias = Callable[[Task], Awaitable[None]]
+Finished: TypeAlias = Callable[[Task, Any], Awaitable[None] | None]
+"""Notes a task and its answer; the next task waits for it if it can be awaited."""
+
+Ask: TypeAlias = Callable[[Task], Awaitable[Any]]
+"""Hands a task to a worker and returns its answer; tasks that do not say otherwise are plain calls."""
 
 
 def width_of(executor: Executor | None) -> int:
@@ -40,54 +50,91 @@ def width_of(executor: Executor | None) -> int:
     if executor is None:
         return _THREADS
     workers = getattr(executor, "_max_workers", None)  # what ThreadPoolExecutor and ProcessPoolExecutor keep
-    return min(_MOST, _AHEAD * int(workers)) if workers else 64
+    client = getattr(executor, "_client", None)  # of dask.distributed
+    if workers is None and client is not None:
+        workers = sum(client.nthreads().values())
+    return max(1, min(_MOST, _AHEAD * int(workers))) if workers else _UNKNOWN_WIDTH
 
 
 async def run_tasks(
-    tasks: Iterator[Task],
+    tasks: Iterator[Task] | AsyncIterator[Task],
     executor: Executor | None,
     reporter: Reporter,
     finished: Finished,
     *,
     attempts: int = 3,
+    ask: Ask | None = None,
 ) -> None:
-    """Run all tasks; the first failure that stays ends the run, after those under way have ended."""
+    """Run all tasks; the first failure that stays ends the run, after those under way have ended.
+
+    An answer that is a number, or begins with one, counts as bytes.  A cancellation ends the run at once: what can be
+    stopped is stopped, and what is not noted is done again later.
+    """
     room = asyncio.Semaphore(width_of(executor))
     running: set[asyncio.Task[None]] = set()
     failures: list[BaseException] = []
+    asked = ask or _asking(executor)
 
     async def one(task: Task) -> None:
         try:
-            nbytes = await _attempted(task, executor, reporter, attempts)
-            await finished(task)
-            reporter.done(nbytes)
+            answer = await _attempted(task, asked, reporter, attempts)
+            noting = finished(task, answer)
+            if noting is not None:
+                await noting
+            reporter.done(_bytes_of(answer))
         except Exception as error:  # noqa: BLE001  # raised below, once the others have ended
             failures.append(error)
         finally:
             room.release()
 
     try:
-        for task in tasks:
+        async for task in _drawn(tasks):
             await room.acquire()
             if failures:
                 break
-            begun = asyncio.ensure_future(one(task))
-            running.add(begun)
-            begun.add_done_callback(running.discard)
-    finally:
+            started = asyncio.ensure_future(one(task))
+            running.add(started)
+            started.add_done_callback(running.discard)
+        await asyncio.gather(*running, return_exceptions=True)
+    except BaseException:
+        for other in list(running):
+            other.cancel()
         if running:
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.wait(running, timeout=_PATIENCE_S)
+        raise
     if failures:
         raise failures[0]
 
 
-async def _attempted(task: Task, executor: Executor | None, reporter: Reporter, attempts: int) -> int:
+def _bytes_of(answer: Any) -> int:
+    """Return how many bytes an answer says were moved: a number, or the first of several things."""
+    first = answer[0] if isinstance(answer, tuple) and answer else answer
+    return first if isinstance(first, int) else 0
+
+
+async def _drawn(tasks: Iterator[Task] | AsyncIterator[Task]) -> AsyncIterator[Task]:
+    if isinstance(tasks, AsyncIterator):
+        async for task in tasks:
+            yield task
+    else:
+        for task in tasks:
+            yield task
+
+
+def _asking(executor: Executor | None) -> Ask:
+    async def ask(task: Task) -> Any:
+        if executor is None:
+            return await execution.offload(task.work, *task.arguments)
+        return await asyncio.wrap_future(executor.submit(task.work, *task.arguments))
+
+    return ask
+
+
+async def _attempted(task: Task, ask: Ask, reporter: Reporter, attempts: int) -> Any:
     """Return what a task answers; a failure of a worker or a store is tried again."""
     for attempt in range(attempts):
         try:
-            if executor is None:
-                return await execution.offload(task.work, *task.arguments)
-            return int(await asyncio.wrap_future(executor.submit(task.work, *task.arguments)))
+            return await ask(task)
         except (ArithmeticError, LookupError, TypeError):
             raise  # a mistake, which happens again
         except Exception as error:
@@ -95,4 +142,6 @@ async def _attempted(task: Task, executor: Executor | None, reporter: Reporter, 
             if final or attempt == attempts - 1:
                 raise
             reporter.retried()
+        # spread, so that many that failed together do not come back together
+        await asyncio.sleep(_PAUSE_S * 2**attempt * (0.5 + random.random()))
     raise AssertionError  # the last attempt returns or raises

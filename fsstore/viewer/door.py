@@ -10,7 +10,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group
 from fsstore.errors import StoreError
-from fsstore.job.copy import opened_source
+from fsstore.job.ends import opened_source
 from fsstore.runtime import execution
 from fsstore.runtime.pool import begin_thread
 from fsstore.viewer.server import PageServer

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +173,24 @@ def test_copies_and_verification(place, capsys):
     assert np.array_equal(ts.open("file://f.zarr/").result().read().result(), VALUES[0, :, ::2])
     assert run(capsys, "delete", "e.zarr", "--yes")[0] == 0
     assert not (place / "e.zarr/sea").exists()
+
+
+def test_jobs(place, capsys):
+    """A copy in one commit, an update, a repair, an append and a pyramid are a command each."""
+    assert run(capsys, "copy", "d.zarr/sea/t", "x.ocdbt|ocdbt:t/", "--atomic", "--verify", "values")[0] == 0
+    assert run(capsys, "copy", "d.zarr/sea", "e.zarr")[0] == 0
+    assert run(capsys, "copy", "d.zarr/sea/t", "e.zarr/t", "--if-exists", "update")[0] == 0
+    chunk = next(
+        path for path in sorted(Path("e.zarr/t").rglob("*")) if path.is_file() and path.name != "zarr.json"
+    )
+    chunk.write_bytes(b"")
+    assert run(capsys, "verify", "e.zarr/t", "--level", "sizes")[0] == 1
+    assert run(capsys, "verify", "e.zarr/t", "--repair")[0] == 2
+    code, out, _ = run(capsys, "verify", "e.zarr/t", "--against", "d.zarr/sea/t", "--repair")
+    assert (code, "1 repaired" in out) == (0, True)
+    assert run(capsys, "append", "e.zarr/t", "d.zarr/sea/t", "--dimension", "0")[0] == 0
+    code, out, _ = run(capsys, "pyramid", "e.zarr", "--base", "t", "--levels", "2", "--json")
+    assert (code, json.loads(out)["arrays"]) == (0, ["1"])
 
 
 def test_reference_sets(place, capsys):

@@ -163,20 +163,19 @@ def test_executors(tmp_path, kind, schema):
 
 
 _SLOW = """
-import os, sys, time
+import asyncio, sys
 import fsstore as ts
-from fsstore.job import runner, work
+from fsstore.job import passes, work
 
 def slowed(function):
-    def run(*arguments):
-        time.sleep(0.01)
-        return function(*arguments)
+    async def run(*arguments):
+        await asyncio.sleep(0.01)
+        return await function(*arguments)
     return run
 
-from fsstore.job import array_copy
-for name in ("copy_box", "copy_keys", "spill_box", "gather_box"):
-    setattr(array_copy, name, slowed(getattr(array_copy, name)))
-array_copy._KEY_BATCH = 1
+for kind in list(work._WORK):
+    work._WORK[kind] = slowed(work._WORK[kind])
+passes._MOST_KEYS = 1
 print("ready", flush=True)
 report = ts.copy(sys.argv[1], sys.argv[2], schema=eval(sys.argv[3]), max_memory="250kB").result()
 print("resumed", report.resumed, flush=True)

@@ -48,9 +48,15 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         "a public function: each is a choice of its own, and all but one are by name",
     ),
     "fsstore.job.copy:copy": (
-        9,
+        11,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
+    "fsstore.job.verify:verify": (
+        8,
+        "a public function: each is a choice of its own, and all but two are by name",
+    ),
+    "fsstore.job.grow:append": (7, "a public function, whose choices but three are by name"),
+    "fsstore.job.pyramid:build_pyramid": (10, "a public function, whose choices but two are by name"),
     "fsstore.combine.verbs:combine": (
         11,
         "a public function: each is a choice of its own, and all but two are by name",
@@ -83,6 +89,7 @@ RUNTIME_ONLY = {
 }
 RUNTIME_EXCEPTIONS: dict[str, str] = {
     "fsstore.command.places": "a command makes the executor that its user names, and shuts it down",
+    "fsstore.runtime.kept": "says whether an executor that a user gave shares memory with its caller",
     "fsstore.runtime.pool": "what the threads of the runtime are",
     "fsstore.testing.codec_suite": "the battery calls a codec from many threads to prove that it may be",
 }

@@ -53,6 +53,7 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.spec",
     "kvstore.shard",
     "kvstore.store",
+    "task",  # work in many pieces, whatever it is
     "kvstore.ocdbt.format",
     "kvstore.ocdbt",
     "kvstore.ocdbt.tools",
@@ -84,7 +85,6 @@ PACKAGES: tuple[str, ...] = (
     "arrays",
     "view",  # shows arrays as keys: a store to those above it, a user of drivers below
     "filesystem",
-    "task",
     "mosaic",
     "combine",
     "references",
@@ -139,6 +139,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
     "distributed": ("command.places",),
+    "tqdm": ("task.display",),
+    "IPython": ("task.display",),
     "kerchunk": ("kvstore.reference.tools",),
     "h5py": ("kvstore.reference.tools", "kvstore.scan.hdf5"),
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
@@ -149,6 +151,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 # Modules that are used where they are found, without an extra of their own, and why.
 UNDECLARED = {
     "aiobotocore": "comes with s3fs, whose sessions it makes",
+    "IPython": "shows progress where a notebook runs",
     "fastparquet": "reads parquet where pyarrow is not installed",
     "pandas": "comes with fastparquet, whose results it holds",
 }

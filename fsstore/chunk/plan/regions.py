@@ -17,6 +17,9 @@ from operator import itemgetter
 __all__ = ["Region", "Regions", "covered", "cut"]
 
 
+_MOST_SUMMED = 256  # boxes along a dimension that are looked at one by one
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """A box of indices: where it begins, and where it ends, along each dimension."""
@@ -100,23 +103,32 @@ def covered(regions: Regions, chunk: Sequence[int]) -> int:
 
 
 def _covered_along(regions: Regions, dimension: int, size: int) -> int:
+    """Return how many positions are read along a dimension; of very many boxes, to within a chunk or two.
+
+    Away from the ends, where chunks are cut off, boxes lie to the grid of chunks in a pattern that repeats, and over
+    each repetition a box reads its length and a chunk; less their greatest common divisor, if that divides `anchor`.
+    """
     start, stop = regions.start[dimension], regions.stop[dimension]
-    step = regions.step[dimension]
+    step, anchor = regions.step[dimension], regions.anchor[dimension]
     if size <= 1 or start >= stop:
         return max(0, stop - start)
-    period = step // math.gcd(step, size)  # boxes after which the pattern of the two grids repeats
-    anchor = regions.anchor[dimension]
     first, last = (start - anchor) // step, -(-(stop - anchor) // step)
 
     def one(number: int) -> int:
         low, high = max(start, anchor + number * step), min(stop, anchor + (number + 1) * step)
         return min(-(-high // size) * size, max(stop, high)) - max(low // size * size, min(start, low))
 
-    count = last - first
-    if count <= 4 * period + 4 or count <= 10_000:
-        return sum(one(number) for number in range(first, last))
-    whole = sum(one(number) for number in range(first + 1, first + 1 + period))
-    return whole * count // period  # the ends differ by less than a chunk each
+    edge = min(size // step + 2, _MOST_SUMMED)
+    if last - first <= 2 * edge + _MOST_SUMMED:
+        return sum(map(one, range(first, last)))
+    ends = sum(map(one, range(first, first + edge))) + sum(map(one, range(last - edge, last)))
+    common = math.gcd(step, size)
+    period = size // common
+    repeated, rest = divmod(last - first - 2 * edge, period)
+    read = step + size - (0 if anchor % common else common)  # by a box, over a repetition
+    if rest > _MOST_SUMMED:
+        return ends + (repeated * period + rest) * read
+    return ends + repeated * period * read + sum(map(one, range(first + edge, first + edge + rest)))
 
 
 def cut(

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fsstore.errors import UnavailableError, UrlError
+from fsstore.kvstore.client.object_copy import CopiesObjects
 from fsstore.kvstore.client.object_option import get_options, retry_config
 from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
 from fsstore.kvstore.contract.ability import TellsModified
@@ -55,7 +56,7 @@ _LIST_PAGE = 1000  # S3's page
 _NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
 
 
-class ObstoreEngine(TellsModified):
+class ObstoreEngine(CopiesObjects, TellsModified):
     """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
 
     Large values are written through stores of their own, whose requests may take as long as a slow line needs.

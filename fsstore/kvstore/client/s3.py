@@ -24,7 +24,7 @@ from fsstore.kvstore.client.range_answer import (
     range_header,
     received,
 )
-from fsstore.kvstore.contract.ability import TellsModified
+from fsstore.kvstore.contract.ability import TakesValues, TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -55,7 +55,7 @@ _DELETE_ERRORS: dict[str, type[StoreError]] = {
 }
 
 
-class S3Engine(TellsModified):
+class S3Engine(TakesValues, TellsModified):
     """Strict verbs over an `S3FileSystem`.  Paths are `bucket/key`."""
 
     features = Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False)
@@ -127,6 +127,20 @@ class S3Engine(TellsModified):
         if head is None or head.get("Metadata", {}).get(MARK) != mark:
             raise outcome_unknown(place)
         return Stamp(head["ETag"].encode("latin-1"), now())
+
+    def takes_from(self, other: object) -> bool:
+        """Return whether `other` reaches the same server with the same credentials."""
+        return self is other
+
+    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+        """Have the storage copy objects, one request each."""
+
+        async def take_all(filesystem: Any) -> list[ReadResult]:
+            return await each(
+                lambda pair: persist(self.retry, lambda: _take(filesystem, pair)), pairs, self.turns
+            )
+
+        return await self.home.visit(take_all)
 
     async def _delete_many(self, paths: list[str]) -> list[Stamp]:
         groups: dict[str, list[str]] = {}
@@ -276,6 +290,22 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
         )
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         failure = located(error, "reading", f"s3://{read.key}")
+    raise failure
+
+
+async def _take(filesystem: Any, pair: tuple[str, str]) -> ReadResult:
+    """Have an object copied; some servers say that it failed in an answer that begins as a success."""
+    source, target = (_arguments(path) for path in pair)
+    try:
+        answer = await _client_call(filesystem, "copy_object", {**target, "CopySource": source})
+        if "CopyObjectResult" not in answer:
+            raise UnavailableError("the server did not say that the object was copied")
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+        if is_missing(error):
+            return ReadResult("missing", b"", NO_VALUE, now())
+        failure = located(error, "copying", f"s3://{pair[0]}")
+    else:
+        return ReadResult("value", b"", UNKNOWN, now())
     raise failure
 
 

@@ -27,6 +27,9 @@ __all__ = [
     "ReadsNow",
     "ReadsWhole",
     "SweepsUnfinished",
+    "SyncsTogether",
+    "TakesAllAtOnce",
+    "TakesValues",
     "TellsModified",
     "WritesAtOnce",
     "WritesLate",
@@ -171,6 +174,35 @@ class CopiesRanges:
         raise NotImplementedError  # a driver that names the ability defines it
 
 
+class TakesAllAtOnce:
+    """A driver whose `copies_from` holds for stores that it can take together, in one step with other changes."""
+
+    __slots__ = ()
+
+    async def take_all(
+        self, others: Sequence[Any], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+    ) -> None:
+        """Delete the ranges, take all keys of the other drivers without copying values, and write, as one step."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class TakesValues:
+    """A driver that can take values of another as they are, without their bytes passing through this process."""
+
+    __slots__ = ()
+
+    def takes_from(self, other: Any) -> bool:
+        """Return whether `take_values` takes values of the driver `other`."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+    async def take_values(self, other: Any, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+        """Store what `other` holds under the first key of each pair under the second; each as a write would.
+
+        The answers are those to reads of nothing: whether there was a value, and its size where that is known.
+        """
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
 class SweepsUnfinished:
     """A driver whose writers, when they are killed, may leave something behind that only a write of the key removes."""
 
@@ -181,6 +213,20 @@ class SweepsUnfinished:
 
         For keys that nobody writes again.  What a living writer has begun stays.
         """
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class SyncsTogether:
+    """A driver that can make many values durable at once, which is cheaper than one after the other."""
+
+    __slots__ = ()
+
+    def unsynced(self) -> Any:
+        """Return a driver of the same store whose writes are durable after the next `sync` only."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+    async def sync(self, key: str) -> None:
+        """Return when everything written where `key` lies is durable, whoever wrote it on this machine."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

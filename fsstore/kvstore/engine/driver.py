@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import IsMetered, TellsModified, able
+from fsstore.kvstore.contract.ability import IsMetered, TakesValues, TellsModified, able
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
@@ -41,7 +41,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class EngineDriver(IsMetered, TellsModified):
+class EngineDriver(IsMetered, TakesValues, TellsModified):
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
@@ -124,6 +124,22 @@ class EngineDriver(IsMetered, TellsModified):
         self._stay()
         telling = able(self.engine, TellsModified)
         return None if telling is None else await telling.modified(self._path(key))
+
+    def takes_from(self, other: object) -> bool:
+        """Return whether the storage copies values of `other` by itself: inside one bucket."""
+        if not isinstance(other, EngineDriver) or not self.features.writable:
+            return False
+        taking, giving = able(self.engine, TakesValues), able(other.engine, TakesValues)
+        return taking is not None and giving is not None and taking.takes_from(giving)
+
+    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+        """Have the storage copy values."""
+        self._stay()
+        taking = able(self.engine, TakesValues)
+        if taking is None or not isinstance(other, EngineDriver):
+            raise UnimplementedError(f"Copying inside the storage is not supported: {self.describe_key('')}")
+        paths = [(other._path(source), self._path(target)) for source, target in pairs]
+        return await taking.take_values(other.engine, paths)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""

@@ -8,6 +8,7 @@ A write goes into the lock file of its key (`stage`), is synced, and takes the k
 * `read`: reading local files: open, fstat, pread
 * `scan`: listing and deleting ranges of keys in a tree of directories
 * `space`: the space of replaced files, given back behind the answer instead of inside the rename
+* `take`: copying local files inside the kernel: their bytes never enter the process
 * `write`: writing local files so that a key has its old or its new value, whatever happens, and no update is lost
-* `writeback`: asking the system to begin to write a file to disk, without waiting for it
+* `writeback`: asking the system to begin to write a file to disk, without waiting for it, or to finish everything
 """

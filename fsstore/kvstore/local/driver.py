@@ -11,11 +11,18 @@ locks.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, ClassVar, Literal
 
 from fsstore.errors import UnimplementedError
-from fsstore.kvstore.contract.ability import IsMetered, SweepsUnfinished, WritesLate
+from fsstore.kvstore.contract.ability import (
+    IsMetered,
+    SweepsUnfinished,
+    SyncsTogether,
+    TakesValues,
+    WritesLate,
+)
 from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
@@ -31,17 +38,19 @@ from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
 from fsstore.kvstore.contract.late_count import LateCounts, value_sizes
 from fsstore.kvstore.local import scan as local_scan
 from fsstore.kvstore.local.lock import forgetting
-from fsstore.kvstore.local.path import check_prefix, normalize
+from fsstore.kvstore.local.path import check_prefix, file_path, normalize
 from fsstore.kvstore.local.read import describe, read_batch
 from fsstore.kvstore.local.stage import Protocol
-from fsstore.kvstore.local.write import write_batch, write_late
+from fsstore.kvstore.local.take import take_batch
+from fsstore.kvstore.local.write import answered, write_batch, write_late
+from fsstore.kvstore.local.writeback import sync_filesystem
 from fsstore.values.json_value import Fields, Json, Parser, integer, one_of, string
 from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver(IsMetered, WritesLate, SweepsUnfinished):
+class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -97,6 +106,26 @@ class LocalDriver(IsMetered, WritesLate, SweepsUnfinished):
         if self.meter is not None and made is not None:
             self.meter.wrote(self, made.writes, [each.nbytes for each in made.writes], begin_ns)
         return stamps
+
+    def takes_from(self, other: object) -> bool:
+        """Return whether `other` is a driver of local files; in place nothing is copied, or readers would see parts."""
+        return isinstance(other, LocalDriver) and self.protocol.mode != "non_atomic"
+
+    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+        """Copy files inside the kernel."""
+        with forgetting(), answered(self.protocol) as dirty:
+            return take_batch(pairs, self.protocol, dirty)
+
+    def unsynced(self) -> LocalDriver:
+        """Return a driver of the same files that leaves it to the system when they are written to disk."""
+        members = {**self._members, "file_io_sync": False}
+        protocol = replace(self.protocol, sync=False)
+        return LocalDriver(protocol, mapped=self.mapped, io_limit=self.io_limit, members=members)
+
+    async def sync(self, key: str) -> None:
+        """Return when everything written to the filesystem of a file is on disk; at once if nothing is synced."""
+        if self.protocol.sync:
+            sync_filesystem(file_path(f"{key}_" if key.endswith("/") or not key else key))
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, and directories that lie in it as a whole."""

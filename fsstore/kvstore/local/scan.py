@@ -83,6 +83,7 @@ def delete_range(keys: KeyRange, protocol: Protocol) -> None:
             remove_file(path, UNKNOWN, protocol, dirty, alone=path not in tree.locked)
         if _covers(keys, tree.prefix):
             directories.append(tree.prefix[:-1])
+            _remove_orphans(tree.locked.difference(tree.files), protocol, dirty)
     for directory in reversed(directories):
         try:
             os.rmdir(directory)
@@ -92,6 +93,16 @@ def delete_range(keys: KeyRange, protocol: Protocol) -> None:
         dirty.add(parent(directory))
     if protocol.sync:
         sync_directories(dirty)
+
+
+def _remove_orphans(keys: set[bytes], protocol: Protocol, dirty: set[bytes]) -> None:
+    """Remove the lock files of new keys whose writers were killed; those that somebody holds stay."""
+    if protocol.mode != "os":  # only there a lock goes with its holder
+        return
+    for key in keys:
+        held = hold_if_free(key, protocol.mode, dirty)
+        if held is not None:
+            held.let_go()
 
 
 def sweep(prefix: str, name: str) -> None:

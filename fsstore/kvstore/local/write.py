@@ -26,7 +26,7 @@ from fsstore.kvstore.local.writeback import begin_writeback
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 
-__all__ = ["sync_directories", "write_batch", "write_late"]
+__all__ = ["answered", "sync_directories", "write_batch", "write_late"]
 
 T = TypeVar("T")
 # Threads and, with the group, small files under way at once.  More gain nothing where the disk has a journal, which is
@@ -43,12 +43,12 @@ _PUBLISHERS = 3  # of few files, beside their makers; one alone loses 0.03
 
 def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None = None) -> list[Stamp]:
     """Apply `writes`; return their stamps once all are durable."""
-    with _answered(protocol) as dirty:
+    with answered(protocol) as dirty:
         return _shared(lambda part: _write_some(part, protocol, dirty), writes, protocol, threads)
 
 
 @contextmanager
-def _answered(protocol: Protocol) -> Iterator[set[bytes]]:
+def answered(protocol: Protocol) -> Iterator[set[bytes]]:
     """Yield a set for the directories whose names change; when the block ends they are synced, as the answer needs."""
     dirty: set[bytes] = set()
     try:
@@ -85,7 +85,7 @@ def write_late(
         publisher.take(one, is_alone=is_alone)
         return one
 
-    with _answered(protocol) as dirty:
+    with answered(protocol) as dirty:
         with _Publisher(protocol, dirty, threads) as publisher:
             steps = [*makes, None] if 1 < len(makes) <= _FEW else makes
             begun = execution.map_blocking(begin, steps, limit=makers)

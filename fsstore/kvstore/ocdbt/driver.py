@@ -12,7 +12,13 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce
+from fsstore.kvstore.contract.ability import (
+    CopiesRanges,
+    ListsKeys,
+    MayBeMissing,
+    TakesAllAtOnce,
+    WritesAtOnce,
+)
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import (
     Buffer,
@@ -45,7 +51,7 @@ _BATCH = 8192
 """How many entries a listing makes at a time."""
 
 
-class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce):
+class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
     """The newest version of a database, or the one that `choice` names, which cannot be written.
 
     `members` are the JSON members it was opened with.
@@ -66,25 +72,9 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce):
         self._options = options
         self._members = dict(members or {})
         self.committer = Committer(source, options)
-        self._features = self._find_features()
+        self._features = _features_of(source, options, choice)
         self._queue = CommitQueue(self.committer.commit, waits=self._features.waits, again=Request.forget)
         self._fixed: Version | None = None
-
-    def _find_features(self) -> Features:
-        base = self.source.base.driver.features
-        manifests = self.source.manifests.driver.features
-        guarded = manifests.conditional_write or manifests.create_only or self._options.single_writer
-        writable = base.writable and manifests.writable and self.choice is None and guarded
-        waits = base.waits or manifests.waits
-        return Features(
-            waits=waits,
-            writable=writable,
-            create_only=writable,
-            conditional_write=writable,
-            atomic_transactions=writable,
-            sorted_scan=True,
-            slow_writes=not waits and (base.slow_writes or manifests.slow_writes),
-        )
 
     @property
     def features(self) -> Features:
@@ -203,20 +193,29 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce):
         Values outside the tree are not copied but referred to, through the directory of `other` if that is below.
         """
         self._refuse_fixed()
-        if not (isinstance(other, OcdbtDriver) and self.copies_from(other)):
-            raise UnimplementedError("CopyRange not supported")
-        version, _ = await other.version()
-        below = key_bytes(other.source.base.path.removeprefix(self.source.base.path))
         prefix = key_bytes(target)
-        copies: list[bytes] = []
-        values: list[bytes | Location] = []
-        if version is not None:
-            async for slices in walk(other.source, version, keys):
-                for part in slices:
-                    copies += [prefix + key[cut:] for key in keys_of(part)]
-                    values += [_below(below, part.leaf.value(row)) for row in range(part.start, part.stop)]
+        copies, values = [], []
+        for key, value in await _located(self, other, keys):
+            copies.append(prefix + key[cut:])
+            values.append(value)
         if copies:
             await self._submit(Request(copies, values))
+
+    async def take_all(
+        self, others: Sequence[KvDriver], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+    ) -> None:
+        """Delete the ranges, refer to all values of other databases, and write, in one commit.
+
+        Where two of the others have a key, the last one's value counts.
+        """
+        self._refuse_fixed()
+        taken: dict[bytes, bytes | bytearray | memoryview | Location] = {}
+        for other in others:
+            taken.update(await _located(self, other, KeyRange()))
+        taken.update((key_bytes(key), value) for key, value in writes.items())
+        request = Request(list(taken), list(taken.values()))
+        request.atomic, request.deleted = True, tuple(deleted)
+        await self._submit(request)
 
     async def _submit(self, request: Request) -> None:
         self._refuse_fixed()
@@ -246,6 +245,42 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, WritesAtOnce):
             async for slices in walk(self.source, version, keys):
                 for part in slices:
                     yield keys_of(part)
+
+
+def _features_of(source: DatabaseSource, options: Options, choice: Choice | None) -> Features:
+    base = source.base.driver.features
+    manifests = source.manifests.driver.features
+    guarded = manifests.conditional_write or manifests.create_only or options.single_writer
+    writable = base.writable and manifests.writable and choice is None and guarded
+    waits = base.waits or manifests.waits
+    return Features(
+        waits=waits,
+        writable=writable,
+        create_only=writable,
+        conditional_write=writable,
+        atomic_transactions=writable,
+        sorted_scan=True,
+        slow_writes=not waits and (base.slow_writes or manifests.slow_writes),
+    )
+
+
+async def _located(
+    into: OcdbtDriver, other: KvDriver, keys: KeyRange
+) -> list[tuple[bytes, bytes | Location]]:
+    """Return keys of another database with small values, or the places of large ones as this one sees them."""
+    if not (isinstance(other, OcdbtDriver) and into.copies_from(other)):
+        raise UnimplementedError("CopyRange not supported")
+    version, _ = await other.version()
+    below = key_bytes(other.source.base.path.removeprefix(into.source.base.path))
+    found: list[tuple[bytes, bytes | Location]] = []
+    if version is not None:
+        async for slices in walk(other.source, version, keys):
+            for part in slices:
+                rows = range(part.start, part.stop)
+                found += zip(
+                    keys_of(part), [_below(below, part.leaf.value(row)) for row in rows], strict=True
+                )
+    return found
 
 
 def _wanted(choice: Choice) -> str:

@@ -27,6 +27,7 @@ __all__ = ["ArrayManifest", "ChunkManifest", "Reference", "ReferenceColumns", "d
 
 _U32 = struct.Struct("<I").unpack_from
 _LONGEST_LOCATION = 64 * 1024
+_MOST_LOCATIONS = 4096  # whose text is kept
 _LARGEST_CHUNK = 2**62
 _MOST_VTABLES = 512  # writers need five at most
 _INDEX, _INLINE, _OFFSET, _LENGTH, _CHUNK, _LOCATION, _ETAG, _MODIFIED, _COMPRESSED = range(9)
@@ -109,7 +110,7 @@ class ArrayManifest:
 
     def __init__(self, refs: Vector, dictionary: bytes | None) -> None:
         self._data, self._start, self.count = refs.data, refs.start, refs.count
-        self._dictionary = dictionary
+        self._locations = Locations(dictionary)
         self._columns: dict[int, ReferenceColumns] = {}
 
     def bisect(self, wanted: tuple[int, ...]) -> int:
@@ -173,22 +174,45 @@ class ArrayManifest:
         packed = table.vector(_COMPRESSED, 1)
         if packed is None:
             return table.text(_LOCATION)
-        return _unpacked(bytes(packed.view()), self._dictionary, packed.start)
+        return self._locations.text(bytes(packed.view()), packed.start)
 
 
-def _unpacked(frame: bytes, dictionary: bytes | None, at: int) -> str:
-    """Return the location in a frame that was made with the dictionary of the manifest."""
-    import zstandard  # on first use: it takes 3 ms
+class Locations:
+    """The locations of a manifest, compressed with its dictionary; those of chunks of one file are the same frame, and
+    are decompressed once.
+    """
 
-    try:
-        size = zstandard.frame_content_size(frame)
-        if dictionary is None or not 0 <= size <= _LONGEST_LOCATION:
-            raise damaged("A compressed location has no dictionary, or too many characters", at)
-        made = zstandard.ZstdCompressionDict(dictionary)
-        text = zstandard.ZstdDecompressor(dict_data=made).decompress(frame, max_output_size=size)
-        return text.decode()
-    except (zstandard.ZstdError, UnicodeDecodeError) as error:
-        raise damaged(f"A compressed location is damaged: {error}", at) from error
+    def __init__(self, dictionary: bytes | None) -> None:
+        self._dictionary = dictionary
+        self._known: dict[bytes, str] = {}
+
+    @cached_property
+    def _made(self) -> Any:
+        import zstandard  # on first use: it takes 3 ms
+
+        return zstandard.ZstdCompressionDict(self._dictionary or b"")
+
+    def text(self, frame: bytes, at: int) -> str:
+        """Return the location in a frame, which stands at an offset of the manifest."""
+        known = self._known.get(frame)
+        if known is None:
+            known = self._unpacked(frame, at)
+            if len(self._known) >= _MOST_LOCATIONS:
+                self._known.clear()
+            self._known[frame] = known
+        return known
+
+    def _unpacked(self, frame: bytes, at: int) -> str:
+        import zstandard
+
+        try:
+            size = zstandard.frame_content_size(frame)
+            if self._dictionary is None or not 0 <= size <= _LONGEST_LOCATION:
+                raise damaged("A compressed location has no dictionary, or too many characters", at)
+            text = zstandard.ZstdDecompressor(dict_data=self._made).decompress(frame, max_output_size=size)
+            return text.decode()
+        except (zstandard.ZstdError, UnicodeDecodeError) as error:
+            raise damaged(f"A compressed location is damaged: {error}", at) from error
 
 
 @dataclass(frozen=True, slots=True)

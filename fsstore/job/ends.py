@@ -1,20 +1,27 @@
-"""The array a copy makes: in which format, with which chunks and codec, as the caller wishes or as the source has them.
+"""The two ends of a job: what it is given by place or open, and the array that a copy makes.
 
-Nothing here reads or writes.
+A copy has the format, the chunks and the codec that its caller wishes for, or those of its source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any
 
+from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.context.context import Context
+from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, new_array
+from fsstore.dataset.source import store_spec
 from fsstore.errors import StoreError
 from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS, NodeWords, words_of
+from fsstore.kvstore.spec.parse import with_root
+from fsstore.kvstore.store.kv_store import KvStore
 
-__all__ = ["array_like", "format_of", "wishes_of"]
+__all__ = ["array_like", "format_of", "opened_source", "wishes_of"]
 
 _WISHES = ("zarr_format", "dtype", "chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
 
@@ -95,3 +102,28 @@ def _codec_of(source: TensorStore, words: NodeWords) -> Any:
     if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
         codecs = codecs[0]["configuration"].get("codecs") or ["bytes"]
     return codecs
+
+
+async def opened_source(source: Any, context: Context) -> TensorStore | Group:
+    """Return an array or a group, opened for reading if it is given by its place."""
+    if isinstance(source, TensorStore | Group):
+        return source
+    try:
+        return await open_array(_array_place(source), read=True, context=context)
+    except StoreError as error:
+        return await _group_of(source, context, error)
+
+
+def _array_place(source: Any) -> Any:
+    """Return a path or a key-value store as a place where detection finds an array; everything else as it is."""
+    is_path = isinstance(source, str) and not any(mark in source for mark in ("://", "|", "::"))
+    if is_path or isinstance(source, KvStore | KvStore.Spec | PathLike):
+        return {"driver": "auto", "kvstore": store_spec(source)}
+    return with_root(source) if isinstance(source, str) else source
+
+
+async def _group_of(source: Any, context: Context, error: StoreError) -> Group:
+    try:
+        return await open_group(source, mode="r", context=context)
+    except StoreError:
+        raise error from None  # what was said of the array is the better message

@@ -1,0 +1,270 @@
+"""Jobs against other ways to move data: each contender in a process of its own, by turns, with its memory measured.
+
+python -m benchmarks.jobs                    everything, of 256 MB
+python -m benchmarks.jobs --megabytes 1000   of a gigabyte, as in the docs
+python -m benchmarks.jobs copy rechunk       rows whose name contains one of the words
+
+A row is the median of wall and processor time of each contender, and the most memory that it had beyond what its
+imports took.  Processor time is that of the process and its children, and tells more where the machine is busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MEMORY = "256MB"
+
+
+def shape_of(megabytes: int) -> tuple[int, int, int]:
+    """Return a shape of float32 with about so many megabytes: time, and two dimensions of space."""
+    return (max(16, megabytes * 250_000 // (512 * 512) // 16 * 16), 512, 512)
+
+
+def values(shape: tuple[int, ...], at: int) -> Any:
+    """Return a slab of a field that compresses like measured ones do."""
+    y, x = np.mgrid[: shape[1], : shape[2]].astype("f4")
+    noise = np.random.default_rng(at).integers(0, 8, shape[1:]).astype("f4")
+    return np.round(np.sin(y / 50 + at / 10) * 100 + np.cos(x / 70) * 50) + noise / 8
+
+
+def make(folder: Path, megabytes: int, version: int) -> None:
+    """Write the source: time-major chunks of zarr v2 or v3, zstd."""
+    import zarr
+    from numcodecs import Zstd
+
+    shape = shape_of(megabytes)
+    options: dict[str, Any] = {"shape": shape, "chunks": (4, 512, 512), "dtype": "f4", "zarr_format": version}
+    options["compressors"] = Zstd(level=3) if version == 2 else zarr.codecs.ZstdCodec(level=3)
+    array = zarr.create_array(folder, **options)
+    for begin in range(0, shape[0], 4):
+        array[begin : begin + 4] = np.stack([values(shape, begin + each) for each in range(4)])
+
+
+# --- contenders: each is run in a process of its own, with a source, a target and the size
+
+
+def copy_fsstore(source: str, target: str) -> None:
+    import fsstore as ts
+
+    ts.copy(source, target).result()
+
+
+def copy_fsstore_unsynced(source: str, target: str) -> None:
+    import fsstore as ts
+
+    ts.copy(source, target, context=ts.Context({"file_io_sync": False})).result()
+
+
+def copy_cp(source: str, target: str) -> None:
+    subprocess.run(["cp", "-r", source, target], check=True)
+
+
+def copy_cp_synced(source: str, target: str) -> None:
+    copy_cp(source, target)
+    subprocess.run(["sync", "-f", target], check=True)
+
+
+def convert_fsstore(source: str, target: str) -> None:
+    import fsstore as ts
+
+    schema = {"zarr_format": 3, "chunks": (4, 128, 128), "shards": (16, 512, 512)}
+    ts.copy(source, target, schema=schema, context=ts.Context({"file_io_sync": False})).result()
+
+
+def convert_dask(source: str, target: str) -> None:
+    import dask.array as da
+    import zarr
+
+    array = da.from_zarr(source).rechunk((16, 512, 512))
+    made = zarr.create_array(
+        target, shape=array.shape, dtype=array.dtype, chunks=(4, 128, 128), shards=(16, 512, 512),
+        compressors=zarr.codecs.ZstdCodec(level=3),
+    )  # fmt: skip
+    array.to_zarr(made)
+
+
+def convert_dask_zarrs(source: str, target: str) -> None:
+    import zarr
+    import zarrs
+
+    _ = zarrs
+    zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
+    convert_dask(source, target)
+
+
+def rechunk_fsstore(source: str, target: str) -> None:
+    import fsstore as ts
+
+    schema = {"zarr_format": 3, "chunks": (10**6, 32, 32)}
+    array = ts.open(f"file://{source}/").result()
+    schema["chunks"] = (array.shape[0], 32, 32)
+    ts.copy(
+        array, target, schema=schema, max_memory=MEMORY, context=ts.Context({"file_io_sync": False})
+    ).result()
+
+
+def rechunk_dask(source: str, target: str) -> None:
+    import dask
+    import dask.array as da
+    import distributed
+    import zarr
+
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
+    with (
+        dask.config.set({"array.rechunk.method": "p2p", "distributed.comm.timeouts.connect": "120s"}),
+        distributed.LocalCluster(memory_limit=MEMORY, **options) as cluster,
+        distributed.Client(cluster, timeout=120),
+    ):
+        array = da.from_zarr(source)
+        made = zarr.create_array(
+            target, shape=array.shape, dtype=array.dtype, chunks=(array.shape[0], 32, 32),
+            compressors=zarr.codecs.ZstdCodec(level=3),
+        )  # fmt: skip
+        array.rechunk((array.shape[0], 32, 32)).to_zarr(made)
+
+
+def read_fsstore(source: str, _target: str) -> None:
+    import fsstore as ts
+
+    array = ts.open(f"file://{source}/").result()
+    for begin in range(0, array.shape[0], 64):
+        array[begin : min(begin + 64, array.shape[0])].read().result()
+
+
+def verify_fsstore(source: str, _target: str) -> None:
+    import fsstore as ts
+
+    assert ts.verify(source, level="decode").result()
+
+
+ROWS: dict[str, tuple[int, tuple[Callable[[str, str], None], ...]]] = {
+    "copy of the same layout": (3, (copy_fsstore_unsynced, copy_cp)),
+    "copy of the same layout, on disk": (3, (copy_fsstore, copy_cp_synced)),
+    "zstd v2 to sharded v3": (2, (convert_fsstore, convert_dask, convert_dask_zarrs)),
+    f"rechunk time to space within {MEMORY}": (3, (rechunk_fsstore, rechunk_dask)),
+    "check": (3, (verify_fsstore, read_fsstore)),
+}
+
+
+@contextmanager
+def sampled() -> Iterator[dict[str, float]]:
+    """Yield what is filled in when the block ends: wall and processor time, and memory beyond that of the imports."""
+    before = _resident()
+    found = {"wall": 0.0, "cpu": 0.0, "megabytes": 0.0}
+    most, over = [before], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.005):
+            most[0] = max(most[0], _resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began, cpu = time.perf_counter(), _cpu()
+    try:
+        yield found
+    finally:
+        found.update(wall=time.perf_counter() - began, cpu=_cpu() - cpu)
+        over.set()
+        watcher.join()
+        found["megabytes"] = (most[0] - before) / 1e6
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu() -> float:
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in both)
+
+
+def contend(name: str, source: str, target: str) -> None:
+    """Run a contender in this process, warm, and print what it took as JSON."""
+    import fsstore  # noqa: F401  # what imports take is not counted
+
+    contender = globals()[name]
+    warm = Path(target + "-warm")
+    small = Path(source + "-small")
+    contender(str(small), str(warm))
+    shutil.rmtree(warm, ignore_errors=True)
+    with sampled() as found:
+        contender(source, target)
+    print(json.dumps(found))
+
+
+def measured(name: str, source: Path, folder: Path) -> dict[str, float]:
+    """Return what a contender took in a process of its own."""
+    target = folder / "target"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.jobs", "--contend", name, str(source), str(target)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    shutil.rmtree(target, ignore_errors=True)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs")
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--contend", nargs=3)
+    options = parser.parse_args()
+    if options.contend:
+        contend(*options.contend)
+        return
+    print("| row | contender | wall s | processor s | memory MB | ratio wall | ratio processor |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for version in (2, 3):
+            make(folder / f"v{version}", options.megabytes, version)
+            make(folder / f"v{version}-small", 8, version)
+        for row, (version, contenders) in ROWS.items():
+            if options.words and not any(word in row for word in options.words):
+                continue
+            times: dict[str, list[dict[str, float]]] = {each.__name__: [] for each in contenders}
+            for number in range(options.rounds):
+                for each in contenders[number % len(contenders) :] + contenders[: number % len(contenders)]:
+                    times[each.__name__].append(measured(each.__name__, folder / f"v{version}", folder))
+            show(row, times)
+
+
+def show(row: str, times: dict[str, list[dict[str, float]]]) -> None:
+    """Print the lines of a row; ratios are ours by theirs."""
+    medians = {
+        name: {key: statistics.median(one[key] for one in found) for key in found[0]}
+        for name, found in times.items()
+    }
+    ours = next(iter(medians.values()))
+    for name, found in medians.items():
+        ratios = [f"{ours[key] / found[key]:.2f}" if found is not ours else "" for key in ("wall", "cpu")]
+        print(
+            f"| {row} | {name} | {found['wall']:.2f} | {found['cpu']:.2f} | {found['megabytes']:.0f}"
+            f" | {ratios[0]} | {ratios[1]} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

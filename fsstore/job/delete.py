@@ -1,0 +1,88 @@
+"""`delete`: arrays and hierarchies of any size, many keys at once, with progress.
+
+The documents of the node go first, so that a reader finds nothing there rather than an array whose chunks are missing;
+a delete that was killed is finished by calling it again.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from fsstore.context.context import Context, context_of
+from fsstore.dataset.place import look
+from fsstore.dataset.removal import delete_tree
+from fsstore.dataset.source import store_spec
+from fsstore.errors import NotFoundError
+from fsstore.job.order import Order, root_of, unsynced
+from fsstore.job.passes import key_pass
+from fsstore.job.work import work_on
+from fsstore.kvstore.contract.driver import KvPrefix, Write
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
+from fsstore.runtime.future import Future
+from fsstore.task.progress import reporter_of
+from fsstore.task.runner import Task
+
+__all__ = ["delete"]
+
+
+def delete(
+    place: Any,
+    *,
+    executor: Executor | None = None,
+    progress: Any = None,
+    context: Context | None = None,
+) -> Future[int]:
+    """Begin to delete an array, or a group with everything in it; the result is how many keys there were.
+
+    Raises `NotFoundError` where there is nothing.  In an OCDBT database it is one commit.
+
+    >>> import fsstore as ts
+    >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[4]).result()
+    >>> store[:] = 1
+    >>> delete(store.kvstore).result()
+    2
+    """
+    spec, chosen = store_spec(place), context_of(context)
+
+    async def run() -> int:
+        store = (await open_kv(spec, chosen)).as_directory()
+        found = await look(store.prefix)
+        documents = found.kind is not None
+        count = await _counted(store.prefix)
+        if not count and not documents:
+            raise NotFoundError(f"There is no array or group at {store.prefix.describe()}")
+        if store.driver.features.atomic_transactions:
+            await store.prefix.delete_range(KeyRange())
+        else:
+            await _delete_all(store, executor, progress)
+        return count
+
+    return execution.start(run())
+
+
+async def _counted(place: KvPrefix) -> int:
+    return sum([len(batch) async for batch in place.scan()])
+
+
+async def _delete_all(store: OpenKv, executor: Executor | None, progress: Any) -> None:
+    found = await look(store.prefix)
+    await store.prefix.write_many([Write(name, None) for name in found.words.documents])
+    quick = await unsynced(store)
+    order = Order(f"delete-{uuid4().hex}", target=KvStore.of(quick or store))
+    if quick is not None:
+        order = replace(order, durable=KvStore.of(root_of(store)))
+    keys = await key_pass("delete", store.prefix, 1, counted=progress is not None)
+    reporter = reporter_of(progress, "delete", keys.count, 0)
+
+    def forget(_task: Task, _answer: Any) -> None:
+        """Note nothing: what is deleted is not listed again."""
+
+    await work_on(order, keys.tasks(), executor, reporter, forget)
+    await delete_tree(store.prefix)  # directories, and what came meanwhile
+    reporter.ended()

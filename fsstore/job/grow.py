@@ -1,0 +1,229 @@
+"""`append`: making an array longer along a dimension: data first, then one write of its metadata.
+
+Readers see the old extent with its values or the new one with all of its values.  Who appends claims the place first,
+under a condition, so that two appends never write over each other; one that was killed is continued by the same call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fsstore.arrays.opening import open as open_array
+from fsstore.arrays.store import TensorStore
+from fsstore.arrays.wrapping import array as wrapped
+from fsstore.chunk.plan.regions import Region, cut
+from fsstore.context.context import Context, context_of
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.job.array_copy import chunk_sides
+from fsstore.job.ends import opened_source
+from fsstore.job.order import Order, root_of, unsynced
+from fsstore.job.passes import box_pass
+from fsstore.job.plan import parse_bytes
+from fsstore.job.report import CopyReport
+from fsstore.job.scratch import Scratch
+from fsstore.job.work import work_on
+from fsstore.kvstore.contract.driver import NO_VALUE
+from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
+from fsstore.runtime.future import Future
+from fsstore.task.journal import Journal, job_name
+from fsstore.task.progress import reporter_of
+from fsstore.task.runner import Task, width_of
+
+__all__ = ["append"]
+
+_COPIES = 3
+
+
+def append(
+    target: Any,
+    source: Any,
+    dimension: int | str = 0,
+    *,
+    executor: Executor | None = None,
+    max_memory: int | str = "512MB",
+    progress: Any = None,
+    context: Context | None = None,
+) -> Future[CopyReport]:
+    """Begin to append values, an array, or the array at a place, to an array along a dimension given by number or name.
+
+    Data are written first, and then the metadata, once.  Raises `FailedPreconditionError` if another append to the
+    array is under way.
+
+    >>> import fsstore as ts
+    >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[2]).result()
+    >>> print(append(store, [5, 6]).result().arrays)
+    ('',)
+    >>> store.resolve().result().shape
+    (4,)
+    """
+    memory, chosen = parse_bytes(max_memory), context_of(context)
+
+    async def run() -> CopyReport:
+        found = await _opened(target, chosen)
+        values = await _source(source, found, chosen)
+        axis = _axis(found, dimension)
+        return await _append(_Growth(found, values, axis, memory // width_of(None)), executor, progress)
+
+    return execution.start(run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """An array, what is appended to it, and along which dimension."""
+
+    array: TensorStore
+    values: TensorStore
+    axis: int
+    memory: int
+
+    @property
+    def begin(self) -> int:
+        return int(self.array.shape[self.axis])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = list(self.array.shape)
+        shape[self.axis] += self.values.shape[self.axis]
+        return tuple(shape)
+
+
+async def _opened(target: Any, context: Context) -> TensorStore:
+    if isinstance(target, TensorStore) and target.writable:
+        found = target
+    else:
+        opened = await opened_source(target, context)
+        if not isinstance(opened, TensorStore):
+            raise StoreError("Values are appended to an array; open one of the arrays of the group")
+        found = await open_array(opened.spec(retain_context=True), context=context)
+    if found._driver.kvstore is None or found._driver.domain().shape != found.shape:
+        raise StoreError("Values are appended to a whole array, and not to a view of it")
+    return await found.resolve()
+
+
+async def _source(source: Any, found: TensorStore, context: Context) -> TensorStore:
+    if not isinstance(source, TensorStore | str) and not hasattr(source, "__fspath__"):
+        source = wrapped(np.asarray(source, found.dtype.numpy_dtype))
+    opened = await opened_source(source, context)
+    if not isinstance(opened, TensorStore):
+        raise StoreError("What is appended is an array; open one of the arrays of the group")
+    return opened if opened.dtype == found.dtype else opened.astype(found.dtype)
+
+
+def _axis(found: TensorStore, dimension: int | str) -> int:
+    if isinstance(dimension, str):
+        if dimension not in found.domain.labels:
+            raise StoreError(
+                f"The array has no dimension {dimension!r}; it has {', '.join(found.domain.labels)}"
+            )
+        return found.domain.labels.index(dimension)
+    if not -found.rank <= dimension < found.rank:
+        raise StoreError(f"An array of rank {found.rank} has no dimension {dimension}")
+    return dimension % found.rank
+
+
+async def _append(growth: _Growth, executor: Executor | None, progress: Any) -> CopyReport:
+    array, values, axis = growth.array, growth.values, growth.axis
+    rest = [size for number, size in enumerate(array.shape) if number != axis]
+    if values.rank != array.rank or rest != [
+        size for number, size in enumerate(values.shape) if number != axis
+    ]:
+        raise FailedPreconditionError(
+            f"Values of shape {values.shape} cannot be appended to an array of shape {array.shape} along"
+            f" dimension {axis}"
+        )
+    store = array._driver.kvstore
+    assert store is not None
+    store = store.as_directory()
+    scratch = Scratch.of(store)
+    name = job_name({"append": await _described(values), "begin": growth.begin, "shape": list(growth.shape)})
+    await _claim(scratch, growth, name)
+    journal = Journal(scratch.store, name)
+    reporter, before = await _write(growth, store, journal, executor, progress)
+    newest = await array.resolve()
+    if newest.shape != array.shape:
+        raise FailedPreconditionError(
+            f"{store.prefix.describe()} was resized to {newest.shape} while values were appended to it"
+        )
+    await newest.resize(exclusive_max=growth.shape)
+    await scratch.clear()
+    reporter.ended()
+    state = reporter.state
+    return CopyReport(("",), state.tasks, before, state.nbytes, state.elapsed_s, state.retries)
+
+
+async def _claim(scratch: Scratch, growth: _Growth, name: str) -> None:
+    key = f"append-{growth.axis}-{growth.begin}"
+    try:
+        stamp = await scratch.store.write(key, name, if_equal=NO_VALUE)
+    except UnimplementedError:  # a store that takes no conditions takes no claims
+        return
+    if stamp.generation:
+        return
+    holder = bytes((await scratch.store.read(key)).value).decode(errors="replace")
+    if holder != name:
+        raise FailedPreconditionError(
+            f"Something else is being appended at {growth.begin} to {scratch.store.url}, or was when it was killed;"
+            f" finish it by the same call, or delete {key!r} there"
+        )
+
+
+async def _write(
+    growth: _Growth, store: OpenKv, journal: Journal, executor: Executor | None, progress: Any
+) -> tuple[Any, int]:
+    array, axis = growth.array, growth.axis
+    quick = await unsynced(store)
+    spec = array.spec().to_json()
+    words = "dimensions" if spec["driver"] == "n5" else "shape"
+    spec["metadata"] = {**spec["metadata"], words: list(growth.shape)}
+    spec.pop("transform", None)
+    spec["kvstore"] = (quick or store).effective_spec()
+    longer = await open_array(spec, assume_metadata=True, open=True)
+    low = [0] * array.rank
+    low[axis] = growth.begin
+    sides, read = chunk_sides(longer), chunk_sides(growth.values).read
+    domain = Region(tuple(low), growth.shape)
+    most = max(1, growth.memory // (_COPIES * max(1, sides.itemsize)))
+    boxes = cut(domain, sides.write, read, (0,) * array.rank, most)
+    stored = await journal.plan()
+    if stored is not None:
+        boxes = replace(boxes, step=tuple(stored["step"]))
+    await journal.follow({"step": list(boxes.step)})
+    source = growth.values.translate_to[tuple(low)]
+    order = Order(f"{journal.name}-{journal.run}", source, longer, targets=boxes)
+    if quick is not None:
+        order = replace(order, durable=KvStore.of(root_of(store)))
+    nbytes = int(growth.values.size) * sides.itemsize
+    reporter = reporter_of(progress, "append", len(boxes), nbytes)
+    done = (await journal.finished()).get("box", set())
+    reporter.resumed(len(done), nbytes * len(done) // max(1, len(boxes)))
+
+    async def left() -> Any:
+        async for task in box_pass("box", len(boxes), nbytes).tasks():
+            if task.number not in done:
+                yield task
+
+    def note(task: Task, _answer: Any) -> None:
+        journal.note(task.work, task.number)
+
+    try:
+        await work_on(order, left(), executor, reporter, note)
+    finally:
+        await journal.settle()
+    return reporter, len(done)
+
+
+async def _described(values: TensorStore) -> Any:
+    """Return what tells these values from others: where they are, or, of values in memory, a digest of them."""
+    if values._driver.kvstore is not None:
+        return values.spec().to_json()
+    data = np.ascontiguousarray(await values.read())
+    return hashlib.sha256(
+        data.tobytes() if not data.dtype.hasobject else repr(data.tolist()).encode()
+    ).hexdigest()

@@ -1,0 +1,65 @@
+"""Where a job keeps what is its own until it is done: its journal, what it spills, and databases of its workers.
+
+It stands beside the target, below `.fsstore-job/`, in the same store.  Of an OCDBT database it stands in the store
+around the database: each note would be a version of it otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from fsstore.format.node_words import is_document
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.kvstore.store.kv_store import KvStore
+
+__all__ = ["Scratch", "is_of_job"]
+
+_BESIDE = ".fsstore-job"
+_ABOVE = "fsstore-job"
+
+
+def is_of_job(key: str) -> bool:
+    """Whether a key below an array is a document, or belongs to a job: everything else is a chunk."""
+    return is_document(key) or key.startswith(f"{_BESIDE}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A directory for jobs with one target."""
+
+    opened: OpenKv
+    """The store and the path of the directory, with a slash at its end."""
+
+    @classmethod
+    def of(cls, store: OpenKv) -> Scratch:
+        """Return the directory for jobs whose target is a place in a store."""
+        place = as_directory(store.path)
+        if store.spec.kind.id != "ocdbt" or store.base is None:
+            return cls(store.at(f"{place}{_BESIDE}/"))
+        digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        return cls(store.base.at(f"{as_directory(store.base.path)}{_ABOVE}-{digest}/"))
+
+    @property
+    def store(self) -> KvStore:
+        """The directory as a store."""
+        return KvStore.of(self.opened)
+
+    def below(self, path: str) -> KvStore:
+        """Return a directory in it."""
+        return KvStore.of(self.opened.at(f"{self.opened.path}{path}/"))
+
+    async def holds_others(self, name: str) -> bool:
+        """Whether another job than the one of this name has begun here, and did not end."""
+        keys = await self.store.list()
+        return any(not key.startswith(f"{name}/".encode()) for key in keys)
+
+    async def clear(self) -> None:
+        """Remove everything, the directory included where there are such things."""
+        directory = self.opened.path.rstrip("/")
+        await KvStore.of(self.opened.at(directory)).delete_range(KeyRange.prefix("/"))
+        if self.opened.spec.kind.id == "file":  # whose directories stay when they are named as a prefix
+            await KvStore.of(self.opened.at(directory.rpartition("/")[0] + "/")).delete_range(
+                KeyRange.prefix(directory.rpartition("/")[2])
+            )

@@ -1,0 +1,42 @@
+"""What a process keeps by name for work that is sent to it in many small pieces; the names used last stay.
+
+A worker opens the stores of a job once, and finds them here for each of the job's tasks.  A forked child begins empty:
+what was opened before may have connections and threads of its parent.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+from fsstore.runtime import fork
+
+__all__ = ["keep", "kept", "shares_memory"]
+
+_MOST = 16  # jobs that a worker serves by turns
+
+_values: OrderedDict[str, Any] = OrderedDict()
+_lock = fork.lock()
+fork.in_child(_values.clear)
+
+
+def keep(name: str, value: Any) -> Any:
+    """Keep a value under a name unless there is one; return the one that is kept."""
+    with _lock:
+        found = _values.setdefault(name, value)
+        _values.move_to_end(name)
+        while len(_values) > _MOST:
+            _values.popitem(last=False)
+        return found
+
+
+def kept(name: str) -> Any:
+    """Return the value of a name, or None."""
+    with _lock:
+        return _values.get(name)
+
+
+def shares_memory(executor: Executor) -> bool:
+    """Return whether an executor works in this process, where nothing has to be sent."""
+    return isinstance(executor, ThreadPoolExecutor)

@@ -1,0 +1,127 @@
+"""Jobs on a real cluster of dask.distributed: workers that die, schedulers that go, directories that differ."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import dask
+import distributed
+import numpy as np
+import pytest
+
+import fsstore as ts
+
+VALUES = np.random.default_rng(2).integers(1, 1000, (64, 40, 20)).astype("i4")
+SCHEMA = {"chunks": [64, 4, 4]}
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of the cluster, which closes sockets when it likes
+
+
+def new_cluster(workers):
+    return distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    )
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """Return a client of a cluster whose workers know neither our directory nor our environment."""
+    folder = tmp_path_factory.mktemp("dask")
+    patient = dask.config.set(
+        {"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(folder)}
+    )
+    with patient, new_cluster(2) as cluster, distributed.Client(cluster, timeout=120) as client:
+        client.run(os.chdir, "/")
+        client.run(os.environ.pop, "HOME", None)
+        yield client
+
+
+@pytest.fixture
+def array(tmp_path):
+    group = ts.open_group(tmp_path / "a", mode="w").result()
+    found = group.create_array("a", shape=VALUES.shape, dtype="i4", chunks=[4, 40, 20]).result()
+    found[:] = VALUES
+    return found
+
+
+def read(path):
+    return ts.open(f"file://{path}/").result().read().result()
+
+
+@pytest.mark.parametrize("schema", [{}, SCHEMA], ids=["untouched", "rechunked"])
+def test_a_copy_on_a_cluster(client, array, tmp_path, monkeypatch, schema):
+    """Places that are given relative to the caller's directory are the same for workers that run elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    with client.get_executor() as executor:
+        ts.copy("a/a", "b", schema=schema, executor=executor, max_memory="100kB").result(timeout=120)
+        assert ts.verify("b", array, executor=executor).result(timeout=120)
+    assert np.array_equal(read(tmp_path / "b"), VALUES)
+
+
+def test_a_worker_that_is_killed(client, array, tmp_path):
+    """A worker that dies in the middle loses its tasks to others, and nothing is lost."""
+    killed = []
+
+    def kill(_state):
+        if not killed:
+            pids = client.run(os.getpid)
+            killed.append(next(iter(pids.values())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    with client.get_executor() as executor:
+        ts.copy(
+            array, tmp_path / "b", schema=SCHEMA, executor=executor, max_memory="60kB", progress=kill
+        ).result(timeout=120)
+    assert killed
+    assert np.array_equal(read(tmp_path / "b"), VALUES)
+    assert [path for path in (tmp_path / "b").iterdir() if "fsstore" in path.name] == []
+
+
+def test_another_scheduler_continues(client, array, tmp_path):
+    """A job that ended with its cluster is continued on another one, which does only what is left."""
+
+    class _GoneError(Exception):
+        pass
+
+    def stop(state):
+        if state.tasks:
+            raise _GoneError
+
+    options = {"schema": SCHEMA, "max_memory": "60kB"}
+    with client.get_executor() as executor, pytest.raises(_GoneError):
+        ts.copy(array, tmp_path / "b", executor=executor, progress=stop, **options).result(timeout=120)
+    with (
+        new_cluster(1) as cluster,
+        distributed.Client(cluster, timeout=120) as other,
+        other.get_executor() as executor,
+    ):
+        report = ts.copy(array, tmp_path / "b", executor=executor, **options).result(timeout=120)
+    assert report.resumed >= 1
+    assert np.array_equal(read(tmp_path / "b"), VALUES)
+
+
+def _copied(source, target):
+    report = ts.copy(source, target, schema=SCHEMA, max_memory="100kB").result()
+    return report.tasks
+
+
+def test_a_copy_inside_a_task(client, array, tmp_path):
+    """A task of the cluster may itself copy."""
+    tasks = client.submit(_copied, str(tmp_path / "a/a"), str(tmp_path / "b")).result(timeout=120)
+    assert tasks > 1
+    assert np.array_equal(read(tmp_path / "b"), VALUES)
+
+
+def test_one_commit_from_many_workers(client, array, tmp_path):
+    """Workers of a cluster write into databases of their own, and one commit takes all."""
+    target = f"file://{tmp_path}/db/|ocdbt:x/"
+    with client.get_executor() as executor:
+        ts.copy(array, target, schema=SCHEMA, atomic=True, executor=executor, max_memory="100kB").result(
+            timeout=120
+        )
+    assert np.array_equal(ts.open(f"{target}|zarr3:").result().read().result(), VALUES)
+    assert (
+        len([each for each in ts.ocdbt.versions(f"file://{tmp_path}/db/|ocdbt:").result() if each.num_keys])
+        == 1
+    )

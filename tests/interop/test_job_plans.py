@@ -1,0 +1,167 @@
+"""Plans of copies keep their bounds, and copies over any shapes, chunks, codecs and regions are what NumPy says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import fsstore as ts
+from fsstore.errors import ResourceExhaustedError, UnavailableError
+from fsstore.job import work
+from fsstore.job.plan import ChunkSides, plan_boxes
+
+dimension = st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
+
+
+@hypothesis.given(
+    st.lists(dimension, min_size=1, max_size=3),
+    st.sampled_from([64, 1000, 20_000, 10**6]),
+    st.sampled_from([1, 4, 8]),
+)
+def test_the_bounds_of_a_plan(dimensions, memory, itemsize):
+    """Each byte is read at most twice, and no task holds more than its memory unless a single chunk does."""
+    shape, read, write = zip(*dimensions, strict=True)
+    plan = plan_boxes(
+        shape, ChunkSides(read, write, itemsize), ChunkSides(write, write, itemsize), memory, spills=True
+    )
+    whole = int(np.prod(shape)) * itemsize
+    assert plan.bytes_read <= 2 * whole
+    single = 3 * itemsize * max(int(np.prod(read)), int(np.prod(write)))
+    assert plan.held <= max(memory, single)
+    assert plan.tasks >= 1
+
+
+def test_a_plan_of_a_hundred_million_chunks():
+    """Planning a petabyte takes no memory worth telling, and its last box is where the array ends."""
+    shape = (10**6, 10**5, 10**3)
+    tracemalloc.start()
+    plan = plan_boxes(
+        shape, ChunkSides((10, 100, 1000), (10, 100, 1000), 4), ChunkSides((1000, 100, 10), (1000, 100, 10), 4),
+        512_000_000, spills=True,
+    )  # fmt: skip
+    last = plan.targets[len(plan.targets) - 1]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert last.stop == shape
+    assert np.prod([float(size) for size in shape]) / 10**6 >= 10**8
+    assert most < 1_000_000
+
+
+layouts = st.fixed_dictionaries({
+    "chunks": st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    "codec": st.sampled_from(["zstd", "gzip", "blosc", None]),
+})  # fmt: skip
+
+
+@hypothesis.settings(max_examples=25)
+@hypothesis.given(
+    layouts, layouts, st.sampled_from([0, 2, 3]), st.sampled_from([2, 3]),
+    st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 3)), st.sampled_from([900, 10**6]),
+)  # fmt: skip
+def test_copies_are_what_numpy_says(before, after, old, new, region, memory):
+    """Any part of an array of any layout is copied to any other layout, in one pass or two, value for value."""
+    values = np.random.default_rng(0).integers(0, 9, (20, 13)).astype("i2")
+    context = ts.Context()
+    group = ts.open_group("memory://a/", mode="w", zarr_format=old, context=context).result()
+    array = group.create_array(
+        "x", shape=values.shape, dtype="i2", fill_value=None if old == 0 else 0, **before
+    ).result()
+    array[:] = values
+    low, high, step = min(region[:2]), max(region[:2]), region[2]
+    part = (slice(low, high, step), slice(1, None))
+    schema = {"zarr_format": new, **after}
+    ts.copy(array, "memory://b/", region=part, schema=schema, max_memory=memory, context=context).result()
+    made = ts.open(f"memory://b/|zarr{new}:", context=context).result()
+    assert np.array_equal(made.read().result(), values[part])
+
+
+_PEAK = """
+import sys, threading, time
+import numpy as np, fsstore as ts
+folder = sys.argv[1]
+group = ts.open_group(folder + "/a", mode="w").result()
+array = group.create_array("x", shape=[128, 512, 512], dtype="f4", chunks=[2, 512, 512], codec=None).result()
+for at in range(0, 128, 2):
+    array[at:at + 2] = np.float32(at)
+def resident(name="VmRSS"):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1]) // 1024
+options = {"schema": {"chunks": [128, 32, 32]}, "max_memory": "48MB"}
+ts.copy(array[:8, :64, :64], folder + "/warm", **options).result()
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+before = resident()
+plan = ts.plan_copy(array, folder + "/b", **options).result()
+ts.copy(array, folder + "/b", **options).result()
+print(resident("VmHWM") - before, plan.passes, ts.open("file://" + folder + "/b/").result()[::50, 3, 500].read().result().tolist())
+"""
+
+
+def test_memory_stays_within_what_was_given(tmp_path):
+    """Rechunking 134 MB within 48 MB takes two passes and no more memory than that, but for what threads keep."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=250
+    )
+    grown, passes, row = done.stdout.split(maxsplit=2)
+    assert int(passes) == 2
+    assert int(grown) < 48 + 24
+    assert row.strip() == "[0.0, 50.0, 100.0]"
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    """A job that ends because the disk is full continues when there is room, with what is left."""
+    group = ts.open_group(tmp_path / "a", mode="w").result()
+    values = np.arange(400, dtype="i4").reshape(20, 20)
+    array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
+    array[:] = values
+    real = work._WORK["box"]
+
+    async def full(order, number):
+        if number >= 3:
+            raise ResourceExhaustedError("No space left on device")
+        return await real(order, number)
+
+    options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
+    with monkeypatch.context() as patch:
+        patch.setitem(work._WORK, "box", full)
+        patch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+        with pytest.raises(ResourceExhaustedError):
+            ts.copy(array, tmp_path / "b", **options).result()
+    assert not (tmp_path / "b/zarr.json").exists()
+    report = ts.copy(array, tmp_path / "b", **options).result()
+    assert report.resumed >= 2
+    assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), values)
+
+
+def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch):
+    """A task whose store fails for a while is done again, and the report says how often."""
+    group = ts.open_group(tmp_path / "a", mode="w").result()
+    array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
+    array[:] = 7
+    real, failed = work._WORK["box"], set()
+
+    async def flaky(order, number):
+        if number not in failed:
+            failed.add(number)
+            raise UnavailableError("503 Slow Down")
+        return await real(order, number)
+
+    monkeypatch.setitem(work._WORK, "box", flaky)
+    monkeypatch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+    report = ts.copy(array, tmp_path / "b", schema={"chunks": [2, 4]}, max_memory="2kB").result()
+    assert report.retries == report.tasks == len(failed)
+    assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), np.full((20, 20), 7))
+
+
+def test_the_simulation_of_a_cluster():
+    """The runner keeps 64 simulated workers busy, though tasks fail and straggle, and tells the same each time."""
+    from benchmarks.simulate_jobs import simulate
+
+    took, efficiency = simulate(400e9, 64)
+    assert (took, efficiency) == simulate(400e9, 64)
+    assert efficiency > 0.8
