@@ -88,6 +88,10 @@ class StoreError(ValueError):
         """Return the same error with `place` and a colon put before its message; cause and traceback stay."""
         return self._with_message(f"{place}: {self.message}")
 
+    def but(self, fact: str) -> Self:
+        """Return the same error with a fact after its message, which tells what to do about it."""
+        return self._with_message(f"{self.message}; {fact}")
+
     def blame(self, culprit: str) -> None:
         """Append what cannot decode the bytes, unless that is known: the first to know it is nearest to the damage."""
         if not self.culprit:

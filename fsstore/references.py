@@ -37,7 +37,7 @@ from fsstore.kvstore.reference.collection.references import References, Saving
 from fsstore.kvstore.reference.document.json_refs import from_mapping
 from fsstore.kvstore.reference.driver import driver_in_memory
 from fsstore.kvstore.reference.kind import targets_of
-from fsstore.kvstore.reference.load import Reading, load
+from fsstore.kvstore.reference.load import Reading, Way, document_at, load
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid
@@ -91,20 +91,10 @@ __all__ = [
 ]
 
 
-_SETS = re.compile(r"\.(?:json|parq|parquet)\b|/\Z")
-_AT_ONCE = 16
+_SETS, _AT_ONCE = re.compile(r"\.(?:json|parq|parquet)\b|/\Z"), 16
 
 
-async def _base(url: Any) -> KvPrefix:
-    """Return the store and path of a document."""
-    from fsstore.context.context import Context
-    from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.kvstore.spec.parse import place_spec
-
-    return (await open_kv(place_spec(url), Context())).prefix
-
-
-async def _open(source: Any, reading: Reading) -> References:
+async def _open(source: Any, reading: Reading, way: Way = Way()) -> References:  # noqa: B008  # frozen
     if isinstance(source, References):
         return source
     if isinstance(source, Mapping) and "driver" not in source:
@@ -113,7 +103,7 @@ async def _open(source: Any, reading: Reading) -> References:
     if is_live_set(source):
         state, place = await live_state(source, reading)
         return References(state, "in memory" if place is None else place.describe(), place=place)
-    base = await _base(source)
+    base = await document_at(source, way)
     if base.driver.id == "icechunk":
         return await _of_snapshot(base)
     found = await _scanned(source, base)
@@ -152,14 +142,15 @@ def open(  # noqa: A001  # the door is a module: references.open
     target: str | None = None,
     templates: Mapping[str, str] | None = None,
     create: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    context: Any = None,
 ) -> References:
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
-    A file of another format (HDF5, NetCDF 3, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved
-    for others.
-    `...|icechunk:` gives a set of the references in a snapshot.
-    `target` stands in for null URLs; `templates` replaces or adds templates; with `create` a set that does not exist
-    is an empty one.  Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
+    A file of another format (HDF5, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved for others;
+    `...|icechunk:` gives that of a snapshot.  `target` stands in for null URLs, `templates` replaces or adds some; with
+    `create` a missing set is an empty one.  `storage_options` and `context` are for the place.
+    Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 
     >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
     >>> refs["x/0"]
@@ -168,8 +159,7 @@ def open(  # noqa: A001  # the door is a module: references.open
     b'inline'
     """
     reading = Reading(target, templates, create=create, creates="`create=True` begins one")
-    opened: References = execution.call(_open(source, reading))
-    return opened
+    return execution.call(_open(source, reading, Way(storage_options, context)))
 
 
 def store(
@@ -198,9 +188,9 @@ def store(
     return KvStore.of(OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver)))
 
 
-def inspect(source: Any) -> Report:
+def inspect(source: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None) -> Report:
     """Return the places, codecs, arrays and bytes of a set; only the set itself is read."""
-    return open(source).inspect()
+    return open(source, storage_options=storage_options, context=context).inspect()
 
 
 def scan(
@@ -224,7 +214,7 @@ def scan(
     sets = execution.call(_scanned_here(listed, options, progress, combined=bool(concat_dims)))
     if len(listed) == 1 and listed[0] in sets.found:
         _warn_of(listed[0], sets.notes[listed[0]])
-        here = execution.call(_base(f"{Path.cwd()}/"))
+        here = execution.call(document_at(f"{Path.cwd()}/"))
         return References(State(sets.found[listed[0]]), f"scan of {listed[0]}", place=here)
     scanned = scan_files([url for url in listed if url not in sets.done], options, progress=progress)
     scanned.failures.update(sets.failures)
@@ -237,7 +227,9 @@ def scan(
     documents = [document for url in listed for document in scanned.documents.get(url, [])]
     arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
     state = State(combine_documents(documents, arguments))
-    return References(state, f"scan of {len(listed)} files", place=execution.call(_base(f"{Path.cwd()}/")))
+    return References(
+        state, f"scan of {len(listed)} files", place=execution.call(document_at(f"{Path.cwd()}/"))
+    )
 
 
 def _warn_of(url: str, notes: Sequence[str]) -> None:
@@ -296,10 +288,17 @@ async def _scanned_here(
 
 
 async def _target(url: str, storage_options: Mapping[str, Any] | None) -> KvPrefix:
-    return await open_with_spec(url, storage_options) if storage_options else await _base(url)
+    return await open_with_spec(url, storage_options) if storage_options else await document_at(url)
 
 
-def verify(source: Any, *, decode: bool = False, **members: Any) -> SetVerification:
+def verify(
+    source: Any,
+    *,
+    decode: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    context: Any = None,
+    **members: Any,
+) -> SetVerification:
     """Return what is wrong between a set and its targets: missing, unreachable or short ones.
 
     With `decode` every array is opened, and every chunk that has a reference is read and decoded as well.
@@ -309,7 +308,7 @@ def verify(source: Any, *, decode: bool = False, **members: Any) -> SetVerificat
     True
     """
     reading = Reading(members.pop("target", None), members.pop("templates", None))
-    refs = execution.call(_open(source, reading))
+    refs = execution.call(_open(source, reading, Way(storage_options, context)))
     if not members.get("targets"):
         members["targets"] = live_targets(source)
     found = execution.call(_verify(refs, members))

@@ -6,6 +6,7 @@ the driver's array and an index transform.
 * `bound_spec`: what an open array says of itself: the spec that opens it again, with its resources bound
 * `copying`: copying between open stores: which dimension of the source goes where, and which data types convert
   unasked
+* `habits`: what people type who come from numpy, zarr-python and dask, and how much of an array is stored
 * `html`: A picture of a store for notebooks: its facts in a table, and its domain with the chunk grid drawn to
   scale
 * `layers`: stack, concat, overlay and downsample: arrays made of others, without copying
@@ -19,7 +20,6 @@ the driver's array and an index transform.
 * `spec_schema`: constraints in specs: which of them an adapter keeps, and which it hands down
 * `spec_value`: what a spec says: the value that the library works with
 * `store`: an open array, or a view of one
-* `stored`: how much of an array is stored: TensorStore.StorageStatistics
 * `virtual`: a store whose chunks functions read and write
 * `wrapping`: array and cast: stores over what is open already
 """

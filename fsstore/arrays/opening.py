@@ -12,6 +12,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.kvstore.store.batch import Batch, checked
 from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
+from fsstore.runtime.close_word import meant
 from fsstore.runtime.future import Future
 from fsstore.schema.open_mode import as_flag
 
@@ -30,8 +31,11 @@ def open(  # noqa: A001  # TensorStore's name
 ) -> Future[TensorStore]:
     """Open or create the array that `spec` describes: JSON, a URL, a `Spec`, or a key-value store to look into.
 
-    Keyword arguments add to the spec: `create`, `open`, `delete_existing`, `dtype`, `shape`, `chunk_layout`,
-    `fill_value`, ... as in TensorStore.  `read=True` or `write=True` alone restricts what the store may be used for.
+    A path of a local file or directory will do too.  Keyword arguments add to the spec: `create`, `open`,
+    `delete_existing`, `dtype`, `shape`, `chunk_layout`, `fill_value`, ... as in TensorStore, and `storage_options`,
+    those of the root in fsspec's words. zarr's words are understood besides: `mode` (`r`, `r+`, `a`, `w`, `w-`),
+    `chunks`, `shards`, and a `codec` by its name ("zstd", "gzip", "blosc").  `read=True` or `write=True` alone
+    restricts what the store may be used for.
 
     >>> store = open("memory://|zarr3:", create=True, dtype="int32", shape=[3]).result()
     >>> store.write([1, 2, 3]).result()
@@ -40,7 +44,10 @@ def open(  # noqa: A001  # TensorStore's name
     """
     unknown = sorted(set(options) - OPEN_OPTIONS)
     if unknown:
-        raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}")
+        hint = meant(unknown[0], OPEN_OPTIONS | {"read", "write", "transaction", "batch"})
+        raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}{hint}")
+    if options.get("mode") == "r" and read is None and write is None:
+        read = True
     check_transaction(transaction)
     if transaction is None:
         transaction = _transaction_of(options.get("kvstore"))

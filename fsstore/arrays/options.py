@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fsstore.arrays.spec_value import SpecValue
 from fsstore.kvstore.spec.place import PlaceLike
@@ -22,6 +23,10 @@ class OpenOptions(SchemaOptions, ModeOptions, total=False):
     """What `open` adds to a spec."""
 
     kvstore: PlaceLike | None
+    storage_options: Mapping[str, Any] | None
+    mode: Literal["r", "r+", "a", "w", "w-"] | None
+    chunks: Sequence[int] | None
+    shards: Sequence[int] | None
 
 
 class ViewSpecOptions(OpenOptions, total=False):

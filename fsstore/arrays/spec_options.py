@@ -13,9 +13,13 @@ from fsstore.context.context import context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec.parse import kv_spec, live_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
+from fsstore.kvstore.spec.storage_option import given_options, with_storage_options
+from fsstore.runtime.close_word import meant
+from fsstore.schema.familiar import in_our_words
 from fsstore.schema.open_mode import OpenMode, mode_from_options
 from fsstore.schema.schema import CONSTRAINTS, Schema
 from fsstore.schema.staleness import MEMBERS, differs, recheck_argument
+from fsstore.values.json_value import quote
 
 __all__ = [
     "OPEN_OPTIONS",
@@ -37,8 +41,12 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
     """Return the spec with the keyword arguments applied; None is the same as not given."""
     unknown = sorted(set(options) - UPDATE_OPTIONS)
     if unknown:
-        raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        raise TypeError(
+            f"unexpected keyword argument: {', '.join(unknown)}{meant(unknown[0], UPDATE_OPTIONS)}"
+        )
+    given: dict[str, Any] = in_our_words(
+        {name: value for name, value in options.items() if value is not None}, _format(spec)
+    )
     if given.get("minimal_spec"):
         spec = _minimal(spec)
     mode = mode_from_options(given)
@@ -46,6 +54,8 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
         spec = with_mode(spec, mode)
     if "kvstore" in given:
         spec = _with_kvstore(spec, given["kvstore"])
+    if "storage_options" in given:
+        spec = _with_storage_options(spec, given["storage_options"])
     spec = _with_recheck(spec, given)
     constraints = {name: given[name] for name in CONSTRAINTS if name in given}
     if constraints:
@@ -91,6 +101,26 @@ def _minimal(spec: S) -> S:
     kept = spec.base_schema.merged(Schema(dtype=told.dtype, rank=told.rank))
     shown = spec.transform if spec.shows_transform else spec.transform_
     return spec.replace(members=members, base_spec=base, base_schema=kept, transform_=shown)
+
+
+def _format(spec: SpecValue) -> str:
+    """Return the driver whose codecs a short name means: that of the innermost array."""
+    while spec.base_spec is not None:
+        spec = spec.base_spec
+    return str(spec.kind.id)
+
+
+def _with_storage_options(spec: S, options: Any) -> S:
+    """Return the spec with options for the roots of its stores."""
+    if not given_options(options):
+        return spec
+    if spec._kvstore is None and spec.base_spec is None and not spec.layers:
+        raise StoreError(f"storage_options belong to a store, and a {quote(spec.kind.id)} array has none")
+    return spec.replace(
+        _kvstore=None if spec._kvstore is None else with_storage_options(spec._kvstore, options),
+        base_spec=None if spec.base_spec is None else _with_storage_options(spec.base_spec, options),
+        layers=tuple(_with_storage_options(each, options) for each in spec.layers),
+    )
 
 
 def _with_kvstore(spec: S, kvstore: Any) -> S:

@@ -18,6 +18,7 @@ from fsstore.kvstore.spec.parse import (
     kv_from_components,
     kv_spec,
     unsupported,
+    with_root,
 )
 from fsstore.kvstore.spec.spec_value import KvSpecValue, join_path, kv_kind
 from fsstore.schema.open_mode import OpenMode
@@ -73,6 +74,7 @@ def array_spec(json: Any) -> SpecValue:
 
 
 def _from_url(url: str) -> SpecValue:
+    url = with_root(url)
     try:
         return _from_components(split_pipeline(url))
     except StoreError as error:

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from operator import index
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import numpy as np
 
 from fsstore.arrays.bound_spec import bound_spec
+from fsstore.arrays.habits import ArrayHabits, Stored, read_into, within_bounds
 from fsstore.arrays.open_spec import array_waits, begun, check_able, open_spec
 from fsstore.arrays.options import ViewSpecOptions
 from fsstore.arrays.spec import Spec
 from fsstore.arrays.spec_options import apply_options, with_mode, written_down
 from fsstore.arrays.spec_value import SpecValue
-from fsstore.arrays.stored import Stored
 from fsstore.context.context import context_of
 from fsstore.driver.attributes import Attributes
 from fsstore.driver.collected import attributes_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.index import Indexable, IndexDomain, IndexTransform
+from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.store.batch import Batch, checked
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding
@@ -46,7 +45,7 @@ __all__ = ["TensorStore"]
 T = TypeVar("T")
 
 
-class TensorStore(Indexable):
+class TensorStore(ArrayHabits):
     """An open array or a view of one.  Made by `open`; immutable, and usable from any thread."""
 
     __slots__ = ("__weakref__", "_driver", "_readable", "_transform", "_writable")
@@ -78,7 +77,7 @@ class TensorStore(Indexable):
         return view
 
     def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> TensorStore:
-        return self._with(change(self._transform))
+        return self._with(within_bounds(change, self._transform))
 
     def _assign(self, change: Callable[[IndexTransform], IndexTransform], value: Any) -> None:
         futures_of_write = self._with(change(self._transform)).write(value)
@@ -102,13 +101,18 @@ class TensorStore(Indexable):
         return ("r" if self.readable else "") + ("w" if self.writable else "")
 
     def read(
-        self, *, order: Literal["C", "F"] = "C", batch: Batch | None = None
+        self, *, order: Literal["C", "F"] = "C", batch: Batch | None = None, out: Any = None
     ) -> Future[np.ndarray[Any, np.dtype[Any]]]:
-        """Begin to read the domain; the result is a NumPy array in the memory order `C` or `F`."""
+        """Begin to read the domain; the result is a NumPy array in the memory order `C` or `F`.
+
+        `out` is memory to read into, of this shape and type and in any layout; then it is the result.
+        """
         if not self.readable:
             raise StoreError("Source does not support reading.")
         if order not in ("C", "F"):
             raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
+        if out is not None:
+            return self._track(lambda: read_into(self._opened, out), batch)
         return self._track(lambda: self._driver.read(self._transform, order), batch)
 
     def write(
@@ -279,12 +283,12 @@ class TensorStore(Indexable):
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
-        low, high = _entries(inclusive_min, self.rank), _entries(exclusive_max, self.rank)
+        bounds = ResizeBounds.of(inclusive_min, exclusive_max, self.rank)
         flags = resize_metadata_only, resize_tied_bounds, expand_only, shrink_only
         chosen = ResizeOptions(*(as_flag("each flag of a resize", flag) for flag in flags))
 
         async def run() -> TensorStore:
-            return self._with(await self._driver.resize(self._transform, ResizeBounds(low, high), chosen))
+            return self._with(await self._driver.resize(self._transform, bounds, chosen))
 
         return self._track(lambda: execution.start(run(), waits=self._waits()))
 
@@ -360,6 +364,7 @@ class TensorStore(Indexable):
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same view of the same array with the same resources."""
+        self._refuse_comparison(other)
         if isinstance(other, TensorStore) and self._driver is other._driver:
             return self._transform == other._transform
         return isinstance(other, TensorStore) and self._bound_spec() == other._bound_spec()
@@ -390,8 +395,3 @@ def _unpickle(spec: SpecValue, readable: bool, writable: bool) -> TensorStore:
 def _batched(batch: Batch, start: Callable[[], Future[T]]) -> Future[T]:
     """Return the future of an operation that begins with a batch."""
     return checked(batch).later(start)
-
-
-def _entries(bound: Iterable[int | None] | None, rank: int) -> list[int | None]:
-    """Return one bound a dimension; None keeps all."""
-    return [None] * rank if bound is None else [None if each is None else index(each) for each in bound]

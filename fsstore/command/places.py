@@ -55,7 +55,8 @@ def context_of(arguments: Namespace) -> Any:
 
 def place_of(arguments: Namespace, place: str | None = None) -> Any:
     """Return a place as the library takes it."""
-    from fsstore.dataset.source import store_spec, with_url
+    from fsstore.dataset.source import store_spec
+    from fsstore.kvstore.spec.parse import with_root
 
     text = arguments.place if place is None else place
     options = options_of(arguments)
@@ -63,7 +64,7 @@ def place_of(arguments: Namespace, place: str | None = None) -> Any:
         return store_spec(text, options)
     if "://" not in text and "::" not in text and "|" not in text:
         return store_spec(str(Path(text).expanduser()) + ("/" if text.endswith("/") else ""))
-    return with_url(text)
+    return with_root(text)
 
 
 def source_of(arguments: Namespace, place: str | None = None) -> Any:

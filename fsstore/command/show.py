@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from argparse import Namespace
 from typing import Any
@@ -87,27 +86,16 @@ def _url(store: Any) -> str:
 
 def _stored(store: Any) -> dict[str, Any]:
     """Return what a listing says of the stored chunks."""
-    from fsstore.dataset.removal import is_document
-    from fsstore.kvstore.contract.driver import Read
-    from fsstore.runtime import execution
+    from fsstore.arrays.habits import count_parts
 
-    async def count() -> tuple[int, int]:
-        place = store.kvstore.prefix
-        chunks = size = 0
-        async for batch in place.scan():
-            found = [entry for entry in batch if not is_document(entry.key)]
-            unknown = [Read(entry.key, 0, 0) for entry in found if entry.size is None]
-            asked = await place.read_many(unknown) if unknown else []
-            chunks += len(found)
-            size += sum(entry.size or 0 for entry in found) + sum(answer.size or 0 for answer in asked)
-        return chunks, size
-
-    chunks, size = execution.call(count())
-    sides = store.chunk_layout.write_chunk.shape or store.shape
-    total = math.prod(-(-length // side) for length, side in zip(store.shape, sides, strict=True))
-    logical = store.size * store.dtype.numpy_dtype.itemsize
-    ratio = round(logical / size, 2) if size else None
-    return {"stored_chunks": f"{chunks} of {total}", "stored_bytes": size, "ratio": ratio}
+    found = store.info_complete()
+    total = count_parts(store, found.shards or found.chunks or store.shape)
+    ratio = None if found.ratio is None else round(found.ratio, 2)
+    return {
+        "stored_chunks": f"{found.stored_chunks} of {total}",
+        "stored_bytes": found.stored_bytes,
+        "ratio": ratio,
+    }
 
 
 def ls(arguments: Namespace) -> int:

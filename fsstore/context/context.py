@@ -216,7 +216,7 @@ class Context:
     {'total_bytes_limit': 10000000}
     """
 
-    __slots__ = ("__weakref__", "_lock", "_made", "_meters", "_parent", "_spec")
+    __slots__ = ("__weakref__", "_lock", "_made", "_meters", "_parent", "_shares", "_spec")
 
     Resource: ClassVar[type[ContextResource]] = ContextResource
     Spec: ClassVar[type[ContextSpec]] = ContextSpec
@@ -230,8 +230,28 @@ class Context:
             parent = Context()
         self._parent = parent
         self._made: dict[str, ContextResource] = {}
+        self._shares = False
         self._meters: dict[str, Meter] = {}
         self._lock = fork.lock()
+
+    def share_secrets(self) -> Context:
+        """Let pickles of stores opened with this context hold their credentials; return the context.
+
+        Without that, credentials given in specs, options, headers and URLs stay in the process, and a store that needs
+        them cannot be opened from a pickle elsewhere.  With it, whoever can read a pickle can read them: use it for
+        workers of the same user.
+
+        >>> context = Context().share_secrets()
+        >>> context.shares_secrets
+        True
+        """
+        self._shares = True
+        return self
+
+    @property
+    def shares_secrets(self) -> bool:
+        """Whether pickles of stores opened with this context, or with one below it, hold their credentials."""
+        return self._shares or (self._parent is not None and self._parent.shares_secrets)
 
     @property
     def spec(self) -> ContextSpec | None:
@@ -316,7 +336,7 @@ class Context:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle spec, parent and the resources made; resources pickled together stay shared."""
-        return _unpickle_context, (self._spec, self._parent, dict(self._made))
+        return _unpickle_context, (self._spec, self._parent, dict(self._made), self._shares)
 
 
 def context_of(context: Any) -> Context:
@@ -329,10 +349,11 @@ def context_of(context: Any) -> Context:
 
 
 def _unpickle_context(
-    spec: ContextSpec | None, parent: Context | None, made: dict[str, ContextResource]
+    spec: ContextSpec | None, parent: Context | None, made: dict[str, ContextResource], shares: bool
 ) -> Context:
     context = Context(spec, parent)
     context._made.update(made)
+    context._shares = shares
     return context
 
 

@@ -337,7 +337,7 @@ def open_group(
         raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
     if zarr_format not in WORDS:
         raise ValueError(f"zarr_format is 3, 2 or, for N5, 0, not {zarr_format!r}")
-    spec, chosen = store_spec(place, storage_options or {}), context_of(context)
+    spec, chosen = store_spec(place, storage_options), context_of(context)
 
     async def run() -> Group:
         store = await open_kv(spec, chosen)

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore.context.context import Context
+from fsstore.context.context import Context, context_of
 from fsstore.discover.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.driver.auto import enter_group
 from fsstore.errors import DataLossError, NotFoundError, StoreError
+from fsstore.kvstore.spec.storage_option import given_options
 from fsstore.runtime import execution
 from fsstore.values.json_value import dumps, quote
 
@@ -32,7 +33,9 @@ class ArrayEntry:
     attributes: Mapping[str, Any]
 
 
-def list_arrays(url: Any, **storage_options: Any) -> list[ArrayEntry]:
+def list_arrays(
+    url: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None
+) -> list[ArrayEntry]:
     """Return the arrays below a URL, in order of their paths.
 
     Archives, databases and reference sets are entered.  Consolidated metadata are used where they are; otherwise keys
@@ -42,17 +45,17 @@ def list_arrays(url: Any, **storage_options: Any) -> list[ArrayEntry]:
     >>> list_arrays({"driver": "memory"})
     []
     """
-    _, entries = _look(url, storage_options)
+    _, entries = _look(url, storage_options, context)
     return list(entries.values())
 
 
-def tree(url: Any, **storage_options: Any) -> str:
+def tree(url: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None) -> str:
     """Return the groups and arrays below a URL as indented text, one a line; what cannot be read is left out, too.
 
     >>> print(tree({"driver": "memory"}))
     /
     """
-    return tree_text(*_look(url, storage_options))
+    return tree_text(*_look(url, storage_options, context))
 
 
 def tree_text(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> str:
@@ -70,9 +73,11 @@ def paths_of(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> list
     return sorted(known - {""}, key=lambda each: each.split("/"))
 
 
-def _look(url: Any, storage_options: Mapping[str, Any]) -> tuple[list[str], dict[str, ArrayEntry]]:
+def _look(
+    url: Any, storage_options: Mapping[str, Any] | None, context: Any
+) -> tuple[list[str], dict[str, ArrayEntry]]:
     """Return the groups and the arrays below a URL; warns of what is left out."""
-    return described(execution.call(_hierarchy(url, storage_options)), level=4)
+    return described(execution.call(_hierarchy(url, storage_options, context_of(context))), level=4)
 
 
 def described(listed: Hierarchy, level: int = 3) -> tuple[list[str], dict[str, ArrayEntry]]:
@@ -104,11 +109,10 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-async def _hierarchy(url: Any, storage_options: Mapping[str, Any]) -> Hierarchy:
+async def _hierarchy(url: Any, storage_options: Mapping[str, Any] | None, context: Context) -> Hierarchy:
     from fsstore.filesystem.place import Target, open_target
 
-    context = Context()
-    base = await open_target(Target(url, None, dict(storage_options)), context)
+    base = await open_target(Target(url, None, given_options(storage_options)), context)
     directory, found = await enter_group(base, context)
     try:
         return await hierarchy(directory.prefix, known=found.answers)

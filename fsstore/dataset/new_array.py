@@ -15,12 +15,11 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.format.node_words import ARRAY_DIMENSIONS, NodeWords
+from fsstore.schema.familiar import LEVELS
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import show
 
 __all__ = ["NewArray", "dtype_name", "new_array"]
-
-_LEVELS = {"zstd": 3, "gzip": 6, "blosc": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class NewArray:
         _check_codec(self.codec)
         if self.codec == "blosc":
             return ["blosc"]
-        return [{"name": self.codec, "configuration": {"level": _LEVELS[self.codec]}}]
+        return [{"name": self.codec, "configuration": {"level": LEVELS[self.codec]}}]
 
     def _plain(self, name: str) -> Any:
         if not isinstance(self.codec, str):
@@ -117,13 +116,13 @@ class NewArray:
                 if name == "id"
                 else {name: "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
             )
-        return {name: self.codec, "level": _LEVELS[self.codec]}
+        return {name: self.codec, "level": LEVELS[self.codec]}
 
 
 def _check_codec(codec: str) -> None:
-    if codec not in _LEVELS:
+    if codec not in LEVELS:
         raise ValueError(
-            f"{show(codec)} is no codec that has a short name; use {', '.join(_LEVELS)}, None, or its JSON"
+            f"{show(codec)} is no codec that has a short name; use {', '.join(LEVELS)}, None, or its JSON"
         )
 
 

@@ -6,19 +6,14 @@ A path is taken with its slash, so a node `l` never stands for keys that merely 
 from __future__ import annotations
 
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
+from fsstore.format.node_words import DOCUMENTS, is_document
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.values.json_value import quote
 
-__all__ = ["delete_tree", "is_document", "move_tree"]
+__all__ = ["delete_tree", "move_tree"]
 
-_DOCUMENTS = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "attributes.json"))
 _BATCH = 64  # values under way at once while a tree is moved
-
-
-def is_document(key: str) -> bool:
-    """Whether a key is a metadata document."""
-    return key.rpartition("/")[2] in _DOCUMENTS
 
 
 async def delete_tree(place: KvPrefix) -> None:
@@ -26,7 +21,7 @@ async def delete_tree(place: KvPrefix) -> None:
 
     From the first deletion on a reader finds no array there, rather than one whose chunks are missing.
     """
-    await place.write_many([Write(name, None) for name in sorted(_DOCUMENTS)])
+    await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
     await place.delete_range(KeyRange())
 
 

@@ -119,18 +119,11 @@ class ChunkedDriver(ArrayDriver):
                 store,
                 options.fill_missing_data_reads,
                 options.threads,
-                self._cache(),
+                _cache_of(self),
                 self.kvstore.meter,
             )
             kept = self._kept = (array, chunks)
         return kept[1]
-
-    def _cache(self) -> ChunkCache | None:
-        pool = self.options.pool
-        if not pool.total_bytes_limit or self.kvstore.ledger is not None:
-            return None
-        owner, place = self.entry.cache_owner(self.array), self.entry.place
-        return ChunkCache(pool, owner, place, self.options.data_fresh_after())
 
     def _forget_cached(self) -> None:
         """Drop cached chunks of all views of the array, now or after the commit."""
@@ -164,7 +157,13 @@ class ChunkedDriver(ArrayDriver):
             return self._after_recheck(lambda: self._read(transform, order))
         return self._read(transform, order)
 
-    def _read(self, transform: IndexTransform, order: str) -> Future[Array]:
+    def read_into(self, transform: IndexTransform, out: Array) -> Future[Array]:
+        """Begin to read a view into memory of its shape and type, directly."""
+        if self._needs_recheck():
+            return self._after_recheck(lambda: self._read(transform, "C", out))
+        return self._read(transform, "C", out)
+
+    def _read(self, transform: IndexTransform, order: str, out: Array | None = None) -> Future[Array]:
         try:
             chunks = self._chunks(self._current())
             settle(chunks.store)
@@ -173,8 +172,8 @@ class ChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
         if unfinished:  # is to be seen
-            return after(unfinished, lambda: _read_chunks(chunks, transform, order, self._queue))
-        return _read_chunks(chunks, transform, order, self._queue)
+            return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
+        return _begin_reading(self._queue, chunks, transform, order, out)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view.
@@ -252,17 +251,26 @@ def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform
     return IndexTransform._of(transform.domain, maps)
 
 
-def _read_chunks(
-    chunks: OpenChunks, transform: IndexTransform, order: str, queue: ReadQueue
+def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
+    pool = array.options.pool
+    if not pool.total_bytes_limit or array.kvstore.ledger is not None:
+        return None
+    owner, place = array.entry.cache_owner(array.array), array.entry.place
+    return ChunkCache(pool, owner, place, array.options.data_fresh_after())
+
+
+def _begin_reading(
+    queue: ReadQueue, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
 ) -> Future[Array]:
-    if is_box(transform, chunks.reach):
+    if out is None and is_box(transform, chunks.reach):
         return queue.add(BoxView(chunks, transform, order))
     try:
         shape, maps = located(transform, chunks.bounds)
-        out = new_array(shape, chunks.model.dtype, order)
+        memory = new_array(shape, chunks.model.dtype, order) if out is None else out
     except StoreError as error:
         return futures.failed(error)
-    return read_chunks(ReadRequest(chunks, maps, out), queue.add if chunks.cache is None else None)
+    later = queue.add if chunks.cache is None else None
+    return read_chunks(ReadRequest(chunks, maps, memory), later)
 
 
 def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:

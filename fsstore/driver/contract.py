@@ -6,8 +6,9 @@ reads and writes through index transforms.  `Spec`, `open` and the `TensorStore`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -20,6 +21,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
@@ -59,6 +61,19 @@ class ResizeBounds(NamedTuple):
 
     inclusive_min: list[int | None]
     exclusive_max: list[int | None]
+
+    @classmethod
+    def of(
+        cls, low: Iterable[int | None] | None, high: Iterable[int | None] | None, rank: int
+    ) -> ResizeBounds:
+        """Return the bounds that a caller gives; None keeps all."""
+
+        def entries(bound: Iterable[int | None] | None) -> list[int | None]:
+            return (
+                [None] * rank if bound is None else [None if each is None else index(each) for each in bound]
+            )
+
+        return cls(entries(low), entries(high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +272,18 @@ class ArrayDriver:
         """Begin to read a view; the result has the shape of the resolved domain."""
         raise UnimplementedError("Source does not support reading.")
 
+    def read_into(self, transform: IndexTransform, out: Array) -> Future[Array]:
+        """Begin to read a view into memory of its shape and type; the result is `out`.
+
+        Drivers that can read there directly do; here the values are copied.
+        """
+
+        async def copied() -> Array:
+            np.copyto(out, await self.read(transform))
+            return out
+
+        return execution.start(copied())
+
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view."""
         raise UnimplementedError("Destination does not support writing.")
@@ -296,8 +323,12 @@ def opening_beneath(
     context: Context,
     *,
     members: Mapping[str, Any] = MappingProxyType({}),
+    documents: Mapping[str, ReadResult] = MappingProxyType({}),
 ) -> Opening:
-    """Return how an array at a path of an open store is opened, to be read, with everything as usual."""
+    """Return how an array at a path of an open store is opened, to be read, with everything as usual.
+
+    `documents` are those of its metadata that are at hand.
+    """
     return Opening(
         members=members,
         schema=Schema(),
@@ -305,5 +336,6 @@ def opening_beneath(
         context=context,
         resources=usual_resources(kind, context),
         kvstore=place._replace(path=path, spec=place.spec.replace(_path=path)),
+        documents=documents,
         writable=False,
     )

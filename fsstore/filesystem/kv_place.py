@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from fsstore.context.context import Context
 from fsstore.errors import StoreError
 from fsstore.filesystem.blocking import BlockingFileSystem
-from fsstore.filesystem.place import Live, Target, is_told_by_text, open_target, pinned
+from fsstore.filesystem.place import Live, Target, is_told_by_text, live_named, open_target, pinned
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
@@ -63,8 +63,9 @@ class KvPlace(BlockingFileSystem):
         **storage_options: Any,
     ) -> None:
         super().__init__(**storage_options)
-        if isinstance(fo, Live):
-            fo = fo.value
+        self._live = live_named(fo) if isinstance(fo, str) else fo if isinstance(fo, Live) else None
+        if self._live is not None:
+            fo = self._live.value
         elif not is_told_by_text(fo):
             raise StoreError(
                 f"fsspec would take any two {type(fo).__name__} objects that print alike for one; write"
@@ -80,7 +81,8 @@ class KvPlace(BlockingFileSystem):
     @classmethod
     def of(cls, place: Any, **options: Any) -> Self:
         """Return a filesystem over a `KvStore`, live filesystem or mapping, which is nobody else's."""
-        found: Self = cls(Live(place), skip_instance_cache=True, **options)
+        live = Live(place)
+        found: Self = cls(live.text, skip_instance_cache=True, **options)  # of which zarr-python makes JSON
         return found
 
     @classmethod
@@ -93,20 +95,11 @@ class KvPlace(BlockingFileSystem):
             text = text.removeprefix(f"{name}://")
         return text.strip("/")
 
-    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
-        """Return what JSON needs to make the filesystem again, as zarr-python does with mappings of one."""
-        place = self._target.place
-        if not is_told_by_text(place):
-            raise StoreError(
-                f"A filesystem over an open {type(place).__name__} has no JSON to be made from again; make it of a URL"
-                " or spec, or `of` it with asynchronous=True and give zarr-python FsspecStore(filesystem, path=…)"
-            )
-        found: dict[str, Any] = super().to_dict(include_password=include_password)
-        return found
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments; a relative path among them is that of the current directory of this process."""
         make, (cls, given, options) = super().__reduce__()
+        if self._live is not None:
+            return make, (cls, (self._live, *given[1:]), options)
         if given and self._target.place is given[0]:
             given = (pinned(given[0], self._target.protocol), *given[1:])
         elif options.get("fo"):

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any
 
 from fsstore.context.context import Context
+from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.local.path import absolute
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import path_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.runtime import execution
+from fsstore.runtime import execution, origin
 from fsstore.values.url import decode_path, encode_path
 
-__all__ = ["Live", "Target", "is_told_by_text", "live_kv", "open_target", "pinned", "pinned_url"]
+__all__ = [
+    "Live",
+    "Target",
+    "is_told_by_text",
+    "live_kv",
+    "live_named",
+    "open_target",
+    "pinned",
+    "pinned_url",
+]
 
 
 class Live:
@@ -28,14 +38,38 @@ class Live:
     and those that differ in a secret.
     """
 
-    __slots__ = ("name", "value")
+    __slots__ = ("__weakref__", "name", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self.name = uuid.uuid4().hex
+        self.name = origin.keep(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the object, if it can be; elsewhere it has another name."""
+        return Live, (self.value,)
+
+    @property
+    def text(self) -> str:
+        """The text that means this object in this process."""
+        return f"{_LIVE}{self.name}"
 
     def __repr__(self) -> str:
         return f"<{type(self.value).__name__} {self.name}>"
+
+
+_LIVE = "fsstore-live:"
+
+
+def live_named(text: str) -> Live | None:
+    """Return the live object that a text of `Live.text` means, or None for any other text."""
+    if not text.startswith(_LIVE):
+        return None
+    found = origin.found(text.removeprefix(_LIVE))
+    if isinstance(found, Live):
+        return found
+    raise StoreError(
+        "This filesystem is over an open store of another process, or of one that is gone; make it of a URL or spec"
+    )
 
 
 def is_told_by_text(place: Any) -> bool:
@@ -111,12 +145,12 @@ def live_kv(prefix: KvPrefix) -> OpenKv:
 async def open_target(target: Target, context: Context) -> OpenKv:
     """Open the store a filesystem is over; its path may be a file or a directory."""
     place = target.place
-    if isinstance(place, KvStore):
+    if isinstance(place, KvStore) and not target.options:
         return place._open
     if target.protocol is None:
-        if isinstance(place, str) and "|" not in place and (target.options or "::" in place):
+        if isinstance(place, str) and "|" not in place and "::" in place:
             return await _of_filesystem(place, None, target.options)
-        return await open_kv(place_spec(place), context)
+        return await open_kv(with_storage_options(place_spec(place), target.options), context)
     path = str(place)
     if target.is_local:
         local = path.removeprefix("local://").removeprefix("file://")

@@ -20,12 +20,14 @@ from fsstore.values.json_value import loads, show
 
 __all__ = [
     "ARRAY_DIMENSIONS",
+    "DOCUMENTS",
     "N5_WORDS",
     "WORDS",
     "ZARR2_WORDS",
     "ZARR3_WORDS",
     "NodeKind",
     "NodeWords",
+    "is_document",
     "labels_of",
     "labels_of_attributes",
     "parsed",
@@ -146,3 +148,12 @@ def labels_of_attributes(attributes: bytes | None, rank: int) -> tuple[str, ...]
         return ()
     labels = labels_of(names)
     return labels if any(labels) else ()
+
+
+DOCUMENTS = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "attributes.json"))
+"""The names of metadata documents, in every format that has groups."""
+
+
+def is_document(key: str) -> bool:
+    """Whether a key is a metadata document."""
+    return key.rpartition("/")[2] in DOCUMENTS

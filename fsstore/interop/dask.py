@@ -12,14 +12,17 @@ computed once.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import dask
 import dask.array
 import numpy as np
 from dask.array.core import normalize_chunks
 from dask.base import tokenize
+from dask.utils import parse_bytes
 
 from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
@@ -28,6 +31,10 @@ from fsstore.interop.numpy_index import read_outer
 from fsstore.values.json_value import dumps
 
 __all__ = ["from_tensorstore", "to_tensorstore"]
+
+
+_BLOCKS = 16  # at least, of a large array: for a few workers with a few turns each
+_SMALL_BYTES = 4 * 2**20  # a block that takes dask longer to schedule than us to read
 
 
 class _FromZero:
@@ -54,17 +61,14 @@ class _FromZero:
 def from_tensorstore(store: TensorStore, chunks: Any = "auto", *, name: str | None = None) -> Any:
     """Return the dask array of a store or view; nothing is read.
 
-    `chunks` is what dask takes; "auto" makes blocks of about dask's `array.chunk-size` out of whole stored chunks, and
-    None one block per stored chunk.  Indices count from zero, whatever the domain of the view.
+    `chunks` is what dask takes; "auto" makes blocks out of whole stored chunks, of at most dask's `array.chunk-size`
+    and so that a large array has at least 16 of them, and None makes one block per stored chunk.  Indices count from
+    zero, whatever the domain of the view.
     """
     _check(store)
     stored = _boundaries(store)
     source = _FromZero(store)
-    blocks = (
-        stored
-        if chunks is None
-        else normalize_chunks(chunks, store.shape, dtype=source.dtype, previous_chunks=stored)
-    )
+    blocks = stored if chunks is None else _blocks(store, chunks, stored)
     if name is None:
         name = f"fsstore-{tokenize(_identity(store), blocks)}"
     return dask.array.from_array(
@@ -82,6 +86,27 @@ def to_tensorstore(array: Any, store: TensorStore, **options: Any) -> Any:
     if array.shape != store.shape:
         raise StoreError(f"A dask array of shape {array.shape} does not fit a store of shape {store.shape}")
     return dask.array.store(array, _FromZero(store), lock=False, **options)
+
+
+def _blocks(store: TensorStore, chunks: Any, stored: tuple[tuple[int, ...], ...]) -> Any:
+    """Return the sizes of blocks: whole stored chunks, unless one is larger than a block may be."""
+    dtype, limit = store.dtype.numpy_dtype, _limit(store, stored)
+    found = normalize_chunks(chunks, store.shape, limit=limit, dtype=dtype, previous_chunks=stored)
+    largest = math.prod(max(sizes, default=0) for sizes in found) * dtype.itemsize
+    if largest <= limit or "auto" not in str(chunks):
+        return found
+    return normalize_chunks(chunks, store.shape, limit=limit, dtype=dtype)
+
+
+def _limit(store: TensorStore, stored: tuple[tuple[int, ...], ...]) -> int:
+    """Return the bytes of a block: as dask is configured, or less where that leaves workers idle.
+
+    A stored chunk is not cut for that: each block would decode it again.
+    """
+    item = store.dtype.numpy_dtype.itemsize
+    chunk = math.prod(max(sizes, default=1) for sizes in stored) * item
+    wanted = max(_SMALL_BYTES, chunk, store.size * item // _BLOCKS)
+    return min(int(parse_bytes(dask.config.get("array.chunk-size"))), wanted)
 
 
 def _check(store: object) -> None:

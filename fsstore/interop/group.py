@@ -13,6 +13,8 @@ from typing import Any
 
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
+from fsstore.dataset.group import Group
+from fsstore.dataset.source import store_spec
 from fsstore.discover.hierarchy import Node, hierarchy
 from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked import ZARR2, ZARR3
@@ -20,18 +22,16 @@ from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
+from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
-from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.runtime import execution, fork
+from fsstore.runtime.future import Future
 from fsstore.values import registry
 from fsstore.values.json_value import dumps, quote
-from fsstore.values.url import decode_path, split_pipeline
 from fsstore.view.driver import OF_THE_STORE
 
 __all__ = ["GroupArray", "OpenGroup", "open_group"]
-
-_ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "auto")
 
 
 class GroupArray:
@@ -41,6 +41,7 @@ class GroupArray:
         self._group, self._node = group, node
         self._lock = fork.lock()
         self._store: TensorStore | None = None
+        self._ahead: Future[Any] | None = None
         self._kind = ZARR2 if node.zarr_format == 2 else ZARR3
         try:
             found = group.decoded(self._kind, dumps(dict(node.document), allow_nan=True))
@@ -73,6 +74,16 @@ class GroupArray:
         """Return the values at a tuple of positions, slices, and lists of positions taken together by dimension."""
         return self.store.oindex[key].read().result()
 
+    def read_ahead(self) -> None:
+        """Begin to read all of the array, which is small, and keep it for those who ask."""
+        if self._ahead is None:
+            self._ahead = self.store.read()
+
+    @property
+    def ahead(self) -> Future[Any] | None:
+        """The reading of all values, if it was begun."""
+        return self._ahead
+
     async def read_waiting(self, key: tuple[Any, ...]) -> Any:
         """Return the same values while the event loop of the caller goes on."""
         if self._store is None:
@@ -85,7 +96,7 @@ class GroupArray:
         if self._store is None:
             with self._lock:
                 if self._store is None:
-                    self._store = self._group.open_array(self._kind, self._node.prefix)
+                    self._store = self._group.open_array(self._kind, self._node)
         return self._store
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,6 +106,17 @@ class GroupArray:
 
 def _array_of(group: OpenGroup, node: Node) -> GroupArray:
     return GroupArray(group, node)
+
+
+def _documents(node: Node) -> dict[str, ReadResult]:
+    """Return the documents of an array as if they had just been read."""
+    found = {"zarr.json": node.document}
+    if node.zarr_format == 2:
+        found = {".zarray": node.document, ".zattrs": node.attributes}
+    return {
+        key: ReadResult("value", dumps(dict(value), allow_nan=True).encode(), UNKNOWN, now())
+        for key, value in found.items()
+    }
 
 
 @dataclass
@@ -171,40 +193,34 @@ class OpenGroup:
         node = self.nodes.get(path)
         return {} if node is None else node.attributes
 
-    def open_array(self, kind: Any, prefix: str) -> TensorStore:
-        """Return the array whose keys start with `prefix`."""
+    def open_array(self, kind: Any, node: Node) -> TensorStore:
+        """Return the array of a node, by the metadata that are at hand."""
         place = self.place
         context = place.spec.bound_context or Context()
-        opening = opening_beneath(kind, place, place.path + prefix, context, members={WHOLE: True})
+        path, known = place.path + node.prefix, _documents(node)
+        opening = opening_beneath(kind, place, path, context, members={WHOLE: True}, documents=known)
         opened = execution.call(kind.open(opening), waits=place.driver.features.waits)
         return TensorStore._of(opened, readable=True, writable=False)
 
 
-def open_group(source: Any, context: Any = None, *, consolidated: bool = True) -> OpenGroup:
-    """Return the group that a URL, a spec, a `KvStore` or a live object holds; formats around it are detected.
+def open_group(
+    source: Any, context: Any = None, *, consolidated: bool = True, storage_options: Any = None
+) -> OpenGroup:
+    """Return the group that a place or an open object holds; formats around it are detected.
+
+    That is a URL, a spec, a `Group`, `References`, a `KvStore` or a live object.
 
     A dictionary that is neither a spec nor holds values is the JSON of a reference set.
     """
-    return execution.call(_open(_store_spec(source), context_of(context), consolidated=consolidated))
-
-
-def _store_spec(source: Any) -> KvSpecValue:
-    """Return the key-value store of a group; an array scheme at the end of a URL only names the format."""
-    if isinstance(source, str):
-        last = split_pipeline(source)[-1]
-        if "|" in source and last.scheme in _ARRAY_SCHEMES:
-            spec = kv_spec(source[: source.rindex("|")])
-            return spec / decode_path(last.rest) if last.rest else spec
-    if isinstance(source, dict) and source and "driver" not in source and not holds_values(source):
-        from fsstore import references
-
-        source = references.store(source)
-    return place_spec(source)
+    if isinstance(source, Group):
+        source = source.kvstore
+    spec = store_spec(source, storage_options)
+    return execution.call(_open(spec, context_of(context), consolidated=consolidated))
 
 
 async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> OpenGroup:
-    place, _ = await enter_group(await open_kv(spec, context), context)
-    found = await hierarchy(place.prefix, consolidated=consolidated)
+    place, known = await enter_group(await open_kv(spec, context), context)
+    found = await hierarchy(place.prefix, consolidated=consolidated, known=known.answers)
     nodes = {
         path: node for path, node in found.nodes.items() if node.zarr_format
     }  # N5 does not name its dimensions

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike, fspath
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +24,11 @@ from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint, 
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
+from fsstore.dataset.group import Group
 from fsstore.interop.group import GroupArray, OpenGroup, open_group
 from fsstore.interop.numpy_index import forward_outer, read_outer
+from fsstore.kvstore.reference.collection.references import References
+from fsstore.kvstore.store.kv_store import KvStore
 
 __all__ = ["FsstoreBackend"]
 
@@ -33,6 +37,12 @@ _DECODING = (
     *("mask_and_scale", "decode_times", "concat_characters", "decode_coords"),
     *("drop_variables", "use_cftime", "decode_timedelta"),
 )
+
+
+_INDEX_BYTES = 64 * 2**20  # of an index, which xarray keeps in memory anyway
+_TIME_BYTES = 2**20  # of other times, of which it looks at the ends
+_OURS = (".ocdbt", ".icechunk", ".json", ".json.gz", ".json.zst", ".parq", ".parquet")
+"""Endings of places that no engine of xarray opens: databases, repositories and reference sets."""
 
 
 class LazyArray(BackendArray):  # type: ignore[misc]  # xarray is not followed by the type checker
@@ -55,10 +65,13 @@ class LazyArray(BackendArray):  # type: ignore[misc]  # xarray is not followed b
 
     def _select(self, key: tuple[Any, ...]) -> Any:
         """Return an outer selection."""
-        return read_outer(key, self.shape, self.inner.read)
+        ahead = self.inner.ahead
+        return read_outer(key, self.shape, self.inner.read if ahead is None else ahead.result().__getitem__)
 
     async def _select_waiting(self, key: tuple[Any, ...]) -> Any:
         wanted, turned = forward_outer(key, self.shape)
+        if self.inner.ahead is not None:
+            return np.asarray((await self.inner.ahead)[wanted])[turned]
         return np.asarray(await self.inner.read_waiting(wanted))[turned]
 
 
@@ -70,8 +83,12 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
 
     def get_variables(self) -> Mapping[str, Variable]:
         """Return the variables, values not yet read."""
-        arrays = self._group.arrays(self._path, self._leave_out)
-        return {name: self._variable(name, array) for name, array in arrays}
+        arrays = dict(self._group.arrays(self._path, self._leave_out))
+        found = {name: self._variable(name, array) for name, array in arrays.items()}
+        for name, variable in found.items():  # all of them at once, in one round of requests
+            if _is_read_at_once(name, variable):
+                arrays[name].read_ahead()
+        return found
 
     def get_attrs(self) -> Mapping[str, Any]:
         """Return the attributes of the group."""
@@ -109,6 +126,14 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
         return array.zarr_format == 2 and not (self._group.is_reference_set and not np.any(array.fill_value))
 
 
+def _is_read_at_once(name: str, variable: Variable) -> bool:
+    """Return whether xarray will look at the values while it opens the dataset: of indexes, and of times."""
+    if variable.dims == (name,):
+        return bool(variable.nbytes <= _INDEX_BYTES)
+    times = " since " in str(variable.attrs.get("units", ""))
+    return times and variable.ndim == 1 and bool(variable.nbytes <= _TIME_BYTES)
+
+
 def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return the attribute `_FillValue`: xarray writes floats and bytes in base64, since JSON cannot say them all."""
     if isinstance(value, list) and dtype.kind == "c" and len(value) == 2:
@@ -129,23 +154,29 @@ def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not followed by the type checker
-    """The engine.  `filename_or_obj` is a URL, a key-value store spec, a `KvStore`, a live filesystem or mapping, or a
-    reference set as kerchunk and VirtualiZarr make it, a dictionary.
+    """The engine.
 
-    `group` is a path below it; `context` a `Context` or its JSON; with `consolidated=False` consolidated metadata are
-    not believed; `use_zarr_fill_value_as_mask` decides about fill values, as for xarray's zarr engine.
+    `filename_or_obj` is a URL, a path, a key-value store spec, a `KvStore`, a `Group`, `References`, a live
+    filesystem or mapping, or a reference set as kerchunk and VirtualiZarr make it, a dictionary.
+
+    `group` is a path below it; `context` a `Context` or its JSON; `storage_options` are for the root; with
+    `consolidated=False` consolidated metadata are not believed; `use_zarr_fill_value_as_mask` decides about fill
+    values, as for xarray's zarr engine.
     """
 
     description: ClassVar[str] = "Open groups of chunked arrays by URL, on any filesystem, with fsstore"
     supports_groups: ClassVar[bool] = True
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (
         *("filename_or_obj", *_DECODING),
-        *("group", "context", "consolidated", "use_zarr_fill_value_as_mask"),
+        *("group", "context", "consolidated", "storage_options", "use_zarr_fill_value_as_mask"),
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return whether this is a URL pipeline; plain URLs are left to other engines."""
-        return isinstance(filename_or_obj, str) and "|" in filename_or_obj
+        """Return whether this is a place that only fsstore opens; others are left to other engines."""
+        if isinstance(filename_or_obj, str | PathLike):
+            text = fspath(filename_or_obj)
+            return "|" in text or text.rstrip("/").endswith(_OURS)
+        return isinstance(filename_or_obj, References | Group | KvStore)
 
     def open_dataset(
         self, filename_or_obj: Any, *, drop_variables: str | Iterable[str] | None = None, **options: Any
@@ -178,7 +209,9 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
 
 def _opened(source: Any, options: dict[str, Any]) -> tuple[OpenGroup, dict[str, Any]]:
     consolidated = options.pop("consolidated", None) is not False
-    return open_group(source, options.pop("context", None), consolidated=consolidated), options
+    given = options.pop("storage_options", None)
+    context = options.pop("context", None)
+    return open_group(source, context, consolidated=consolidated, storage_options=given), options
 
 
 def _groups(opened: OpenGroup, top: str) -> Iterator[str]:

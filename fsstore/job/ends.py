@@ -15,9 +15,10 @@ from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, new_array
-from fsstore.dataset.source import store_spec, with_url
+from fsstore.dataset.source import store_spec
 from fsstore.errors import StoreError
 from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS, NodeWords, words_of
+from fsstore.kvstore.spec.parse import with_root
 from fsstore.kvstore.store.kv_store import KvStore
 
 __all__ = ["array_like", "format_of", "opened_source", "wishes_of"]
@@ -118,7 +119,7 @@ def _array_place(source: Any) -> Any:
     is_path = isinstance(source, str) and not any(mark in source for mark in ("://", "|", "::"))
     if is_path or isinstance(source, KvStore | KvStore.Spec | PathLike):
         return {"driver": "auto", "kvstore": store_spec(source)}
-    return with_url(source) if isinstance(source, str) else source
+    return with_root(source) if isinstance(source, str) else source
 
 
 async def _group_of(source: Any, context: Context, error: StoreError) -> Group:

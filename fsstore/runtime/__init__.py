@@ -4,6 +4,7 @@ Nothing else in fsstore starts a thread or a loop.  `execution` owns the pools a
 `promise` are what users wait for; `ordered_map`, `fan_out` and `bounded_tasks` are the ways in which work is spread.
 
 * `cache_pool`: one byte budget shared by every cache of a context
+* `close_word`: words that people mean: what an error says of a name that is none
 * `kept`: what a process keeps by name for work that is sent to it in many small pieces
 * `observer`: what goes on: counters of operations, and who watches them one by one
 * `first_touch`: those who want the same thing for the first time, at the same time, share one read of it

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from fsstore.errors import FailedPreconditionError, refuse_pickling
 from fsstore.runtime import fork
+from fsstore.runtime.close_word import Awaited
 from fsstore.runtime.wake import Bell, Hooks
 
 __all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "T", "WriteFutures", "make", "ready"]
@@ -37,7 +38,7 @@ def refuse_blocking_when(predicate: Callable[[], bool]) -> None:
     _blocking_is_refused = predicate
 
 
-class Future(Generic[T]):
+class Future(Awaited, Generic[T]):
     """The result of an operation, now or later.
 
     `Future(x)` returns `x` itself if it is a future, and is done with `x` at once if that is a plain value.

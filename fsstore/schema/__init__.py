@@ -11,6 +11,7 @@ metadata, and metadata into a schema; how an array is opened (`open_mode`, `stal
 * `divisors`: divisors of integers up to 2^63, in bounded time: Miller-Rabin finds primes, Pollard's rho splits the
   rest
 * `domain_merge`: two constraints on a domain as one: unknown bounds and labels take the other side
+* `familiar`: keyword arguments of zarr-python and numpy, put in the words of specs
 * `fill`: the fill value of a schema: an array that broadcasts to the domain, its JSON, and views of it
 * `layout_grid`: chunkLayout.Grid: what is asked of one grid of chunks, whatever the grid is for
 * `layout_transform`: what an index transform makes of a chunk layout and of units

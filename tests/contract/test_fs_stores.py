@@ -26,7 +26,7 @@ from fsstore.kvstore.engine.single_writer import SingleWriterDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import FSSPEC, HTTP, S3, GcsDriver
 from fsstore.kvstore.root.live import from_live
-from fsstore.kvstore.root.option import gcs_store
+from fsstore.kvstore.root.option import gcs_reach
 from fsstore.kvstore.root.web import HttpDriver
 from fsstore.kvstore.web.client import HttpClient
 from fsstore.runtime import execution
@@ -221,7 +221,7 @@ def google(object_server, tmp_path, monkeypatch):
     }
     (tmp_path / "account.json").write_text(json.dumps({**account, "private_key_id": ""}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
-    make, retry = gcs_store("bucket", {}, {}), Retry(max_retries=5, initial_delay_s=0.01)
+    make, retry = gcs_reach("bucket", {}, {}).store, Retry(max_retries=5, initial_delay_s=0.01)
     return GcsDriver(bucket_engine(make, "gs://bucket/", retry=retry, concurrency=None, plain=True), "")
 
 

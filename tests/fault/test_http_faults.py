@@ -21,8 +21,8 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, W
 from fsstore.kvstore.contract.kind import KvOpening
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.root.aws import s3_reach
 from fsstore.kvstore.root.cloud import HTTP, S3
-from fsstore.kvstore.root.option import s3_store as s3_store_of
 from fsstore.kvstore.root.web import HttpDriver, fsspec_engine, obstore_engine, own_engine
 from fsstore.runtime import execution
 
@@ -318,7 +318,7 @@ def test_a_large_value_may_take_its_time():
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        make = s3_store_of("d", {"endpoint": url, "aws_region": "us-east-1"}, {})
+        make = s3_reach("d", {"endpoint": url, "aws_region": "us-east-1"}, {}).store
         engine = bucket_engine(make, "s3://d/", retry=FAST, concurrency=None, plain=True)
         try:
             run(engine.write_many([Write("k", bytes(8 * 1024 * 1024))]))

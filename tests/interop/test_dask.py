@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 
 import dask
@@ -62,6 +63,17 @@ def test_small_chunks_are_joined_into_larger_blocks(url):
     assert from_tensorstore(store, chunks=(5, 6)).chunks == ((5, 5), (6, 6))
 
 
+def test_an_array_of_some_megabytes_has_work_for_many_workers():
+    """Blocks stay below dask's chunk size, and 93 MB are not one block; a stored chunk is never cut for that."""
+    layout = ts.ChunkLayout(chunk_shape=[10, 500, 500])
+    options = {"create": True, "dtype": "float32", "shape": [93, 500, 500], "chunk_layout": layout}
+    array = from_tensorstore(ts.open("memory://|zarr3:", **options).result())
+    assert array.npartitions == 10
+    with dask.config.set({"array.chunk-size": "1MB"}):
+        small = from_tensorstore(ts.open("memory://|zarr3:", **options).result())
+    assert np.prod(small.chunksize) * 4 <= 1_000_000
+
+
 SELECTIONS = [
     np.s_[::-1],
     np.s_[8:1:-3, -4:],
@@ -113,22 +125,37 @@ def test_a_plain_from_array_reads_too(url):
     assert np.array_equal(array.compute(), DATA)
 
 
-def test_a_reference_set_in_processes(tmp_path):
-    """Arrays of a reference set go to workers in other processes, as a few hundred bytes."""
+def test_a_cluster_of_processes_in_another_directory(tmp_path, monkeypatch):
+    """Reference sets, relative paths, writes and xarray's datasets work on workers whose directory is another."""
     import distributed
+    import xarray as xr
 
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "data").write_bytes(DATA.astype("<f4").tobytes())
     document = {"zarr_format": 2, "shape": [10, 12], "chunks": [2, 12], "dtype": "<f4", "compressor": None, "filters": None, "order": "C", "fill_value": None}  # fmt: skip
     refs = {"x/.zarray": json.dumps(document), **{f"x/{n}.0": ["data", n * 96, 96] for n in range(5)}}
     (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": refs}))
-    array = from_tensorstore(ts.open(f"file://{tmp_path}/r.json|reference:x/|zarr2:").result(), chunks=None)
+    array = from_tensorstore(ts.open("file://r.json|reference:x/|zarr2:").result(), chunks=None)
+    target = create("file://b.zarr/|zarr3:")
+    group = ts.open_group("g", mode="w").result()
+    options = {"shape": DATA.shape, "dtype": "f4", "chunks": [4, 5], "dimension_names": ["y", "x"]}
+    group.create_array("v", **options).result().write(DATA).result()
+    lazy = xr.open_dataset("file://g/", engine="fsstore", chunks={})
     assert len(pickle.dumps(array)) < 10_000
     patient = dask.config.set(
         {"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(tmp_path / "dask")}
     )
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
-    with patient, distributed.LocalCluster(**options) as cluster, distributed.Client(cluster, timeout=120):
+    with (
+        patient,
+        distributed.LocalCluster(**options) as cluster,
+        distributed.Client(cluster, timeout=120) as client,
+    ):
+        client.run(os.chdir, "/")
         assert np.array_equal((array + 1).compute(), DATA + 1)
+        to_tensorstore(array * 2, target)
+        assert np.array_equal(target.read().result(), DATA * 2)
+        assert np.array_equal(lazy.v.mean("x").compute(), DATA.mean(axis=1))
 
 
 @pytest.mark.parametrize("call", [from_tensorstore, lambda other: to_tensorstore(da.zeros(3), other)])

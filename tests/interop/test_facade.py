@@ -183,6 +183,8 @@ ts.cast(s.spec(), ts.float32).to_json()
 
 
 ODD = {
+    "s == 5": "a comparison with values is refused, because False would be taken for an answer",
+    "len(s)": "the size of the first dimension, as of arrays of numpy",
     "ts.open(s.spec(retain_context=True)).result() == s": "TensorStore compares identities of drivers",
     "pickle.loads(pickle.dumps(s.schema)) == s.schema": "TensorStore's codec specs are unequal to their copies",
     "ts.Schema(s.schema.to_json()) == s.schema": "the same",

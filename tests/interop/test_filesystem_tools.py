@@ -233,10 +233,14 @@ def test_the_size_of_a_local_file_is_not_found_by_reading_it(tmp_path):
 
 
 def test_a_filesystem_of_an_open_store_goes_into_zarr_python():
-    """zarr-python makes filesystems of mappings again from JSON, which an open store lacks: the error says what to do."""
+    """zarr-python makes filesystems of mappings again from JSON: in this process that is the same open store."""
     kvstore = ts.KvStore.open("memory://").result()
-    with pytest.raises(ValueError, match=r"no JSON .* asynchronous=True .* FsspecStore\(filesystem, path"):
-        zarr.create_array(KvFileSystem.of(kvstore).get_mapper("a"), shape=(4,), dtype="i4")
+    zarr.create_array(KvFileSystem.of(kvstore).get_mapper("b"), shape=(4,), dtype="i4")
+    assert kvstore.list().result() == [b"b/zarr.json"]
+    del kvstore["b/zarr.json"]
+    text = re.sub('fsstore-live:[^"]*', "fsstore-live:gone", KvFileSystem.of({}).to_json())
+    with pytest.raises(ValueError, match="another process, or of one that is gone"):
+        fsspec.AbstractFileSystem.from_json(text)
     filesystem = KvFileSystem.of(kvstore, asynchronous=True)
     array = zarr.create_array(zarr.storage.FsspecStore(filesystem, path="a"), shape=(4,), dtype="i4")
     array[:] = 1

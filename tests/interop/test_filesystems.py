@@ -465,7 +465,7 @@ def test_mappers_take_options_for_each_protocol(tmp_path):
     zarr.create_array(tmp_path / "x", shape=(8,), chunks=(2,), shards=(4,), dtype="i1")[...] = np.arange(8)
     url = f"zarr3::file://{tmp_path}/x"
     assert set(get_mapper(url)) == {"zarr.json", "c/0", "c/1"}
-    split = get_mapper(url, zarr3={"explode_shards": True})
+    split = get_mapper(url, storage_options={"zarr3": {"explode_shards": True}})
     assert set(split) == {"zarr.json", "c/0", "c/1", "c/2", "c/3"}
     assert split["c/3"] == bytes([6, 7])
 

@@ -1,5 +1,6 @@
 """What is pickled opens the same data in another process, or refuses: it never shows other data or none."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -165,3 +166,71 @@ def test_relative_paths_of_pipelines_are_absolute(tmp_path, monkeypatch):
     zarr.create_array("a b.zarr", data=np.arange(3), zarr_format=2)
     mapper = fsspec.get_mapper("fsstore://file://a%20b.zarr|zarr3:")
     assert sorted(elsewhere(mapper, "list(s)")) == ["c/0", "zarr.json"]
+
+
+def behind_a_token(object_server):
+    """Return the spec of a store whose server wants a token, and the header that has it."""
+    object_server.put("/a/zarr.json", b"{}")
+    token = "Authorization: Bearer s3cr3t"
+    return {"driver": "http", "base_url": object_server.url, "path": "/a/", "headers": [token]}
+
+
+def test_secrets_stay_in_the_process_that_has_them(object_server):
+    """Without a word from its owner a pickle holds no credentials; the worker refuses, and says what to do."""
+    store = ts.KvStore.open(behind_a_token(object_server)).result()
+    sent = pickle.dumps(store)
+    assert b"s3cr3t" not in sent
+    asked = len(object_server.log)
+    with pytest.raises(ts.errors.PermissionDeniedError, match=r"stayed in the process.*share_secrets\(\)"):
+        elsewhere(sent, "__import__('pickle').loads(s)")
+    assert len(object_server.log) == asked
+    again = pickle.loads(sent)  # at home nothing is missing
+    assert again["zarr.json"] == b"{}"
+    assert object_server.headers_seen[-1]["Authorization"] == "Bearer s3cr3t"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["from here", "passed on by a worker"])
+def test_secrets_are_shared_where_the_context_says_so(object_server, again):
+    """With `share_secrets` workers open what the owner opens, and so do workers of workers."""
+    context = ts.Context({"http_request_retries": {"max_retries": 1}}).share_secrets()
+    store = ts.KvStore.open(behind_a_token(object_server), context=context).result()
+    if again:
+        store = pickle.loads(elsewhere(store, "__import__('pickle').dumps(s)"))
+    object_server.headers_seen.clear()
+    assert elsewhere(store, "s['zarr.json']") == b"{}"
+    assert object_server.headers_seen[-1]["Authorization"] == "Bearer s3cr3t"
+    assert "s3cr3t" not in repr(store) + str(store.spec().to_json())
+
+
+def test_secrets_of_an_array_below_adapters_are_shared(tmp_path, object_server):
+    """The choice reaches the store below archives and references, and the options of targets."""
+    an_array(f"file://{tmp_path}/a.zarr/|zarr3:")
+    for each in ("zarr.json", "c/0"):
+        object_server.put(f"/a/{each}", (tmp_path / "a.zarr" / each).read_bytes())
+    refs = {f"x/{each}": [f"{object_server.url}/a/{each}"] for each in ("zarr.json", "c/0")}
+    object_server.put("/refs.json", json.dumps(refs).encode())
+    headers = {"headers": {"Authorization": "Bearer s3cr3t"}}
+    base = {"driver": "http", "base_url": object_server.url, "path": "/refs.json", "headers": ["X-Token: 7"]}
+    targets = {f"{object_server.url}/a/": headers}
+    kvstore = {"driver": "reference", "path": "x/", "base": base, "targets": targets}
+    for shares in (True, False):
+        context = ts.Context()
+        context = context.share_secrets() if shares else context
+        array = ts.open({"driver": "zarr3", "kvstore": kvstore}, context=context).result()
+        if shares:
+            object_server.headers_seen.clear()
+            assert elsewhere(array, "s.read().result().tolist()") == [1] * 4
+            seen = object_server.headers_seen
+            assert {each.get("X-Token") for each in seen} >= {"7"}
+            assert {each.get("Authorization") for each in seen} >= {"Bearer s3cr3t"}
+        else:
+            with pytest.raises(ts.errors.PermissionDeniedError, match="share_secrets"):
+                elsewhere(pickle.dumps(array), "__import__('pickle').loads(s)")
+
+
+def test_a_context_passes_its_choice_on():
+    """Contexts below one that shares share too, and a pickled context remembers."""
+    context = ts.Context().share_secrets()
+    assert ts.Context({}, context).shares_secrets
+    assert pickle.loads(pickle.dumps(context)).shares_secrets
+    assert not ts.Context().shares_secrets

@@ -35,6 +35,7 @@ FACADES = {"TensorStore", "KvStore"}
 LONG_MODULES: dict[str, tuple[int, str]] = {}
 LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
 LARGE_CLASSES: dict[str, tuple[int, str]] = {
+    "fsstore.interop.zarr:ZarrStore": (28, "the verbs of a store of zarr-python, each a few lines"),
     "fsstore.dataset.group:Group": (
         38,
         "a public class: one method a verb of daily work, each a line over `members`",
@@ -67,7 +68,10 @@ DEEP_FUNCTIONS: dict[str, tuple[int, str]] = {}
 
 BANNED_MODULES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "impl"}
 BANNED_SUFFIXES = ("_sync", "_async")
-PUBLIC_COLOURS = {"commit_sync", "commit_async"}  # methods of TensorStore's `Transaction`
+PUBLIC_COLOURS = {
+    *("commit_sync", "commit_async"),  # methods of TensorStore's `Transaction`
+    *("get_sync", "set_sync", "delete_sync"),  # the protocols of zarr-python
+}
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 
 # Only the runtime owns threads, loops and processes.
@@ -460,6 +464,13 @@ def test_abilities_of_drivers_and_codecs_are_asked_for_in_one_place():
     assert not problems, "\n" + "\n".join(problems)
 
 
+REFUSING = {
+    "fsstore.arrays.habits:ArrayHabits.__getattr__": "raises, and names the word that is close",
+    "fsstore.runtime.close_word:Awaited.__getattr__": "raises, and says that the result has the word",
+}
+"""Lookups of attributes that find nothing, and why they are there."""
+
+
 def test_no_metaclasses_and_no_attribute_forwarding():
     """Every definition can be found by searching its name."""
     problems = []
@@ -468,7 +479,8 @@ def test_no_metaclasses_and_no_attribute_forwarding():
             item.arg == "metaclass" for item in found.node.keywords
         ):
             problems.append(f"{found.where}: metaclass")
-        if found.node.name in {"__getattr__", "__getattribute__"} and isinstance(found.owner, ast.ClassDef):
+        looked_up = found.node.name in {"__getattr__", "__getattribute__"}
+        if looked_up and isinstance(found.owner, ast.ClassDef) and found.where not in REFUSING:
             problems.append(found.where)
     assert not problems, "\n" + "\n".join(problems)
 

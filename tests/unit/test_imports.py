@@ -132,8 +132,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "obstore": ("kvstore",),
     "aiohttp": ("kvstore.client.web", "kvstore.reference.target.held_client"),
     "yarl": ("kvstore.client.web",),
+    "aiobotocore": ("kvstore.root.aws",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.root.live",),
+    "zarr": ("kvstore.root.live", "interop.zarr"),
     "xarray": ("interop",),
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
@@ -149,6 +150,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 # Modules that are used where they are found, without an extra of their own, and why.
 UNDECLARED = {
+    "aiobotocore": "comes with s3fs, whose sessions it makes",
     "IPython": "shows progress where a notebook runs",
     "fastparquet": "reads parquet where pyarrow is not installed",
     "pandas": "comes with fastparquet, whose results it holds",

@@ -4,6 +4,7 @@ What a server answers is checked here: its length, its range, and whether a cond
 
 * `bucket`: the engine of a bucket: an obstore store with the options that a root gives it
 * `condition_check`: who decides about conditions on a server that speaks the protocol of S3
+* `credential`: credentials that a program gives by a function: asked before they expire, and after a refusal
 * `generic`: any other fsspec filesystem, through the verbs all of them have: info, cat_file, pipe_file, rm_file, ls
 * `object_copy`: copies that an object store makes by itself, inside one bucket, for a request each
 * `login_files`: what stands in for the verbs of fsspec's FTP and SFTP filesystems, which say too little of what went

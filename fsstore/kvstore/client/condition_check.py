@@ -26,6 +26,7 @@ from fsstore.kvstore.engine.secret import reveal
 from fsstore.values.json_value import Json, quote
 
 __all__ = [
+    "EngineWrapper",
     "QuestionedEngine",
     "ReadOnlyEngine",
     "UnconditionalEngine",
@@ -61,7 +62,7 @@ def with_checked_conditions(engine: Engine, endpoint: str, wish: Json) -> Engine
     return plain if wish else UnconditionalEngine(plain)
 
 
-class _Wrapper(PassesOn):
+class EngineWrapper(PassesOn):
     """An engine over another."""
 
     inner: Engine
@@ -93,7 +94,7 @@ class _Wrapper(PassesOn):
         return self.inner.pages(prefix)
 
 
-class ReadOnlyEngine(_Wrapper):
+class ReadOnlyEngine(EngineWrapper):
     """A storage of which its owner says that it is for reading."""
 
     @property
@@ -102,7 +103,7 @@ class ReadOnlyEngine(_Wrapper):
         return replace(self.inner.features, writable=False)
 
 
-class UnconditionalEngine(_Wrapper):
+class UnconditionalEngine(EngineWrapper):
     """A server of which the user says that it does not check conditions: they are refused."""
 
     @property
@@ -119,7 +120,7 @@ class UnconditionalEngine(_Wrapper):
         return await self.inner.write_many(writes)
 
 
-class QuestionedEngine(_Wrapper):
+class QuestionedEngine(EngineWrapper):
     """A server that is asked whether it checks conditions before the first is sent."""
 
     def __init__(self, inner: Engine, endpoint: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from fsstore.context.context import Context
+from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.values.json_value import Fields, Json
 from fsstore.values.url import decode_path, reject_query
@@ -100,6 +101,13 @@ class KvKind(Protocol):
         """Return the URL component, scheme included, or raise `UnimplementedError` if no URL can say it."""
         ...
 
+    def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the members of a root with `storage_options` put in, or raise an error that names an unknown one.
+
+        Raises `UnimplementedError` where there are none at all.
+        """
+        ...
+
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the opened driver."""
         ...
@@ -112,6 +120,10 @@ class KindDefaults:
     defaults: ClassVar[Mapping[str, Json]] = {}
     single_file: bool = False
     sequential: bool = False
+
+    def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
+        """Refuse all: a store that no client library serves has none."""
+        raise UnimplementedError("This kind of store has no storage options")
 
 
 class RootKind(KindDefaults):

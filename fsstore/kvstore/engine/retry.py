@@ -94,16 +94,18 @@ class Attempts:
         self._pauses = policy.pauses()
         self._quick = iter(_REFUSED_PAUSES_S)
         self._logged = self.ambiguous = False
+        self._tries = 0
 
     def pause_after(self, error: UnavailableError) -> float:
-        """Return how long to wait before the next try, or raise `error` when there is none."""
+        """Return how long to wait before the next try; where there is none, raise `error` with the number of tries."""
+        self._tries += 1
         self.ambiguous |= not error.refused
         pause = next(self._pauses, None)
         if error.refused:
             quick = next(self._quick, None)
             pause = None if pause is None or quick is None else min(pause, quick)
         if pause is None:
-            raise error
+            raise error.but(f"after {self._tries} tries") if self._tries > 1 else error
         why = redact(str(error)).partition("\n")[0]
         observer.retried(pause, why)
         _log.log(logging.INFO if self._logged else logging.WARNING, "Trying again in %.2g s: %s", pause, why)

@@ -3,6 +3,9 @@
 Options with credential-like names stay in memory: they are printed, written to JSON and pickled as absent.  So are
 headers and parameters of requests, whatever their names, unless they are known to be harmless, and of a URL the user
 information and a query that may hold a credential.  Texts are the business of `fsstore.redaction`.
+
+A pickle that is opened in the process that made it finds the whole value again.  In any other the value is known to
+lack something (`lacks`), unless its owner decided to send everything (`entire`).
 """
 
 from __future__ import annotations
@@ -12,15 +15,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsstore.redaction import shown_query, without_user
+from fsstore.runtime import origin
 
-__all__ = ["conceal", "guard", "guard_urls", "is_concealed", "is_secret", "reveal", "shown_url"]
+__all__ = [
+    "conceal", "entire", "guard", "guard_urls", "is_concealed", "is_secret", "lacks", "reveal", "shown_url",
+]  # fmt: skip
 
 _NAME = re.compile(
     r"key|secret|token|pass(?:w|phr)|cred|sas|auth|signature|connection_?string|session|cookie|bearer"
     r"|^(?:tok|pass|pwd)$",
     re.IGNORECASE,
 )
-_HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage"})
+_HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage", "credential_provider"})
 _FIELDS = re.compile(r"headers?$|^params$|^query$", re.IGNORECASE)  # whose members may all be credentials
 _HARMLESS_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "range", "user-agent")
@@ -82,11 +88,15 @@ def _is_secret_pair(item: Any) -> bool:
 
 
 class _Guarded:
-    """A JSON value that shows less than it holds.  `full` is the rest; copies and pickles have only what is shown."""
+    """A JSON value that shows less than it holds.
+
+    `full` is all of it; copies and pickles have what is shown, and the name by which this process finds the rest.
+    """
 
     __slots__ = ()
 
     full: Any
+    home: str | None
 
     def __eq__(self, other: object) -> bool:
         return bool(self.full == getattr(other, "full", other))
@@ -96,22 +106,96 @@ class _Guarded:
 
     __hash__ = None  # type: ignore[assignment]  # specs are not hashable either
 
+    def plain(self) -> Any:
+        """Return what is shown."""
+        raise NotImplementedError  # each of the three below knows its type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what is shown."""
+        if self.home is None or origin.found(self.home) is not self:
+            self.home = origin.keep(self)  # type: ignore[misc]  # the slots are in the classes below
+        return _found_again, (self.plain(), self.home)
+
 
 class _GuardedDict(_Guarded, dict):  # type: ignore[type-arg]  # JSON objects hold anything
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
+    __slots__ = ("__weakref__", "full", "home")
+
+    def plain(self) -> Any:
+        return dict(self)
 
 
 class _GuardedList(_Guarded, list):  # type: ignore[type-arg]  # JSON arrays hold anything
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
+    __slots__ = ("__weakref__", "full", "home")
+
+    def plain(self) -> Any:
+        return list(self)
 
 
 class _GuardedText(_Guarded, str):  # type: ignore[misc]  # not hashable, as said above
-    __slots__ = ("full",)
+    __slots__ = ("__weakref__", "full", "home")
+
+    def plain(self) -> Any:
+        return str(self[:])
+
+
+class _LackingDict(dict):  # type: ignore[type-arg]  # JSON objects hold anything
+    """An object whose credentials stayed in another process."""
+
+
+class _LackingList(list):  # type: ignore[type-arg]  # JSON arrays hold anything
+    """A list whose credentials stayed in another process."""
+
+
+class _LackingText(str):
+    """A URL whose credentials stayed in another process."""
+
+    __slots__ = ()
+
+
+_LACKING: Mapping[type, type] = {dict: _LackingDict, list: _LackingList, str: _LackingText}
+_GUARDED: Mapping[type, type] = {dict: _GuardedDict, list: _GuardedList, str: _GuardedText}
+
+
+def _found_again(plain: Any, home: str) -> Any:
+    """Return the value that was pickled in this process, or what another one shows of it."""
+    found = origin.found(home)
+    return _LACKING[type(plain)](plain) if found is None else found
+
+
+def lacks(value: Any) -> bool:
+    """Return whether something in a value stayed in the process that pickled it."""
+    if isinstance(value, _LackingDict | _LackingList | _LackingText):
+        return True
+    if isinstance(value, Mapping):
+        return any(map(lacks, value.values()))
+    return isinstance(value, list) and any(map(lacks, value))
+
+
+class _Entire:
+    """A guarded value on its way into a pickle that is to hold all of it."""
+
+    __slots__ = ("plain", "value")
+
+    def __init__(self, value: _Guarded) -> None:
+        self.plain, self.value = value.plain(), entire(value.full)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return str, (str(self[:]),)
+        return _with_rest, (self.plain, self.value)
+
+
+def entire(value: Any) -> Any:
+    """Return a value for a pickle that holds its credentials too; unpickled, it is guarded as it was."""
+    if isinstance(value, _Guarded):
+        return _Entire(value)
+    if isinstance(value, Mapping):
+        return {name: entire(item) for name, item in value.items()}
+    return [entire(item) for item in value] if isinstance(value, list) else value
+
+
+def _with_rest(plain: Any, full: Any) -> Any:
+    made = _GUARDED[type(plain)](plain)
+    made.full, made.home = full, None
+    return made
 
 
 def guard(value: Any) -> Any:
@@ -126,13 +210,13 @@ def guard(value: Any) -> Any:
         shown = _GuardedList(item for item in value if _is_harmless(item))
     else:
         shown = _GuardedText(shown_url(value))
-    shown.full = value
-    return value if len(shown) == len(value) and shown.__reduce__()[1][0] == value else shown
+    shown.full, shown.home = value, None
+    return value if len(shown) == len(value) and shown.plain() == value else shown
 
 
 def reveal(value: Any) -> Any:
     """Return everything a guarded value holds; other values as they are."""
-    return getattr(value, "full", value)
+    return value.full if isinstance(value, _Guarded) else value
 
 
 def is_concealed(value: Any) -> bool:
@@ -149,8 +233,8 @@ def guard_urls(value: Any) -> Any:
         shown = _GuardedList(map(shown_url, value))
     else:
         return value if value is None else guard(value)
-    shown.full = value
-    return value if shown.__reduce__()[1][0] == value else shown
+    shown.full, shown.home = value, None
+    return value if shown.plain() == value else shown
 
 
 def shown_url(url: str) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from fsstore.context.context import context_of
 from fsstore.errors import AbortedError, NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix, ReadResult
 from fsstore.kvstore.reference.document.json_refs import Pieces, from_json
@@ -25,10 +26,27 @@ from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.table import Table
 from fsstore.kvstore.reference.target.location import directory, name_of
+from fsstore.kvstore.spec.opening import open_kv
+from fsstore.kvstore.spec.parse import place_spec
+from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.runtime import execution
 from fsstore.values.file_compression import method_of, pieces, usual_limit
 
-__all__ = ["PARQUET_NAMES", "Reading", "decompress", "load"]
+__all__ = ["PARQUET_NAMES", "Reading", "Way", "decompress", "document_at", "load"]
+
+
+class Way(NamedTuple):
+    """How a document is reached: the options of its root, and the context."""
+
+    storage_options: Mapping[str, Any] | None = None
+    context: Any = None
+
+
+async def document_at(url: Any, way: Way = Way()) -> KvPrefix:  # noqa: B008  # frozen
+    """Return the store and path of a document."""
+    spec = with_storage_options(place_spec(url), way.storage_options)
+    return (await open_kv(spec, context_of(way.context))).prefix
+
 
 PARQUET_NAMES = ("/", ".parq", ".parquet")
 """How the names of parquet sets end."""

@@ -2,6 +2,7 @@
 
 Each kind reads its JSON, its URLs and the options of its client.
 
+* `aws`: what the caller, the environment and the profile files say about S3, for both client libraries
 * `chain_url`: chains of fsspec filesystems as root URLs: simplecache::s3://bucket/a/b, zip://inner::file:///a.zip
 * `cloud`: the kinds of roots that storage libraries serve: fsspec (any protocol), s3, gcs, http, abfs
 * `live`: live objects as stores: fsspec filesystems, mappings, paths, and stores of zarr-python

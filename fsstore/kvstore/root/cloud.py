@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import JsonError, UnimplementedError, UrlError
-from fsstore.kvstore.client.condition_check import endpoint_of, with_checked_conditions
+from fsstore.kvstore.client.condition_check import with_checked_conditions
+from fsstore.kvstore.client.credential import RenewedEngine
 from fsstore.kvstore.contract.coalesce import limits_from
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
@@ -23,18 +24,17 @@ from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.engine.single_writer import guarded, take_single_writer
+from fsstore.kvstore.root.aws import s3_access, s3_reach
 from fsstore.kvstore.root.chain_url import join_chain
 from fsstore.kvstore.root.option import (
-    azure_options,
-    azure_store,
+    Reach,
+    azure_reach,
     choose_engine,
     concurrency_from,
-    gcs_options,
-    gcs_store,
-    s3_options,
-    s3_store,
+    gcs_reach,
     take_engine,
     take_options,
+    with_storage_options,
 )
 from fsstore.kvstore.root.web import HttpDriver, HttpKind, fsspec_engine, own_engine, root_of
 from fsstore.values import registry
@@ -85,6 +85,10 @@ class FsspecKind(RootKind):
         url = fields.require("url", _url)
         return {"url": url, **take_options(fields), **take_single_writer(fields)}
 
+    def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the members with `storage_options`."""
+        return with_storage_options(members, options)
+
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return the path, and what stands before it as `url`."""
         host, _, path = rest.partition("/")
@@ -120,7 +124,12 @@ class FsspecKind(RootKind):
                 else own_engine(url, {}, retry, None)
             )
             return FsspecHttpDriver(web, root_of(base), members=opening.members, limits=limits)
+        source = None
+        if url.startswith(("s3://", "s3a://")) and "::" not in url:
+            access = s3_access({"storage_options": options}, {})
+            options, source = access.s3fs_options(), access.renewable
         engine, root = engine_for_url(url, options)
+        engine = engine if source is None else RenewedEngine(engine, source)
         return guarded(EngineDriver(engine, root, members=opening.members, limits=limits), opening.members)
 
 
@@ -134,8 +143,7 @@ class BucketKind(RootKind):
     bucket: str
     driver: type[EngineDriver]
     label: str
-    store: Callable[[str, Mapping[str, Json], Mapping[str, Any]], Callable[[dict[str, Any]], Any]]
-    options: Callable[[Mapping[str, Json], Mapping[str, Any]], dict[str, Any]]
+    reach: Callable[[str, Mapping[str, Json], Mapping[str, Any]], Reach]
     texts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     not_in_url: tuple[str, ...] = ()
@@ -160,6 +168,10 @@ class BucketKind(RootKind):
         for name in self.flags:
             members |= {name: True} if fields.take(name, boolean, default=False) else {}
         return {**members, **take_engine(fields), **take_options(fields), **take_single_writer(fields)}
+
+    def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the members with `storage_options`."""
+        return with_storage_options(members, options)
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # the contract's
         """Return the path and the bucket."""
@@ -191,24 +203,31 @@ class BucketKind(RootKind):
 
     def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
         """Return the engine, over obstore or the fsspec filesystem, and the root in it."""
+        return self._reached(members, resources, self.reach(str(members[self.bucket]), members, resources))
+
+    def _reached(
+        self, members: Mapping[str, Json], resources: Mapping[str, Any], reach: Reach
+    ) -> tuple[Engine, str]:
         shown = f"{self.schemes[0]}://{members[self.bucket]}/"
         retry = retry_from(resources, f"{self.id}_request_retries")
         threads = concurrency_from(resources, f"{self.id}_request_concurrency")
-        if choose_engine(members, possible=not members.get("storage_options")) == "obstore":
+        if choose_engine(members, possible=reach.for_both) == "obstore":
             from fsstore.kvstore.client.bucket import bucket_engine
             from fsstore.kvstore.client.object_store import ObstoreEngine
 
-            def make() -> ObstoreEngine:
-                store = self.store(str(members[self.bucket]), members, resources)
-                plain = str(members.get("endpoint", "")).startswith("http:")
-                return bucket_engine(store, shown, retry=retry, concurrency=threads, plain=plain)
+            def make() -> Engine:
+                plain = reach.endpoint.startswith("http:")
+                engine: ObstoreEngine = bucket_engine(
+                    reach.store, shown, retry=retry, concurrency=threads, plain=plain
+                )
+                return engine if reach.source is None else RenewedEngine(engine, reach.source)
 
             given = dumps([{name: reveal(value) for name, value in members.items()}, _plain(resources)])
             return shared((self.id, given, retry, threads), make), ""
         from fsstore.kvstore.root.open_engine import engine_for_url
 
-        options = self.options(members, resources)
-        return engine_for_url(shown, options, retry=retry, concurrency=threads or 32)
+        engine, root = engine_for_url(shown, reach.options(), retry=retry, concurrency=threads or 32)
+        return engine if reach.source is None else RenewedEngine(engine, reach.source), root
 
 
 def _plain(resources: Mapping[str, Any]) -> Json:
@@ -226,9 +245,9 @@ class S3Kind(BucketKind):
         return members if wish is None else {**members, "use_conditional_write": wish}
 
     def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
-        engine, root = super()._engine(members, resources)
-        endpoint = endpoint_of(members, reveal(members.get("storage_options", {})))
-        return with_checked_conditions(engine, endpoint, members.get("use_conditional_write")), root
+        reach = self.reach(str(members[self.bucket]), members, resources)
+        engine, root = self._reached(members, resources, reach)
+        return with_checked_conditions(engine, reach.endpoint, members.get("use_conditional_write")), root
 
 
 @dataclass(frozen=True)
@@ -285,8 +304,7 @@ S3 = S3Kind(
     texts=("endpoint", "aws_region", "host_header"),
     flags=("requester_pays",),
     not_in_url=("endpoint",),
-    store=s3_store,
-    options=s3_options,
+    reach=s3_reach,
 )
 
 GCS = BucketKind(
@@ -296,8 +314,7 @@ GCS = BucketKind(
     bucket="bucket",
     label="GCS",
     driver=GcsDriver,
-    store=gcs_store,
-    options=gcs_options,
+    reach=gcs_reach,
 )
 
 GCS_GRPC = GrpcKind(
@@ -307,8 +324,7 @@ GCS_GRPC = GrpcKind(
     bucket="bucket",
     label="GCS",
     driver=GcsDriver,
-    store=gcs_store,
-    options=gcs_options,
+    reach=gcs_reach,
 )
 
 ABFS = AzureKind(
@@ -320,8 +336,7 @@ ABFS = AzureKind(
     driver=AbfsDriver,
     texts=("account_name", "endpoint"),
     not_in_url=("endpoint",),
-    store=azure_store,
-    options=azure_options,
+    reach=azure_reach,
 )
 
 

@@ -1,38 +1,79 @@
 """How the members and resources of cloud roots become options of obstore and of fsspec filesystems.
 
 Credentials come from the environment, the profile files and the metadata services of the cloud, as the libraries
-find them.  Given ones (`storage_options`) stay in memory: see `secret.guard`.
+find them.  Given ones (`storage_options`) stay in memory: see `secret.guard`.  S3 has a module of its own, `aws`.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.engine.fault import translate
+from fsstore.kvstore.client.credential import CredentialSource, function_name
 from fsstore.kvstore.engine.secret import guard, reveal
-from fsstore.values.json_value import Fields, Json, obj, one_of
+from fsstore.values.json_value import Fields, Json, obj, one_of, quote
 
 __all__ = [
+    "IDLE",
     "Library",
-    "azure_options",
-    "azure_store",
+    "Reach",
+    "azure_reach",
+    "check_options",
     "choose_engine",
     "concurrency_from",
-    "gcs_options",
-    "gcs_store",
-    "s3_options",
-    "s3_store",
+    "gcs_reach",
     "take_engine",
     "take_options",
+    "with_storage_options",
 ]
 
 Library = Literal["fsstore", "obstore", "fsspec"]
 Make = Callable[[dict[str, Any]], Any]
+
+IDLE = frozenset(
+    (
+        *(
+            "asynchronous",
+            "loop",
+            "skip_instance_cache",
+            "use_listings_cache",
+            "listings_expiry_time",
+            "max_paths",
+        ),
+        *(
+            "batch_size",
+            "default_block_size",
+            "default_cache_type",
+            "default_fill_cache",
+            "cache_regions",
+            "use_ssl",
+        ),
+    )
+)
+"""Options about what fsstore does by itself, or not at all."""
+_OF_EVERY_CLASS = IDLE | {"storage_options", "protocol", "fo", "target_protocol", "target_options"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a bucket is reached, in the words of both client libraries."""
+
+    store: Make
+    """Makes obstore's store."""
+    options: Callable[[], dict[str, Any]]
+    """Returns those of the fsspec filesystem."""
+    for_both: bool = True
+    """Whether obstore can do all that is asked for."""
+    endpoint: str = ""
+    source: CredentialSource | None = None
+    """Where credentials come from, if they are looked after here."""
 
 
 def take_engine(fields: Fields, *names: Library) -> dict[str, Json]:
@@ -42,9 +83,44 @@ def take_engine(fields: Fields, *names: Library) -> dict[str, Json]:
 
 
 def take_options(fields: Fields) -> dict[str, Json]:
-    """Take `storage_options`: options of the fsspec filesystem, which then is the engine."""
+    """Take `storage_options`, in the words of the fsspec filesystem."""
     options = fields.take("storage_options", obj, default={})
-    return {"storage_options": guard(options)} if options else {}
+    return with_storage_options({}, options)
+
+
+def with_storage_options(members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
+    """Return members with `storage_options` added to those there are."""
+    merged = {**reveal(members.get("storage_options", {})), **options}
+    if merged.get("credential_provider"):
+        merged["credential_provider"] = function_name(merged["credential_provider"])
+    return {**members, "storage_options": guard(merged)} if merged else dict(members)
+
+
+def check_options(scheme: str, options: Mapping[str, Any], own: frozenset[str] = frozenset()) -> None:
+    """Refuse options that nobody knows, by name; `own` are known to fsstore, others to the fsspec filesystem."""
+    unknown = [name for name in options if name not in own | _OF_EVERY_CLASS]
+    if not unknown:
+        return
+    from fsstore.kvstore.root.open_engine import filesystem_class
+
+    known = set(own)
+    for cls in filesystem_class(scheme).__mro__:
+        known |= set(inspect.signature(cls.__init__).parameters)
+    for name in unknown:
+        if name not in known:
+            near = get_close_matches(name, known | IDLE, n=1)
+            hint = (
+                f"did you mean {quote(near[0])}?" if near else f"its options are those of {_CLASSES[scheme]}"
+            )
+            raise StoreError(f"There is no storage option {quote(name)} for {scheme}://; {hint}")
+
+
+_CLASSES = {
+    "http": "fsspec's HTTPFileSystem",
+    "s3": "s3fs.S3FileSystem",
+    "gs": "gcsfs.GCSFileSystem",
+    "abfs": "adlfs.AzureBlobFileSystem",
+}
 
 
 def choose_engine(members: Mapping[str, Json], *, possible: bool) -> Library:
@@ -61,7 +137,7 @@ def choose_engine(members: Mapping[str, Json], *, possible: bool) -> Library:
                 " the method spawn or forkserver, or leave `engine` out"
             )
         return "obstore"
-    if wish is None and possible and not members.get("storage_options") and find_spec("obstore") is not None:
+    if wish is None and possible and find_spec("obstore") is not None:
         return "obstore" if _obstore_works() else "fsspec"
     return "fsspec"
 
@@ -82,76 +158,25 @@ def concurrency_from(resources: Mapping[str, Any], name: str) -> int | None:
     return int(threads) if threads else None
 
 
-def _credentials(resources: Mapping[str, Any]) -> Mapping[str, Any]:
-    given = resources.get("aws_credentials") or {}
-    kinds = ("default", "anonymous", "environment", "imds", "ecs", "profile")
-    if given.get("type", "default") not in kinds:
-        raise StoreError(f"Failed to parse AWS credentials spec: expected one of: {', '.join(kinds)}")
-    return dict(given)
-
-
-def s3_options(members: Mapping[str, Json], resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of s3fs."""
-    credentials = _credentials(resources)
-    options: dict[str, Any] = {"anon": credentials.get("type") == "anonymous"}
-    if "profile" in credentials:
-        options["profile"] = credentials["profile"]
-    if members.get("endpoint"):
-        options["endpoint_url"] = reveal(members["endpoint"])
-    if members.get("aws_region"):
-        options["client_kwargs"] = {"region_name": members["aws_region"]}
-    if members.get("requester_pays"):
-        options["requester_pays"] = True
-    if not members.get("endpoint") and not members.get("aws_region"):
-        options["cache_regions"] = True
-    return {**options, **reveal(members.get("storage_options", {}))}
-
-
-def s3_store(bucket: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Make:
-    """Return a maker of obstore's `S3Store`."""
-    credentials = _credentials(resources)
-    config: dict[str, Any] = {}
-    if members.get("endpoint"):
-        config["endpoint"] = reveal(members["endpoint"])
-    region = members.get("aws_region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    config["region"] = region or "us-east-1"
-    if members.get("requester_pays"):
-        config["request_payer"] = True
-    if credentials.get("type") == "anonymous":
-        config["skip_signature"] = True
-    elif "AWS_ACCESS_KEY_ID" not in os.environ or "profile" in credentials:
-        provider = _profile_provider(credentials.get("profile"))
-        config |= {"credential_provider": provider} if provider is not None else {}
-
-    def make(common: dict[str, Any]) -> Any:
-        from obstore.store import S3Store
-
-        return S3Store(bucket, **config, **common)
-
-    return make
-
-
-def gcs_options(members: Mapping[str, Json], resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of gcsfs."""
+def gcs_reach(bucket: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Reach:
+    """Return how a bucket of Google's cloud is reached; through obstore without credentials requests are anonymous."""
     project = (resources.get("gcs_user_project") or {}).get("project_id")
-    options: dict[str, Any] = {"requester_pays": project} if project else {}
-    return {**options, **reveal(members.get("storage_options", {}))}
-
-
-def gcs_store(bucket: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Make:
-    """Return a maker of obstore's `GCSStore`; without credentials requests are anonymous."""
-    del members
-    project = (resources.get("gcs_user_project") or {}).get("project_id")
+    given: Mapping[str, Any] = reveal(members.get("storage_options", {}))
+    check_options("gs", given)
+    asks_none = given.get("token") == "anon"
 
     def make(common: dict[str, Any]) -> Any:
         from obstore.store import GCSStore
 
         if project:
             common["client_options"]["default_headers"] = {"x-goog-user-project": project}
-        anonymous = {} if _has_gcs_credentials() else {"skip_signature": True}
+        anonymous = {"skip_signature": True} if asks_none or not _has_gcs_credentials() else {}
         return GCSStore(bucket, **anonymous, **common)
 
-    return make
+    def options() -> dict[str, Any]:
+        return {**({"requester_pays": project} if project else {}), **given}
+
+    return Reach(make, options, (asks_none and set(given) <= IDLE | {"token"}) or not given)
 
 
 def _has_gcs_credentials() -> bool:
@@ -160,49 +185,28 @@ def _has_gcs_credentials() -> bool:
     return any(name in os.environ for name in names) or default.exists() or "GCE_METADATA_HOST" in os.environ
 
 
-def azure_options(members: Mapping[str, Json], resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of adlfs."""
-    del resources
-    options = {"account_name": members["account_name"]} if members.get("account_name") else {}
-    return {**options, **reveal(members.get("storage_options", {}))}
+_AZURE = frozenset(("account_name", "account_key", "sas_token", "anon"))
 
 
-def azure_store(container: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Make:
-    """Return a maker of obstore's `AzureStore`."""
+def azure_reach(container: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Reach:
+    """Return how a container of Azure is reached."""
     del resources
-    config = {name: reveal(members[name]) for name in ("account_name", "endpoint") if members.get(name)}
+    given: Mapping[str, Any] = reveal(members.get("storage_options", {}))
+    check_options("abfs", given)
+    account = {"account_name": members["account_name"]} if members.get("account_name") else {}
 
     def make(common: dict[str, Any]) -> Any:
         from obstore.store import AzureStore
 
-        return AzureStore(container, **config, **common)
-
-    return make
-
-
-def _profile_provider(profile: str | None) -> Any:
-    """Return a provider of the credentials in the profile files, which obstore does not read by itself."""
-    if find_spec("botocore") is None:
-        return None
-    import botocore.session
-
-    try:
-        found = botocore.session.Session(profile=profile).get_credentials()
-    except Exception as error:  # noqa: BLE001  # there is no such profile, or the files are malformed
-        found = translate(error).within("Cannot find AWS credentials")
-    if isinstance(found, StoreError):
-        raise found
-    if found is None:
-        return None
-
-    def provide() -> dict[str, Any]:
-        frozen = found.get_frozen_credentials()
-        expiry = getattr(found, "_expiry_time", None)
-        return {
-            "access_key_id": frozen.access_key,
-            "secret_access_key": frozen.secret_key,
-            "token": frozen.token,
-            "expires_at": expiry,
+        config: dict[str, Any] = {
+            name: reveal(members[name]) for name in ("account_name", "endpoint") if members.get(name)
         }
+        config |= {
+            name: given[name] for name in ("account_name", "account_key", "sas_token") if given.get(name)
+        }
+        return AzureStore(
+            container, **config, **({"skip_signature": True} if given.get("anon") else {}), **common
+        )
 
-    return provide
+    endpoint = str(reveal(members.get("endpoint", "")))
+    return Reach(make, lambda: {**account, **given}, set(given) <= IDLE | _AZURE, endpoint)

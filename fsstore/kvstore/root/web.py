@@ -22,12 +22,41 @@ from fsstore.kvstore.engine.contract import Engine, shared
 from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key
 from fsstore.kvstore.engine.retry import Retry, retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
-from fsstore.kvstore.root.option import Library, choose_engine, concurrency_from, take_engine
+from fsstore.kvstore.root.option import (
+    IDLE,
+    Library,
+    check_options,
+    choose_engine,
+    concurrency_from,
+    take_engine,
+    take_options,
+    with_storage_options,
+)
 from fsstore.kvstore.web.header import header_line, headers_of
 from fsstore.values.json_value import Fields, Json, array_of, expected, quote, string
 from fsstore.values.url import decode_path, encode_path
 
 __all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "origin_of", "own_engine", "root_of"]
+
+
+_REQUEST = frozenset(
+    (
+        *(
+            "headers",
+            "params",
+            "cookies",
+            "auth",
+            "allow_redirects",
+            "max_redirects",
+            "compress",
+            "proxy",
+            "proxy_auth",
+        ),
+        *("timeout", "ssl", "ssl_context", "verify_ssl", "fingerprint", "server_hostname", "proxy_headers"),
+        *("trace_request_ctx", "read_bufsize", "max_line_size", "max_field_size", "skip_auto_headers"),
+    )
+)
+"""What the HTTP filesystem hands on to each request of aiohttp."""
 
 
 class HttpDriver(EngineDriver):
@@ -73,7 +102,7 @@ class HttpKind(KindDefaults):
     defaults: ClassVar[Mapping[str, Json]] = {"headers": []}
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `base_url`, `headers` and `engine`."""
+        """Take `base_url`, `headers`, `engine` and `storage_options`."""
         members: dict[str, Json] = {}
         url = fields.require("base_url", _base_url)
         if url is not None:
@@ -81,7 +110,20 @@ class HttpKind(KindDefaults):
         headers = fields.take("headers", array_of(header_line), default=[])
         if headers:
             members["headers"] = guard(headers)
-        return {**members, **take_engine(fields, "fsstore")}
+        return {**members, **take_engine(fields, "fsstore"), **take_options(fields)}
+
+    def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the members with `headers`, and with `storage_options` for what else the HTTP filesystem takes."""
+        rest = dict(options)
+        client = dict(rest.pop("client_kwargs", None) or {})
+        given = {**(client.pop("headers", None) or {}), **(rest.pop("headers", None) or {})}
+        rest |= {"client_kwargs": client} if client else {}
+        check_options("http", rest, _REQUEST)
+        out = dict(members)
+        if given:
+            lines = [header_line(f"{name}: {value}") for name, value in given.items()]
+            out["headers"] = guard([*reveal(members.get("headers", [])), *lines])
+        return with_storage_options(out, rest)
 
     def check_path(self, path: str) -> str:
         """Return the path as it is."""
@@ -120,8 +162,11 @@ class HttpKind(KindDefaults):
         retry = retry_from(opening.resources, "http_request_retries")
         threads = concurrency_from(opening.resources, "http_request_concurrency")
         base = url.partition("?")[0]
+        options = reveal(opening.members.get("storage_options", {}))
 
         def choose() -> tuple[Engine, str]:
+            if not set(options) <= IDLE:
+                return fsspec_engine(parts.query, headers, retry, threads, options), root_of(base)
             library = _library(opening.members, url, headers)
             if library == "obstore":
                 return obstore_engine(base, headers, retry, threads), ""

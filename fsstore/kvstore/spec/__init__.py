@@ -5,4 +5,5 @@
 * `parse`: parsing the specs of key-value stores: JSON objects, URL pipelines, live objects
 * `place`: what people name a place with, as a type
 * `spec_value`: what a spec of a key-value store says: the value that the library works with
+* `storage_option`: the options that a caller gives beside a place, put into the spec of its root
 """

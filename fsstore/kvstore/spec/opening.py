@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsstore.context.context import Context, ContextResource
+from fsstore.errors import PermissionDeniedError
 from fsstore.kvstore.contract.ability import IsMetered, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.kind import KvKind, KvOpening
+from fsstore.kvstore.engine.secret import lacks
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.runtime.observer import Meter
+from fsstore.values.json_value import quote
 
 if TYPE_CHECKING:
     from fsstore.kvstore.transaction.ledger import Ledger
@@ -120,6 +123,12 @@ async def open_adapter(kind: KvKind, base: OpenKv, context: Context) -> OpenKv:
 
 async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
     """Open a spec whose resources are bound, over its base."""
+    if lacks(spec.members):
+        raise PermissionDeniedError(
+            f"The credentials of a store of the kind {quote(spec.kind.id)} stayed in the process that pickled it; open"
+            " the store with a context that shares them (ts.Context().share_secrets()), or leave them out of specs and"
+            " let each process find its own"
+        )
     values = {
         name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)
     }

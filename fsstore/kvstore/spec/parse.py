@@ -27,6 +27,7 @@ __all__ = [
     "path_spec",
     "place_spec",
     "unsupported",
+    "with_root",
 ]
 
 
@@ -108,7 +109,16 @@ def live_spec(source: Any, *, single_writer: bool = False) -> KvSpecValue:
     return KvSpecValue.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
 
 
+def with_root(place: str) -> str:
+    """Return a URL, pipeline or path as a URL: a local path at its start is written as one."""
+    root, bar, rest = place.partition("|")
+    if not root or ":" in root.replace("\\", "/").partition("/")[0] or "::" in root:
+        return place
+    return f"{path_spec(root).url}{bar}{rest}"
+
+
 def _from_url(url: str) -> KvSpecValue:
+    url = with_root(url)
     try:
         components = split_pipeline(url)
         spec, rest = kv_from_components(components)

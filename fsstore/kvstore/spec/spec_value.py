@@ -25,7 +25,7 @@ from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.elsewhere import ElsewhereDriver
-from fsstore.kvstore.engine.secret import is_concealed, reveal
+from fsstore.kvstore.engine.secret import entire, is_concealed, reveal
 from fsstore.kvstore.local.path import absolute
 from fsstore.runtime.origin import process_name
 from fsstore.values import registry
@@ -221,7 +221,8 @@ class KvSpecValue:
         """Pickle the parts; resources pickled together stay shared.
 
         A pickle names one place wherever it goes: relative paths become absolute, and fsspec's memory is that of this
-        process.  Live objects may hold credentials and files: only drivers that say how they are pickled are.
+        process.  Credentials stay behind unless the context shares them.  Live objects may hold credentials and files:
+        only drivers that say how they are pickled are.
         """
         parts = {name: getattr(self, name) for name in ("members", "resources", "base", "context")}
         if isinstance(self.live, ElsewhereDriver):
@@ -234,6 +235,9 @@ class KvSpecValue:
         path = absolute(self._path) if self.kind.id == "file" else self._path
         home = process_name() if self.live is None and _is_fsspec_memory(self.members) else ""
         parts["members"] = _absolute_url(self.members)
+        shares = self.bound_context is not None and self.bound_context.shares_secrets
+        if shares:
+            parts |= {"members": entire(parts["members"]), "shares": True}
         return _unpickle, (type(self), self.kind.id, path, parts, self.live, home)
 
 
@@ -277,4 +281,5 @@ def _unpickle(
         raise StoreError(f"{quote(name)} is not a registered KvStore driver")
     if home not in ("", process_name()):
         live = ElsewhereDriver(f"{quote(str(parts['members'].get('url')))}, a store in memory,", home)
-    return cls.of(kind, path, **parts).replace(live=live)
+    context = Context().share_secrets() if parts.pop("shares", False) else None
+    return cls.of(kind, path, **parts).replace(live=live, bound_context=context)

@@ -8,7 +8,7 @@ threads so that many of them overlap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from fsstore.context.context import Context, context_of
@@ -23,6 +23,7 @@ from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.spec.place import PlaceLike
 from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, join_path
+from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store import result
 from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
@@ -82,14 +83,15 @@ class KvStore(Specified):
         context: Context | None = None,
         transaction: Transaction | None = None,
         single_writer: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Future[KvStore]:
         """Open a store given by a spec, JSON, a URL, or a live filesystem or mapping.
 
         `single_writer` promises of a live object that nobody but this process writes to it: then conditions can be
-        checked here, and parts of chunks be written.
+        checked here, and parts of chunks be written.  `storage_options` are for the root, in fsspec's words.
         """
         check_transaction(transaction)
-        parsed = kv_spec(spec, single_writer=single_writer)
+        parsed = with_storage_options(kv_spec(spec, single_writer=single_writer), storage_options)
         opening = _open_store(parsed, context_of(context), transaction)
         return execution.start(opening, waits=opening_waits(parsed))
 

@@ -1,0 +1,278 @@
+"""What people type who come from numpy, zarr-python and dask: facts by familiar names, and refusals that help.
+
+An array that is stored is not an array in memory: what would read all of it by accident, once an element, or compare it
+without reading, is refused in words that say what to type instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fsstore.driver.contract import OpenArray
+from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.format.node_words import is_document
+from fsstore.index import Indexable, IndexTransform
+from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.close_word import meant
+from fsstore.runtime.future import Future
+
+__all__ = ["ArrayHabits", "ArrayInfo", "Stored", "count_parts", "read_into", "within_bounds"]
+
+
+class Stored:
+    """How much of a store is stored; None where it was not asked."""
+
+    __slots__ = ("fully_stored", "not_stored")
+
+    def __init__(self, *, not_stored: bool | None = None, fully_stored: bool | None = None) -> None:
+        self.not_stored, self.fully_stored = not_stored, fully_stored
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both say the same."""
+        return isinstance(other, Stored) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        """Return the form TensorStore prints."""
+        return (
+            f"TensorStore.StorageStatistics(not_stored={self.not_stored}, fully_stored={self.fully_stored})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """The facts of an array; the last two are known to `info_complete` only."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...] | None
+    shards: tuple[int, ...] | None
+    nbytes: int
+    nchunks: int | None
+    stored_bytes: int | None = None
+    stored_chunks: int | None = None
+    """How many of the chunks, or of the shards where there are some, are stored."""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many bytes of elements one stored byte stands for."""
+        return self.nbytes / self.stored_bytes if self.stored_bytes else None
+
+    def __str__(self) -> str:
+        """Return the facts, one a line."""
+        facts = {
+            "Shape": self.shape, "Data type": self.dtype, "Chunks": self.chunks, "Shards": self.shards,
+            "Bytes": self.nbytes, "Number of chunks": self.nchunks, "Stored bytes": self.stored_bytes,
+            "Stored chunks": self.stored_chunks, "Ratio": None if self.ratio is None else round(self.ratio, 2),
+        }  # fmt: skip
+        return "\n".join(f"{name:<18}{value}" for name, value in facts.items() if value is not None)
+
+
+class ArrayHabits(Indexable):
+    """What `TensorStore` has besides TensorStore's own names."""
+
+    __slots__ = ()
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The shape of the smallest parts that are read by themselves, or None: chunks, or sub-chunks of shards."""
+        return _chunks(self)
+
+    @property
+    def shards(self) -> tuple[int, ...] | None:
+        """The shape of the shards, or None where there are none."""
+        return _shards(self)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the elements take in memory."""
+        return _bytes(self)
+
+    @property
+    def nchunks(self) -> int | None:
+        """How many chunks the domain touches, stored or not."""
+        return count_parts(self, _chunks(self))
+
+    @property
+    def info(self) -> ArrayInfo:
+        """The facts of the array; nothing is asked of the storage."""
+        return _info(self)
+
+    def info_complete(self) -> ArrayInfo:
+        """Return the facts with what is stored of the whole array: bytes and chunks, which a listing tells."""
+        return _info(self, complete=True)
+
+    def __len__(self) -> int:
+        """Return the size of the first dimension."""
+        shape = _shape(self)
+        if not shape:
+            raise TypeError("len() of an array without dimensions")
+        return shape[0]
+
+    def __bool__(self) -> bool:
+        """Return True: it is an open array, whatever its size."""
+        return True
+
+    def __iter__(self) -> NoReturn:
+        """Refuse: each row would be a request of its own."""
+        raise TypeError(
+            "A stored array is not iterated, which would read row by row; read what you need at once: for row in"
+            " store[:100].read().result()"
+        )
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Read the whole domain: `torch.from_dlpack(store)`."""
+        return _values(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device: the memory of the processor."""
+        return (1, 0)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse a name that a store lacks, and say which it has."""
+        if name.startswith("_"):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+        hint = _ELSEWHERE.get(name) or meant(name, dir(type(self)))
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self
+        )
+
+    @staticmethod
+    def _refuse_comparison(other: object) -> None:
+        if isinstance(other, np.ndarray | np.generic | int | float | complex):
+            raise TypeError(
+                "A stored array is not compared with values, which would need all of it; read it first:"
+                " store.read().result() == value"
+            )
+
+
+_ELSEWHERE = {
+    name: f"; read first: store.read().result().{name}()"
+    for name in ("mean", "sum", "min", "max", "std", "flatten", "ravel", "reshape", "tolist", "any", "all")
+}
+
+
+def _sizes(shape: Any) -> tuple[int, ...] | None:
+    """Return the sides of a chunk, or None if one is unknown."""
+    return tuple(shape) if shape is not None and all(shape) else None
+
+
+def _chunks(store: Any) -> tuple[int, ...] | None:
+    return _sizes(store.chunk_layout.read_chunk.shape)
+
+
+def _shards(store: Any) -> tuple[int, ...] | None:
+    written = _sizes(store.chunk_layout.write_chunk.shape)
+    return None if written == _chunks(store) else written
+
+
+def _bytes(store: Any) -> int:
+    return int(store.size * store.dtype.numpy_dtype.itemsize)
+
+
+def _shape(store: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = store.shape
+    return shape
+
+
+def _values(store: Any) -> Any:
+    return store.read().result()
+
+
+def count_parts(store: Any, sizes: tuple[int, ...] | None) -> int | None:
+    """Return how many parts of a size the domain of a store touches: chunks, or shards."""
+    if sizes is None or 0 in store.shape:
+        return None if sizes is None else 0
+    grid = store.chunk_layout.grid_origin or (0,) * store.rank
+    count = 1
+    for low, length, size, start in zip(store.origin, store.shape, sizes, grid, strict=True):
+        first = low - (start or 0)
+        count *= (first + length - 1) // size - first // size + 1
+    return count
+
+
+def _info(store: Any, *, complete: bool = False) -> ArrayInfo:
+    chunks = _chunks(store)
+    nchunks = count_parts(store, chunks)
+    known = ArrayInfo(store.shape, store.dtype.name, chunks, _shards(store), _bytes(store), nchunks)
+    if not complete:
+        return known
+    if store.kvstore is None:
+        raise StoreError("Nothing is stored of this array: it has no key-value store")
+    count, size = execution.call(_stored(store.kvstore.prefix))
+    return replace(known, stored_bytes=size, stored_chunks=count)
+
+
+async def _stored(place: KvPrefix) -> tuple[int, int]:
+    """Return how many chunks are stored, and their bytes."""
+    chunks = size = 0
+    async for batch in place.scan():
+        found = [entry for entry in batch if not is_document(entry.key)]
+        unknown = [Read(entry.key, 0, 0) for entry in found if entry.size is None]
+        asked = await place.read_many(unknown) if unknown else []
+        chunks += len(found)
+        size += sum(entry.size or 0 for entry in found) + sum(answer.size or 0 for answer in asked)
+    return chunks, size
+
+
+def within_bounds(
+    change: Callable[[IndexTransform], IndexTransform], transform: IndexTransform
+) -> IndexTransform:
+    """Return a view of a view; an error about bounds that may grow, and so are shown as infinite, names them."""
+    try:
+        return change(transform)
+    except OutOfRangeError as error:
+        if "inf)" not in error.message:
+            raise
+        failed = error
+    raise failed.but(f"the domain is {transform.domain}, and indices do not count from its end")
+
+
+def read_into(opened: OpenArray, out: Any) -> Future[Any]:
+    """Begin to read a view into memory; the result is `out`."""
+    driver, view = opened
+    memory = _memory_of(out, view.input_shape, driver.dtype.numpy_dtype)
+    return futures.mapped(driver.read_into(view, memory), out)
+
+
+def _memory_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the memory of an array or tensor that values are to be read into, as an array of numpy.
+
+    Takes what has the buffer protocol or DLPack in the memory of the processor.  Its shape and type have to be those of
+    the values.
+    """
+    memory = out if isinstance(out, np.ndarray) else _shared(out)
+    if memory.shape != shape or memory.dtype != dtype:
+        raise StoreError(
+            f"out has the shape {memory.shape} and the type {memory.dtype}, but what is read has the shape {shape} and"
+            f" the type {dtype}"
+        )
+    if not memory.flags.writeable:
+        raise StoreError("out is read-only; give memory that may be written")
+    return memory
+
+
+def _shared(out: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    try:
+        return np.asarray(memoryview(out))
+    except TypeError:
+        pass
+    if not hasattr(out, "__dlpack__"):
+        raise TypeError(
+            f"out must be memory, such as an array of numpy or a tensor, not {type(out).__name__}"
+        )
+    try:
+        return np.from_dlpack(out)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise StoreError(f"out cannot be written from here: {error}") from None

@@ -1,0 +1,186 @@
+"""What people type who come from numpy, zarr-python and dask works, or is refused in words that help."""
+
+from __future__ import annotations
+
+import array as memory_arrays
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import fsstore as ts
+
+DATA = np.arange(200, dtype="f4").reshape(10, 20)
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """Give an array of chunks in a relative path of a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    options = {"mode": "w", "dtype": "f4", "shape": [10, 20], "chunks": [3, 5], "codec": "zstd"}
+    store = ts.open("x.zarr|zarr3:", **options).result()
+    store.write(DATA).result()
+    return store
+
+
+def test_facts_have_the_names_of_zarr(stored):
+    """`chunks`, `shards`, `nbytes`, `nchunks` and `len` agree with zarr-python's of the same array."""
+    theirs = zarr.open_array("x.zarr", mode="r")
+    assert (stored.chunks, stored.shards) == (theirs.chunks, theirs.shards) == ((3, 5), None)
+    assert (stored.nbytes, stored.nchunks, len(stored)) == (theirs.nbytes, theirs.nchunks, 10)
+    assert stored[2:4, 4:6].nchunks == 4
+    sharded = ts.open(
+        "y.zarr|zarr3:", mode="w", dtype="<i2", shape=[16, 20], chunks=[2, 5], shards=[8, 10]
+    ).result()
+    theirs = zarr.open_array("y.zarr", mode="r")
+    assert (sharded.chunks, sharded.shards, sharded.nchunks) == (theirs.chunks, theirs.shards, theirs.nchunks)
+
+
+def test_info_asks_the_storage_only_where_that_is_wanted(stored):
+    """`info` has the facts of the metadata; `info_complete` counts what is stored, and how well it is compressed."""
+    assert stored.info.stored_bytes is None
+    ts.open("z.zarr|zarr3:", mode="w", dtype="u1", shape=[100], chunks=[10]).result()[:25].write(1).result()
+    found = ts.open("z.zarr").result().info_complete()
+    assert (found.stored_chunks, found.stored_bytes, found.ratio) == (3, 30, 100 / 30)
+    assert "Stored chunks     3" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("place", "codec", "written"),
+    [
+        ("a|zarr3:", "zstd", {"name": "zstd", "configuration": {"level": 3}}),
+        ("b|zarr3:", "gzip", {"name": "gzip", "configuration": {"level": 6}}),
+        ("c|zarr2:", "zstd", {"id": "zstd", "level": 3}),
+        ("d|n5:", "gzip", {"type": "gzip", "level": 6, "useZlib": False}),
+    ],
+)
+def test_codecs_have_short_names(tmp_path, place, codec, written):
+    """`codec="zstd"` is that codec in the words of each format."""
+    ts.open(f"{tmp_path}/{place}", mode="w", dtype="f8", shape=[4], chunks=[2], codec=codec).result()
+    metadata = ts.open(f"{tmp_path}/{place.partition('|')[0]}").result().spec().to_json()["metadata"]
+    found = metadata.get("codecs", [metadata.get("compressor") or metadata.get("compression")])[-1]
+    assert {**written, **found} == found
+
+
+def test_modes_are_those_of_zarr(tmp_path):
+    """`r` cannot write, `w-` refuses what exists, `a` opens or creates, `w` replaces."""
+    place, options = f"{tmp_path}/a|zarr3:", {"dtype": "f4", "shape": [4]}
+    with pytest.raises(ts.errors.NotFoundError):
+        ts.open(place, mode="r+").result()
+    ts.open(place, mode="a", **options).result().write(1).result()
+    assert ts.open(place, mode="a", **options).result()[0].read().result() == 1
+    assert ts.open(place, mode="r").result().mode == "r"
+    with pytest.raises(ts.errors.AlreadyExistsError):
+        ts.open(place, mode="w-", **options).result()
+    assert ts.open(place, mode="w", **options).result()[0].read().result() == 0
+    with pytest.raises(ValueError, match="mode is one of r, r\\+, a, w, w-, not 'rw'"):
+        ts.open(place, mode="rw")
+
+
+def test_paths_are_places_at_every_door(stored, tmp_path):
+    """Relative and absolute paths, with a format behind them or without, mean the local files."""
+    for place in ("x.zarr", "./x.zarr", f"{tmp_path}/x.zarr", f"{tmp_path}/x.zarr|zarr3:", "x.zarr/"):
+        assert ts.open(place).result().shape == (10, 20)
+    assert ts.open({"driver": "zarr3", "kvstore": "x.zarr"}).result().shape == (10, 20)
+    for place in ("x.zarr/", f"{tmp_path}/x.zarr/"):
+        assert b"zarr.json" in ts.KvStore.open(place).result().list().result()
+        assert [each.shape for each in ts.list_arrays(place)] == [(10, 20)]
+        assert "zarr.json" in ts.get_mapper(place)
+    with pytest.raises(ts.errors.NotFoundError, match="nothing.zarr"):
+        ts.open("nothing.zarr|zarr3:").result()
+
+
+REFUSED = {
+    "rows": (lambda s: list(s), TypeError, "store\\[:100\\].read().result()"),
+    "a number": (lambda s: s == 1, TypeError, "store.read().result() == value"),
+    "an array": (lambda s: s == DATA, TypeError, "store.read().result() == value"),
+    "a method of numpy": (lambda s: s.mean(), AttributeError, "store.read().result().mean()"),
+    "a close word": (lambda s: s.chunk, AttributeError, "did you mean 'chunks'"),
+    "an unfinished open": (lambda s: ts.open("x.zarr").shape, AttributeError, "await it or call .result() first"),
+    "an unfinished read": (lambda s: s.read()[0], TypeError, "await it or call .result() first"),
+    "a wrong keyword": (lambda s: ts.open("x.zarr", dtpe="f4"), TypeError, "did you mean 'dtype'"),
+    "no dimensions": (lambda s: len(s[0, 0]), TypeError, "without dimensions"),
+    "another shape": (lambda s: s.read(out=np.zeros(3, "f4")), ts.errors.StoreError, "shape (3,)"),
+    "another type": (lambda s: s.read(out=np.zeros((10, 20))), ts.errors.StoreError, "type float64"),
+    "a list": (lambda s: s.read(out=[0]), TypeError, "out must be memory"),
+    "chunks that are a number": (lambda s: ts.open("q|zarr3:", mode="w", dtype="f4", shape=[4], chunks=2), TypeError, "a size for each dimension"),
+    "a codec that is none": (lambda s: ts.open("q|zarr3:", mode="w", dtype="f4", shape=[4], codec="zst"), ValueError, "zstd, gzip, blosc"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals_say_what_to_type_instead(stored, what):
+    """What would read everything unasked, or is meant for the result, is an error that names the way."""
+    action, kind, says = REFUSED[what]
+    with pytest.raises(kind) as error:
+        action(stored)
+    assert says.replace("\\", "") in str(error.value)
+
+
+def test_a_store_is_itself_and_nothing_else(stored):
+    """Comparisons with stores and other objects still answer, and an open store is true whatever its size."""
+    assert stored == stored[...]
+    assert stored != stored[:2]
+    assert stored is not None
+    assert stored != "x.zarr"
+    assert stored[:0]
+
+
+VIEWS = {
+    "whole": lambda s: s,
+    "strided": lambda s: s[1:7, 3:18:2],
+    "turned": lambda s: s[ts.d[:].transpose[::-1]],
+    "row": lambda s: s[5],
+    "list": lambda s: s.oindex[[1, 5, 2]],
+    "cast": lambda s: ts.cast(s, "float64"),
+    "stacked": lambda s: ts.stack([s, s]),
+    "scalar": lambda s: s[2, 3],
+}
+LAYOUTS = {
+    "C": np.zeros,
+    "F": lambda shape, dtype: np.zeros(shape, dtype, order="F"),
+    "gaps": lambda shape, dtype: np.zeros([2 * size for size in shape], dtype)[(np.s_[::2],) * len(shape)],
+    "backwards": lambda shape, dtype: np.zeros(shape, dtype)[(np.s_[::-1],) * len(shape)],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_reading_into_memory_that_is_there(stored, view):
+    """`out` is filled, in any layout and for any view, and is the result; stored and cached chunks alike."""
+    for store in (stored, ts.open("x.zarr", context={"cache_pool": {"total_bytes_limit": 10**7}}).result()):
+        wanted = VIEWS[view](store).read().result()
+        for make in list(LAYOUTS.values())[: 4 if wanted.ndim else 2]:
+            out = make(wanted.shape, wanted.dtype)
+            assert VIEWS[view](store).read(out=out).result() is out
+            assert np.array_equal(out, wanted)
+
+
+def test_reading_into_foreign_memory():
+    """Memory with the buffer protocol is filled, shards and batches too; what is read-only is refused."""
+    store = ts.open("memory://|zarr3:", mode="w", dtype="f8", shape=[40], chunks=[2], shards=[20]).result()
+    store.write(np.arange(40.0)).result()
+    out = memory_arrays.array("d", [0.0] * 40)
+    with ts.Batch() as batch:
+        future = store.read(out=out, batch=batch)
+    assert future.result() is out
+    assert out.tolist() == list(range(40))
+    fixed = np.zeros(40)
+    fixed.flags.writeable = False
+    with pytest.raises(ts.errors.StoreError, match="read-only"):
+        store.read(out=fixed)
+
+
+def test_other_libraries_take_a_store(stored):
+    """DLPack and numpy read it, and a mapper of it is an `FSMap` that zarr-python and xarray open and write."""
+    assert np.array_equal(np.from_dlpack(stored), DATA)
+    assert stored.__dlpack_device__() == (1, 0)
+    mapper = ts.get_mapper("x.zarr")
+    assert isinstance(mapper, fsspec.FSMap)
+    assert zarr.open_array(mapper)[:].sum() == DATA.sum()
+    assert zarr.open_array(ts.get_mapper("x.zarr|zarr2:"), mode="r").metadata.zarr_format == 2
+    kvstore = ts.KvStore.open("memory://").result()
+    dataset = xr.Dataset({"t": ("x", [1, 2, 3])})
+    dataset.to_zarr(ts.get_mapper(kvstore), zarr_format=3, consolidated=False)
+    assert xr.open_zarr(ts.get_mapper(kvstore), consolidated=False).t.values.tolist() == [1, 2, 3]
