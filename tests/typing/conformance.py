@@ -53,7 +53,8 @@ from fsstore.kvstore.ocdbt.kind import KIND as OCDBT
 from fsstore.kvstore.reference.driver import ReferenceDriver
 from fsstore.kvstore.reference.kind import KIND as REFERENCE
 from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, GCS_GRPC, HTTP, S3
-from fsstore.kvstore.scan.kind import HDF5, NETCDF3
+from fsstore.kvstore.scan.kind import FITS, GRIB, HDF5, NETCDF3
+from fsstore.kvstore.scan.kind import TIFF as TIFF_FILE
 from fsstore.kvstore.shard.grid_driver import KIND as GRID_SHARD
 from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
 from fsstore.kvstore.shard.uint64_driver import KIND as UINT64_SHARDED
@@ -79,7 +80,10 @@ kinds: tuple[KvKind, ...] = (
     XZ,
     GCS_GRPC,
     HDF5,
+    FITS,
+    GRIB,
     NETCDF3,
+    TIFF_FILE,
     GRID_SHARD,
     KVSTACK,
     UINT64_SHARDED,
