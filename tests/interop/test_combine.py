@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsstore import references
@@ -253,11 +253,8 @@ drifts = st.fixed_dictionaries({}, optional={
 })  # fmt: skip
 
 
-@given(st.lists(drifts, min_size=1, max_size=5), st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_random_collections(tmp_path_factory, changes, data):
-    """Random files with random drifts, read in random boxes, hold what each file holds."""
-    folder = tmp_path_factory.mktemp("many")
+def _random_collection(folder, changes, data):
+    """Combine random files and compare a random box with what each file holds."""
     files, start = [], 0
     for change in changes:
         of = FileOf(start=start, **change)
@@ -276,3 +273,18 @@ def test_random_collections(tmp_path_factory, changes, data):
     y = data.draw(st.integers(0, 2))
     got = found["v"][low:high:step, y:, ::2].values
     np.testing.assert_array_equal(got.astype("f8"), want[low:high:step, y:, ::2].astype("f8"))
+
+
+@given(st.lists(drifts, min_size=1, max_size=5), st.data())
+@settings(max_examples=6, deadline=None)
+def test_random_collections(tmp_path_factory, changes, data):
+    """Random files with random drifts, read in random boxes, hold what each file holds."""
+    _random_collection(tmp_path_factory.mktemp("many"), changes, data)
+
+
+@pytest.mark.long
+@given(st.lists(drifts, min_size=1, max_size=5), st.data())
+@settings(max_examples=200, deadline=None)
+def test_many_random_collections(tmp_path_factory, changes, data):
+    """The same, more often."""
+    _random_collection(tmp_path_factory.mktemp("many"), changes, data)
