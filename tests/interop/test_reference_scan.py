@@ -201,9 +201,12 @@ def test_datasets_whose_values_lie_elsewhere_are_left_out(tmp_path):
         refs = references.scan(str(tmp_path / "a.h5"), inline_threshold=500)
     assert len(told) == 1
     assert set(refs.arrays) == {"whole"}
-    with pytest.warns(UserWarning, match=r'a\.h5 lacks "seen": it is put together from other datasets'):
-        refs = references.scan(str(tmp_path / "a.h5"))
-    assert set(refs.arrays) == {"whole", "told"}
+    with pytest.raises(StoreError, match=r'Error reading "seen": .*b\.h5" does not exist'):
+        references.scan(str(tmp_path / "a.h5"))
+    with h5py.File(tmp_path / "b.h5", "w") as f:
+        f["x"] = np.arange(99, dtype="i4")
+    refs = references.scan(str(tmp_path / "a.h5"))
+    assert set(refs.arrays) == {"whole", "told", "seen"}
 
 
 IMAGE = np.arange(-31, 32).reshape(7, 9)
