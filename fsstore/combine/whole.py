@@ -134,7 +134,7 @@ def placed_rows(
     out = np.full(len(number), -1, np.int64)
     of_file = np.repeat(np.arange(len(count)), count)
     form_of = form[of_file]
-    for each in np.unique(form).tolist():
+    for each in np.unique(form_of).tolist():  # a file without the variable has no rows, and any form
         here = np.flatnonzero(form_of == each)
         shape = forms[each].shape
         own = tuple(-(-size // step) for size, step in zip(shape, forms[each].chunks, strict=True)) or (1,)
