@@ -65,7 +65,7 @@ class Fingerprint:
         there = words != 0
         for number, seed in enumerate(_SEEDS):
             mixed = _mixed(_mixed(place * _STEP + seed) + words)
-            self._sums[number] += mixed[there].sum(dtype=np.uint64)
+            self._sums[number : number + 1] += mixed[there].sum(dtype=np.uint64)  # of arrays, which wrap
 
     def value(self) -> Words:
         """Return the fingerprint: two numbers."""
@@ -122,5 +122,5 @@ def _of_bytes(flat: Any) -> Words:
     out = np.zeros(len(plain), np.uint64)
     for number, column in enumerate(padded.view("<u8").T):
         word = column.astype(np.uint64)
-        out = np.where(word != 0, _mixed(out + word + np.uint64(number) * _STEP), out)
+        out = np.where(word != 0, _mixed(out + word + np.uint64(number + 1)), out)
     return out
