@@ -292,7 +292,7 @@ def test_tokens_that_expire_are_renewed_in_the_middle_of_a_read(engine, issuer, 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_tokens_are_renewed_before_they_expire(engine, issuer, object_server):
-    """A function that names a time is asked again a minute before it, so that no request is refused."""
+    """A function that names a time is asked again a minute before it, and not while what it gave is good."""
     object_server.put("/bkt/a", b"1")
     issuer.say("one", "2020-01-01T00:00:00Z")
     store = ts.KvStore.open(protected(object_server, engine)).result()
@@ -302,7 +302,6 @@ def test_tokens_are_renewed_before_they_expire(engine, issuer, object_server):
     asked = issuer.asked
     assert store["a"] == b"1"
     assert issuer.asked == asked
-    assert object_server.count() == 3
 
 
 def test_functions_for_credentials_go_to_workers_by_name(issuer, object_server):
