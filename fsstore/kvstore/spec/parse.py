@@ -114,6 +114,8 @@ def with_root(place: str) -> str:
     root, bar, rest = place.partition("|")
     if not root or ":" in root.replace("\\", "/").partition("/")[0] or "::" in root:
         return place
+    if root in registry.kvstores.names() or root in registry.drivers.names():  # a scheme without its `://`
+        return place
     return f"{path_spec(root).url}{bar}{rest}"
 
 
