@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.combine.calendar import encode_times, is_time, parse_units
-from fsstore.combine.differ import Compared, compare, minority
+from fsstore.combine.differ import Compared, compare, minority, same_values, static_obstacle
 from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
 from fsstore.combine.layers import FilePlaces, put_layered
 from fsstore.combine.new_axis import with_new_axes
@@ -98,10 +98,10 @@ def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, Wish
         static = all(
             not growing & set(batch.forms[form].dims) for form in set(columns.form.tolist()) if form != NONE
         )
-        known = columns.value[columns.value != NONE]
-        if static and len(known):
-            usual = int(np.bincount(known).argmax())
-            for at in np.flatnonzero((columns.value != usual) & (columns.value != NONE)).tolist():
+        same = same_values(batch, columns) if static else columns.value[:0]
+        if (same != NONE).any():
+            usual = int(np.bincount(same[same != NONE]).argmax())
+            for at in np.flatnonzero((same != usual) & (same != NONE)).tolist():
                 out.setdefault(batch.files[at].url, f'it has other values of "{path}"')
     if not out:
         return batch, wishes, out
@@ -225,27 +225,16 @@ class _Assembly:
         """Put a variable that does not grow: that of the first file, if others do not have other values."""
         columns = self.batch.variables[path]
         have = np.flatnonzero(columns.form != NONE)
-        known = columns.value[have]
-        if (known != NONE).all() and len(set(known.tolist())) > 1 and not self._equal(known):
-            raise self._refused(
-                path, compared, "it has other values in some files, and none of the dimensions"
-            )
-        sizes = {self.batch.forms[form].shape for form in compared.forms}
-        if len(sizes) > 1:
-            raise self._refused(path, compared, f"it has the shapes {sorted(sizes)}")
+        why, compared = static_obstacle(self.batch, path, compared)
+        if not why and self.wishes.on_difference == "raise" and (not compared.agrees or compared.missing):
+            why = 'they differ, and on_difference is "raise"'
+        if why:
+            raise self._refused(path, compared, why)
         own = self.batch.only(have[:1]).variables[path]
         form = self.batch.forms[int(own.form[0])]
         self.tables.put_array(path, form, form.shape, {})
         self.tables.put_chunks(path, {**form.parsed, "shape": list(form.shape)}, own.number, own.rows)
         return ArrayReport(path, form.shape, "first file", files, 1, compared.differences)
-
-    def _equal(self, known: Ints) -> bool:
-        values = [self.batch.values[number] for number in set(known.tolist())]
-        first = values[0]
-        return all(
-            value.shape == first.shape and np.array_equal(value, first, equal_nan=value.dtype.kind in "fc")
-            for value in values[1:]
-        )
 
     def _scale(self, path: str) -> TimeScale | None:
         """Return what times become, of a variable that tells some, or of the bounds of one, if files differ."""

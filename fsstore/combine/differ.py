@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fsstore.combine.calendar import is_time
-from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns
+from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
 from fsstore.combine.report import Difference, grouped
 from fsstore.combine.unit_change import unit_change
 from fsstore.driver.chunked import ZARR2, ZARR3
@@ -23,8 +23,18 @@ from fsstore.errors import StoreError
 from fsstore.format.contract import decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.mosaic.decoding import Decoding, attributes_decoding
+from fsstore.mosaic.fingerprint import fingerprint_of
 
-__all__ = ["PACKING", "Compared", "compare", "decoding_of", "minority", "stored_type"]
+__all__ = [
+    "PACKING",
+    "Compared",
+    "compare",
+    "decoding_of",
+    "minority",
+    "same_values",
+    "static_obstacle",
+    "stored_type",
+]
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes that say how stored values are unpacked; pieces are unpacked by their own."""
@@ -195,3 +205,53 @@ def minority(batch: FileBatch, growing: Set[str], placed: Set[str]) -> dict[str,
                 what = "lacks" if key is None else "has" if usual is None else "differs in"
                 out.setdefault(fact.url, f'it {what} the variable "{path}"')
     return out
+
+
+def same_values(batch: FileBatch, columns: VariableColumns) -> Ints:
+    """Return a number for the values that each file has of a variable: equal ones for equal values, or NONE."""
+    known: dict[Any, int] = {}
+    numbers: dict[tuple[int, int], int] = {}
+    for pair in zip(columns.value.tolist(), columns.form.tolist(), strict=True):
+        if pair not in numbers and NONE not in pair:
+            value, shape = batch.values[pair[0]], batch.forms[pair[1]].shape
+            print_of = fingerprint_of(value) if value.shape == shape else value  # a large one has its own
+            numbers[pair] = known.setdefault((shape, *print_of.tolist()), len(known))
+    pairs = zip(columns.value.tolist(), columns.form.tolist(), strict=True)
+    return np.array([numbers.get(pair, NONE) for pair in pairs], np.int64)
+
+
+def static_obstacle(batch: FileBatch, path: str, compared: Compared) -> tuple[str, Compared]:
+    """Return why one file cannot stand for all in a variable that does not grow, and what is to be said of it."""
+    columns = batch.variables[path]
+    forms = [batch.forms[number] for number in compared.forms]
+    shapes = {form.shape for form in forms}
+    if len(shapes) > 1:
+        return f"it has the shapes {sorted(shapes)}", compared
+    for form in forms[1:]:
+        what = _other_meaning(forms[0], form)
+        if what:
+            return f"it has other values in some files, by the attribute {what!r}", compared
+    have = np.flatnonzero(columns.form != NONE)
+    same = same_values(batch, columns)[have]
+    if len(have) > 1 and (same == NONE).any():
+        return "its values could not be compared; leave it out with variables={...: None}", compared
+    if (same == same[0]).all():
+        return "", compared
+    usual = int(np.bincount(same).argmax())
+    said = ["those of most files" if each == usual else "others" for each in same.tolist()]
+    values = grouped("values", [batch.files[at].url for at in have.tolist()], said)
+    why = "it has other values in some files, and none of the dimensions"
+    return why, replace(compared, differences=(values, *compared.differences))
+
+
+def _other_meaning(one: Form, other: Form) -> str:
+    """Return the attribute by which equal stored values would mean something else, or nothing."""
+    for name in _MEANING:
+        first, second = one.attrs.get(name), other.attrs.get(name)
+        if json.dumps(first) == json.dumps(second):
+            continue
+        timed = is_time(one.attrs) or is_time(other.attrs)
+        if name == "units" and not timed and unit_change(str(second or ""), str(first or "")) == (1.0, 0.0):
+            continue
+        return name
+    return ""

@@ -160,7 +160,7 @@ async def _notes(urls: Sequence[str], dims: Sequence[str], means: ScanMeans, siz
     text = fspath(means.journal) if isinstance(means.journal, PathLike) else means.journal
     place = await place_of(text if not isinstance(text, str) or text.endswith("/") else text + "/")
     begin_creating(place.driver)
-    return _Notes(place, job_name({"urls": list(urls), "dims": list(dims), "size": size, "version": 1}))
+    return _Notes(place, job_name({"urls": list(urls), "dims": list(dims), "size": size, "version": 2}))
 
 
 def stored_bytes(stored: StoredColumns, *, as_json: bool = False) -> bytes:

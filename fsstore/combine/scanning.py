@@ -1,15 +1,17 @@
 """Scanning files into a batch: what each says of its variables, their references, and the values that place it.
 
 Values are read of what orders and compares files: coordinates, times with their bounds, scalars, and small variables
-that do not grow.  They come from blocks that the scan has read anyway, mostly.  A file that fails is named and does not
-stop the others.
+that do not grow.  They come from blocks that the scan has read anyway, mostly.  Large variables that do not grow are
+read through, a few chunks at a time, for a fingerprint of their values.  A file that fails is named and does not stop
+the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import fspath
 from typing import Any
@@ -18,20 +20,27 @@ import numpy as np
 
 from fsstore.combine.calendar import is_time
 from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns, value_key
-from fsstore.combine.source_file import ArrayReferences, SourceFile, open_source
+from fsstore.combine.source_file import ArrayReferences, ElsewhereError, SourceFile, open_source
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.mosaic.fingerprint import Fingerprint
 from fsstore.mosaic.value import FileFact
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
 __all__ = ["FileStores", "place_of", "scan_files_here"]
 
-_SMALL = 64 * 1024  # bytes of a variable that does not grow, up to which files are compared by its values
+_SMALL = (
+    64 * 1024
+)  # bytes of a variable that does not grow, up to which its values are kept; else a fingerprint is
+_GROUP = 4 * 2**20  # bytes of chunks that a fingerprint reads at once
+_GROUP_CHUNKS = 64
+_READERS = 4  # files of which fingerprints are made at once
+_MOST_FILL = 2**28  # elements of chunks that are not there, of a fill value other than zero
 _TIMES = 2**20
 _COORDINATE = 64 * 2**20
 _AT_ONCE = 16  # files of a store that waits that are scanned together
@@ -125,6 +134,7 @@ class BatchBuilder:
         self._groups: dict[str, dict[str, Any]] = {}
         self._group_texts: dict[str, bytes] = {}
         self._varying: dict[str, set[str]] = {}
+        self._room = asyncio.Semaphore(_READERS)
 
     async def add(self, url: str, source: SourceFile) -> None:
         """Add a file."""
@@ -132,11 +142,14 @@ class BatchBuilder:
         found = await source.references(paths)
         forms = [self._form(path, source) for path in paths]
         bounds = {name for number in forms for name in _bounds(self._form_at(number))}
+        compared = self.dims <= {dim for number in forms for dim in self._form_at(number).dims}
         variables = {}
         for path, form, references in zip(paths, forms, found, strict=True):
             value = NONE
             if self._is_wanted(path, self._form_at(form), bounds):
                 value = await self._value(path, form, source, references)
+            elif compared and not self.dims & set(self._form_at(form).dims):
+                value = await self._fingerprint(path, form, source, references)
             variables[path] = _Variable(form, value, references)
         self._add_groups(source)
         if source.notes:
@@ -171,14 +184,37 @@ class BatchBuilder:
             return size <= _TIMES
         return size <= _SMALL and not self.dims & set(form.dims)
 
-    async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
+    def _array(self, form: int) -> ChunkedArray:
         array = self._decoded.get(form)
         if array is None:
             shown = self._form_at(form)
             kind = ZARR2 if shown.version == 2 else ZARR3
             array = decode_stored(kind.format, shown.document_for(shown.shape), {WHOLE: True})
             self._decoded[form] = array
+        return array
+
+    async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
+        array = self._array(form)
         value = _whole(array, source.grids[path].shape, found, await source.chunks(path, found))
+        return self._number(value)
+
+    async def _fingerprint(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
+        """Return the number of the fingerprint of a variable; NONE where its values cannot be compared."""
+        array, grid = self._array(form), source.grids[path].shape
+        out = Fingerprint(array.shape, array.model.dtype)
+        async with self._room:
+            for at in _groups(found.rows.length):
+                some = ArrayReferences(found.number[at], found.rows.take(at), found.urls, found.inline)
+                try:
+                    chunks = await source.chunks(path, some)
+                except ElsewhereError:
+                    return NONE
+                await execution.offload(_add_chunks, out, array, grid, (some.number, chunks))
+            if not await execution.offload(_add_fill, out, array, grid, found.number):
+                return NONE
+        return self._number(out.value())
+
+    def _number(self, value: Any) -> int:
         key = value_key(value)
         if key not in self._values:
             self._values[key] = len(self._kept)
@@ -297,11 +333,53 @@ def _whole(array: ChunkedArray, grid: Sequence[int], found: ArrayReferences, chu
     out = np.full(array.shape, array.model.fill, array.model.dtype)
     for number, data in zip(found.number.tolist(), chunks, strict=True):
         values = array.model.chain.decode(data)
-        place = np.unravel_index(number, grid) if array.shape else ()
-        sides = tuple(
-            slice(int(at) * step, min((int(at) + 1) * step, size))
-            for at, step, size in zip(place, array.read_chunk, array.shape, strict=True)
-        )
+        sides = _sides(array, grid, number)
         inner = tuple(slice(0, side.stop - side.start) for side in sides)
         out[sides] = values[inner]
     return out.astype(str) if out.dtype.kind == "O" else out
+
+
+def _sides(array: ChunkedArray, grid: Sequence[int], number: int) -> tuple[slice, ...]:
+    """Return where a chunk lies, without what is outside the array."""
+    place = np.unravel_index(number, grid) if array.shape else ()
+    return tuple(
+        slice(int(at) * step, min((int(at) + 1) * step, size))
+        for at, step, size in zip(place, array.read_chunk, array.shape, strict=True)
+    )
+
+
+def _groups(lengths: Any) -> Iterator[slice]:
+    """Yield chunks that are read together: few bytes, or one chunk."""
+    start, held = 0, 0
+    for at, length in enumerate(lengths.tolist()):
+        size = max(length, _GROUP // _GROUP_CHUNKS)
+        if at > start and held + size > _GROUP:
+            yield slice(start, at)
+            start, held = at, 0
+        held += size
+    if start < len(lengths):
+        yield slice(start, len(lengths))
+
+
+def _add_chunks(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], found: tuple[Any, Any]) -> None:
+    numbers, chunks = found
+    for number, data in zip(numbers.tolist(), chunks, strict=True):
+        sides = _sides(array, grid, number)
+        inner = tuple(slice(0, side.stop - side.start) for side in sides)
+        out.add([side.start for side in sides], array.model.chain.decode(data)[inner])
+
+
+def _add_fill(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], present: Any) -> bool:
+    """Add the chunks that are not there; return whether that can be done within bounds."""
+    count, fill = math.prod(grid), array.model.fill
+    if len(present) == count or not Fingerprint.counts(fill, array.model.dtype):
+        return True
+    if math.prod(array.shape) > _MOST_FILL:
+        return False
+    there = np.zeros(count, np.bool_)
+    there[present] = True
+    for number in np.flatnonzero(~there).tolist():
+        sides = _sides(array, grid, number)
+        shape = [side.stop - side.start for side in sides]
+        out.add_fill([side.start for side in sides], shape, np.asarray(fill, array.model.dtype))
+    return True

@@ -6,7 +6,7 @@ Files of scanned formats are read by their scanner, without a store around it.  
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,9 +31,10 @@ from fsstore.mosaic.value import FileFact
 from fsstore.values import registry
 from fsstore.values.json_value import loads
 
-__all__ = ["ArrayReferences", "SourceFile", "open_source"]
+__all__ = ["ArrayReferences", "ElsewhereError", "SourceFile", "open_source"]
 
 _TRIES = 5
+_LARGE = 2**20  # bytes of chunks that are read past the blocks of the scan
 _PARSED = ".zarray"
 
 
@@ -45,6 +46,10 @@ class ArrayReferences:
     rows: Rows
     urls: Sequence[str]
     inline: Sequence[bytes]
+
+
+class ElsewhereError(StoreError):
+    """Values that are wanted lie in another file than the one that was opened."""
 
 
 class SourceFile(Protocol):
@@ -96,11 +101,14 @@ class ScannedSource:
         """Return encoded chunks, through the blocks that scanning has read already."""
         here = found.rows.url >= 0
         if any(found.urls[at] != self.fact.url for at in np.unique(found.rows.url[here]).tolist()):
-            raise StoreError(
+            raise ElsewhereError(
                 f'The values of "{path}" lie in another file and cannot be used to place this one'
             )
         spans = [(start, start + size) for start, size in zip(*_spans(found.rows, here), strict=True)]
-        read = iter(await self._source.read(spans) if spans else ())
+        large = sum(stop - start for start, stop in spans) > _LARGE
+        read: Iterator[Any] = iter(
+            () if not spans else await (self._source.fetch if large else self._source.read)(spans)
+        )
         return [
             next(read) if inside else found.inline[offset]
             for inside, offset in zip(here.tolist(), found.rows.offset.tolist(), strict=True)

@@ -67,8 +67,9 @@ def combine(
     made, one step a file, from scalar coordinates of its name or from `coords`, a value for each file.
 
     Where files differ in how a variable is stored or packed, it becomes a stack of pieces (`layer`), an error
-    (`raise`), or most files win (`skip`).  What would give wrong numbers is an error.  Files with equal or overlapping
-    coordinates are an error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
+    (`raise`), or most files win (`skip`).  What would give wrong numbers is an error; so are other values of a
+    variable that does not grow, which are compared in all files.  Files with equal or overlapping coordinates are an
+    error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
     `variables` renames variables, or drops those that are None.  Work is cut into batches of files for an `executor`; a
     file that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on

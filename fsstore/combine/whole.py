@@ -11,7 +11,7 @@ import numpy as np
 from fsstore.combine.facts import FileBatch, Form, Ints
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import grid_of
-from fsstore.kvstore.reference.table.keys import Family, split_one
+from fsstore.kvstore.reference.table.keys import Family
 from fsstore.kvstore.reference.table.table import INLINE, Block, Row, Rows, Table
 from fsstore.mosaic.value import Layered
 
@@ -65,12 +65,6 @@ class WholeTables:
             return
         if grid.family is None:
             self._loose[grid.key(())] = rows.row(0)
-            return
-        found = split_one(grid.key((0,) * len(grid.shape)).encode())
-        if (
-            found is None or found[0] != grid.family
-        ):  # the path ends in a number, which is taken for one of a chunk
-            self._loose.update(zip(grid.keys(number), map(rows.row, range(len(number))), strict=True))
             return
         order = np.argsort(number, kind="stable")
         number, rows = number[order], rows.take(order)

@@ -4,6 +4,7 @@
 * `detect`: telling a virtual dataset by its first bytes
 * `document`: a virtual dataset as a header and columns, and back, checked
 * `driver`: the key-value store that shows it
+* `fingerprint`: whether large arrays of different files are equal, without keeping either
 * `kind`: its JSON, its URL, and how it is opened
 * `pieces`: which piece of an array holds what, found in microseconds
 * `stored`: the two stored forms, parquet and JSON

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Family", "KeyGroup", "check_key", "join", "split", "split_one"]
+__all__ = ["Family", "KeyGroup", "check_key", "join", "split", "split_one", "tails"]
 
 _LINE = re.compile(
     rb"^(?:(.*[^0-9./\n][0-9]*+|)((?:[./](?:0|[1-9][0-9]{0,17}))++)|.*)$",
     re.MULTILINE,
 )
 _ODD = re.compile(rb"[^0-9](?:[^0-9]|0[0-9]|\Z)|[0-9]{19}")
+_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _DIGITS = b"0123456789"
 NUMBERS_ONLY = bytes(code if 48 <= code < 58 else 32 for code in range(256))
 """Translation table that leaves digits and turns every other byte into a space."""
@@ -98,6 +99,22 @@ def split_one(key: bytes) -> tuple[Family, list[int]] | None:
     return (match[1], match[2].translate(None, _DIGITS)), [
         int(text) for text in match[2].translate(NUMBERS_ONLY).split()
     ]
+
+
+def tails(key: bytes, most: int) -> Iterator[tuple[Family, list[int]]]:
+    """Yield every way to take up to `most` trailing integers of a key for coordinates, the fewest first.
+
+    `split_one` takes all that there are; here some of them may belong to the path of an array instead.
+    """
+    text, seps, coords = b"/" + key, b"", list[int]()
+    end = len(text)
+    while len(seps) < most:
+        cut = max(text.rfind(b"/", 0, end), text.rfind(b".", 0, end))
+        if cut < 0 or not _NUMBER.fullmatch(text, cut + 1, end):
+            return
+        seps, coords = text[cut : cut + 1] + seps, [int(text[cut + 1 : end]), *coords]
+        yield (text[:cut], seps), coords
+        end = cut
 
 
 def _by_family(prefixes: list[bytes], suffixes: list[bytes]) -> tuple[list[KeyGroup], list[int]]:

@@ -12,6 +12,9 @@ rows sorted by the linear index.  Coordinates are relative to the block's own gr
 sparse array with 2^50 chunks costs what its references cost.  Loose keys, and families of a few keys, are the names of
 rows of their own.
 
+A block may also be one array's, whose path ends in a number (`level/0`).  Splitting takes that number for a coordinate
+and so never names the family of such a block; these are found by trying to leave numbers to the path.
+
 The table is immutable once built (`table_builder`), and knows nothing of JSON, parquet, URLs or policies.
 """
 
@@ -24,7 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.table.keys import Family, join, split, split_one
+from fsstore.kvstore.reference.table.keys import Family, join, split, split_one, tails
 
 __all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Int32", "Int64", "Row", "Rows", "Table"]
 
@@ -132,6 +135,13 @@ class Block:
         return list(join(self.family, coords)), rows.take(present)
 
     @property
+    def splits(self) -> bool:
+        """Whether splitting one of its keys gives its family: not if the path of its array ends in a number."""
+        prefix, seps = self.family
+        found = split_one((prefix + b"".join(b"%c0" % sep for sep in seps))[1:])
+        return found is not None and found[0] == self.family
+
+    @property
     def prefix(self) -> str:
         """What all keys of the block start with."""
         return (self.family[0] + self.family[1][:1])[1:].decode()
@@ -146,6 +156,12 @@ class Table:
     loose: dict[str, int] = field(default_factory=dict)
     rows: Rows = field(default_factory=lambda: Rows.absent(0))
     blocks: dict[Family, Block] = field(default_factory=dict)
+    _numbered: dict[Family, Block] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Note the blocks that splitting does not find."""
+        numbered = {family: block for family, block in self.blocks.items() if not block.splits}
+        object.__setattr__(self, "_numbered", numbered)
 
     def __len__(self) -> int:
         """Return the number of keys that exist."""
@@ -173,6 +189,11 @@ class Table:
         numbers = [loose.get(keys[position], -1) for position in odd]
         known = [position for position, number in zip(odd, numbers, strict=True) if number >= 0]
         rows.put(known, self.rows.take([number for number in numbers if number >= 0]))
+        if self._numbered:
+            for position in np.flatnonzero(rows.url == ABSENT).tolist():
+                row = self._find_numbered(keys[position])
+                if row is not None:
+                    rows.url[position], rows.offset[position], rows.length[position] = row
         return rows
 
     def find_one(self, key: str) -> Row | None:
@@ -182,7 +203,20 @@ class Table:
             return None if number is None else self.rows.row(number)
         found = split_one(key.encode("utf-8", "surrogateescape"))
         block = None if found is None else self.blocks.get(found[0])
-        return None if found is None or block is None else block.find_one(found[1])
+        row = None if found is None or block is None else block.find_one(found[1])
+        if self._numbered and (row is None or row.url == ABSENT):
+            return self._find_numbered(key) or row
+        return row
+
+    def _find_numbered(self, key: str) -> Row | None:
+        """Return the row of a key in the block of an array whose path ends in a number, or None."""
+        most = max(len(seps) for _, seps in self._numbered)
+        for family, coords in tails(key.encode("utf-8", "surrogateescape"), most):
+            block = self._numbered.get(family)
+            row = None if block is None else block.find_one(coords)
+            if row is not None and row.url != ABSENT:
+                return row
+        return None
 
     def loose_in(self, keys: KeyRange) -> Iterator[tuple[list[str], Rows]]:
         """Yield the loose keys of a range with their rows: those that end in no number, and few others."""
