@@ -153,6 +153,7 @@ def test_peak_memory_over_a_store_that_waits(name, tmp_path):
 
 
 @on_linux
+@pytest.mark.long
 def test_peak_memory_over_a_slow_disk(tmp_path):
     """What is encoded does not pile up where writing takes longer."""
     for name in ["one shard", "shards in a shard"]:
@@ -161,7 +162,14 @@ def test_peak_memory_over_a_slow_disk(tmp_path):
 
 
 @on_linux
-@pytest.mark.parametrize("codecs", [[], [ZSTD], [CRC32C]], ids=["raw", "zstd", "crc32c"])
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        pytest.param([], id="raw", marks=pytest.mark.long),
+        pytest.param([ZSTD], id="zstd"),
+        pytest.param([CRC32C], id="crc32c", marks=pytest.mark.long),
+    ],
+)
 def test_peak_memory_of_large_chunks(codecs, tmp_path):
     """Chunks of which one takes the window are worked on one after the other, however many cores there are."""
     spec = zarr3([256, 256, 256], TRANSPOSE, BYTES, *codecs)  # 32 MB
@@ -173,6 +181,7 @@ def test_peak_memory_of_large_chunks(codecs, tmp_path):
 
 
 @on_linux
+@pytest.mark.long
 def test_peak_memory_of_large_filtered_chunks(tmp_path):
     """Nor do steps keep what they were given: there are five, of 16 MB each."""
     spec, _ = CASES["v2, filters, chunks of 16 MB"]

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import subprocess
 import sys
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -179,6 +180,15 @@ def test_foreign_messages_are_redacted(text):
     """Errors of libraries lose queries, user information, headers and debug dumps."""
     assert "s3cr3t" not in redact(text)
     assert len(redact("x" * 10**6)) < 1000
+
+
+@pytest.mark.parametrize(
+    "piece", ["x", "x-", "a.", "a://", "a://b?", "('a', 'b", '"a": "', "tokensecret", "(", "//@", "Bearer "]
+)
+def test_redacting_takes_time_in_proportion(piece):
+    """No text of a server keeps the process busy, whatever it repeats."""
+    program = f"from fsstore.redaction import redact; redact({piece!r} * 10**5)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_every_protocol_of_fsspec_is_a_scheme():
