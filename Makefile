@@ -15,8 +15,11 @@ LINTED := fsstore tests benchmarks examples docs conftest.py
 # Tests that are about the interpreter rather than about the source text or the memory that is taken.
 # Those beside other libraries are run by `make test-long`: both together take half as long as the whole suite.
 NEWEST_TESTS := tests/unit tests/contract
-NEWEST_TESTS_LONG := tests/interop
-NEWEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py chunked_memory.py)
+# The servers of other authors are among the latter, too.
+SERVER_TESTS := tests/contract/test_real_servers.py tests/contract/test_cloud_emulators.py
+NEWEST_TESTS_LONG := tests/interop $(SERVER_TESTS)
+NEWEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py chunked_memory.py) \
+    $(addprefix --ignore=,$(SERVER_TESTS))
 
 .PHONY: help demo test test-suite test-newest test-newest-found test-long bench clean
 .PHONY: check check-format check-lint check-types check-docs format docs
@@ -92,7 +95,7 @@ $(NEWEST_VENV)/.test: pyproject.toml
 
 test-long: $(VENV)/.development
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) -m long --timeout 3600
-	$(MAKE) test-newest NEWEST_TESTS=$(NEWEST_TESTS_LONG)
+	$(MAKE) test-newest NEWEST_TESTS="$(NEWEST_TESTS_LONG)" NEWEST_DESELECT=
 
 check: check-format check-lint check-types check-docs
 

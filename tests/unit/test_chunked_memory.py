@@ -106,7 +106,7 @@ def taken(spec, path, operation, view=WHOLE, cores=2, *disk):
 
 
 # each stands for the way of writing and reading that the others share
-USUAL = {"zstd", "small chunks", "raw shards", "one shard", "v2, filters, chunks of 16 MB", "v2, a field"}
+USUAL = {"small chunks", "raw shards", "one shard", "v2, filters, chunks of 16 MB", "v2, a field"}
 
 
 def cases(names):
