@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.ability import (
     IsMetered,
+    ListsNames,
     SweepsUnfinished,
     SyncsTogether,
     TakesValues,
@@ -50,7 +51,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
+class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -148,6 +149,10 @@ class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, Write
                 )
             yield batch
             begin_ns = perf_counter_ns()
+
+    async def names(self, directory: str) -> list[str]:
+        """Return the names in a directory; none if it cannot be listed."""
+        return local_scan.names(directory)
 
     def describe_key(self, key: str) -> str:
         """Return `local file "<path>"`."""
