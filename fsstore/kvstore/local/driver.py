@@ -80,17 +80,26 @@ class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesV
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, in order."""
+        if self.meter is None:
+            return read_batch(reads, mapped=self.mapped)
         begin_ns = perf_counter_ns()
-        found = read_batch(reads, mapped=self.mapped)
-        if self.meter is not None:
-            self.meter.read(self, reads, found, begin_ns)
+        try:
+            found = read_batch(reads, mapped=self.mapped)
+        except Exception as error:
+            self.meter.failed(error, begin_ns)
+            raise
+        self.meter.read(self, reads, found, begin_ns)
         return found
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes`; each is atomic, and all are durable when answered."""
         begin_ns = perf_counter_ns()
-        with forgetting():
-            stamps = write_batch(writes, self.protocol, self.io_limit)
+        try:
+            with forgetting():
+                stamps = write_batch(writes, self.protocol, self.io_limit)
+        except Exception as error:
+            self.tell_failure(error, begin_ns)
+            raise
         if self.meter is not None:
             self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
         return stamps
@@ -100,10 +109,14 @@ class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesV
     ) -> list[Stamp]:
         """Apply writes that are made while others are written."""
         begin_ns, made = perf_counter_ns(), LateCounts(makes) if self.meter is not None else None
-        with forgetting():
-            stamps = write_late(
-                makes if made is None else made.makes, self.protocol, makers=makers, threads=self.io_limit
-            )
+        try:
+            with forgetting():
+                stamps = write_late(
+                    makes if made is None else made.makes, self.protocol, makers=makers, threads=self.io_limit
+                )
+        except Exception as error:
+            self.tell_failure(error, begin_ns)
+            raise
         if self.meter is not None and made is not None:
             self.meter.wrote(self, made.writes, [each.nbytes for each in made.writes], begin_ns)
         return stamps
