@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.ability import (
     IsMetered,
+    ListsNames,
     SweepsUnfinished,
     SyncsTogether,
     TakesValues,
@@ -50,7 +51,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
+class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -79,17 +80,26 @@ class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, Write
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, in order."""
+        if self.meter is None:
+            return read_batch(reads, mapped=self.mapped)
         begin_ns = perf_counter_ns()
-        found = read_batch(reads, mapped=self.mapped)
-        if self.meter is not None:
-            self.meter.read(self, reads, found, begin_ns)
+        try:
+            found = read_batch(reads, mapped=self.mapped)
+        except Exception as error:
+            self.meter.failed(error, begin_ns)
+            raise
+        self.meter.read(self, reads, found, begin_ns)
         return found
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes`; each is atomic, and all are durable when answered."""
         begin_ns = perf_counter_ns()
-        with forgetting():
-            stamps = write_batch(writes, self.protocol, self.io_limit)
+        try:
+            with forgetting():
+                stamps = write_batch(writes, self.protocol, self.io_limit)
+        except Exception as error:
+            self.tell_failure(error, begin_ns)
+            raise
         if self.meter is not None:
             self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
         return stamps
@@ -100,8 +110,12 @@ class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, Write
         """Apply writes that are made while others are written."""
         begin_ns, made = perf_counter_ns(), list[LateCount]()
         counted = makes if self.meter is None else counting(makes, made)
-        with forgetting():
-            stamps = write_late(counted, self.protocol, makers=makers, threads=self.io_limit)
+        try:
+            with forgetting():
+                stamps = write_late(counted, self.protocol, makers=makers, threads=self.io_limit)
+        except Exception as error:
+            self.tell_failure(error, begin_ns)
+            raise
         if self.meter is not None:
             self.meter.wrote(self, made, [each.nbytes for each in made], begin_ns)
         return stamps
@@ -147,6 +161,10 @@ class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, Write
                 )
             yield batch
             begin_ns = perf_counter_ns()
+
+    async def names(self, directory: str) -> list[str]:
+        """Return the names in a directory; none if it cannot be listed."""
+        return local_scan.names(directory)
 
     def describe_key(self, key: str) -> str:
         """Return `local file "<path>"`."""
