@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from fsstore.observe.metrics import (
         experimental_collect_matching_metrics,
         experimental_collect_prometheus_format_metrics,
+        experimental_push_metrics_to_prometheus,
         experimental_update_verbose_logging,
+        parse_tensorstore_flags,
     )
     from fsstore.observe.trace import Trace, trace
     from fsstore.runtime.future import Future, FutureLike, T, WriteFutures
@@ -93,7 +95,7 @@ _HOMES = {
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
     "observe.metrics": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
-    " experimental_update_verbose_logging",
+    " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags",
     "observe.trace": "Trace trace",
     "ocdbt": "ocdbt",
     "schema.open_mode": "OpenMode",
@@ -186,6 +188,7 @@ __all__ = [
     "errors",
     "experimental_collect_matching_metrics",
     "experimental_collect_prometheus_format_metrics",
+    "experimental_push_metrics_to_prometheus",
     "experimental_update_verbose_logging",
     "float4_e2m1fn",
     "float8_e3m4",
@@ -214,6 +217,7 @@ __all__ = [
     "open_group",
     "open_mapper",
     "overlay",
+    "parse_tensorstore_flags",
     "plan_copy",
     "references",
     "stack",

@@ -86,6 +86,7 @@ PACKAGES: tuple[str, ...] = (
     "view",  # shows arrays as keys: a store to those above it, a user of drivers below
     "filesystem",
     "mosaic",
+    "combine.scan",
     "combine",
     "references",
     "ocdbt",
@@ -127,7 +128,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "zfpy": ("codec.numcodecs.numeric_v2",),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
-    "pyarrow": ("kvstore.reference", "mosaic.stored", "combine.many"),
+    "pyarrow": ("kvstore.reference", "mosaic.stored", "combine.scan.many"),
     "fastparquet": ("kvstore.reference",),
     "obstore": ("kvstore",),
     "aiohttp": ("kvstore.client.web", "kvstore.reference.target.held_client"),
