@@ -20,6 +20,7 @@ __all__ = [
     "KnowsSizes",
     "ListsDocuments",
     "ListsKeys",
+    "ListsNames",
     "MayBeMissing",
     "Modifies",
     "Modify",
@@ -162,6 +163,19 @@ class ListsKeys:
 
     def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
         """Yield the keys in the range in batches, sorted."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class ListsNames:
+    """A driver that can tell what lies directly in a directory, without looking at anything below that."""
+
+    __slots__ = ()
+
+    async def names(self, directory: str) -> list[str]:
+        """Return the names in a directory (a path that ends with a slash, or none); none if it cannot be listed.
+
+        A directory that holds no key may be among them: names are for messages.
+        """
         raise NotImplementedError  # a driver that names the ability defines it
 
 
