@@ -43,7 +43,7 @@ def smooth(shape: tuple[int, int], scale: float, seed: int) -> Any:
 
 
 def make_ocean(place: Any) -> Any:
-    """Return a made-up ocean: three years of surface temperature with land, and currents of which chunks are missing."""
+    """Return a made-up ocean: three years of surface temperature with land, and currents with missing chunks."""
     group = ts.open_group(place, mode="w").result()
     group.attrs.update({"title": "A made-up ocean", "Conventions": "CF-1.8"})
     lat, lon = np.arange(-89.5, 90, 1.0), np.arange(0.5, 360, 1.0)
@@ -233,9 +233,14 @@ class _Far(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class _FarServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64  # who has to knock again waits for a second
+
+
 def make_trace(into: Path) -> None:
     """Draw the trace of a read of 64 chunks from a server that is far away."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Far) as server:
+    with _FarServer(("127.0.0.1", 0), _Far) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/far/|zarr3:"
         context = ts.Context({"http_request_concurrency": {"limit": 16}})
