@@ -36,7 +36,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
-from fsstore.kvstore.contract.late_count import LateCounts, value_sizes
+from fsstore.kvstore.contract.late_count import LateCount, counting, value_sizes
 from fsstore.kvstore.local import scan as local_scan
 from fsstore.kvstore.local.lock import forgetting
 from fsstore.kvstore.local.path import check_prefix, file_path, normalize
@@ -108,17 +108,16 @@ class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesV
         self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
     ) -> list[Stamp]:
         """Apply writes that are made while others are written."""
-        begin_ns, made = perf_counter_ns(), LateCounts(makes) if self.meter is not None else None
+        begin_ns, made = perf_counter_ns(), list[LateCount]()
+        counted = makes if self.meter is None else counting(makes, made)
         try:
             with forgetting():
-                stamps = write_late(
-                    makes if made is None else made.makes, self.protocol, makers=makers, threads=self.io_limit
-                )
+                stamps = write_late(counted, self.protocol, makers=makers, threads=self.io_limit)
         except Exception as error:
             self.tell_failure(error, begin_ns)
             raise
-        if self.meter is not None and made is not None:
-            self.meter.wrote(self, made.writes, [each.nbytes for each in made.writes], begin_ns)
+        if self.meter is not None:
+            self.meter.wrote(self, made, [each.nbytes for each in made], begin_ns)
         return stamps
 
     def takes_from(self, other: object) -> bool:
