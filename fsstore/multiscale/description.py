@@ -33,7 +33,7 @@ _MOST = 64  # levels; each halves an image, so nobody has more
 
 @dataclass(frozen=True, slots=True)
 class ImageAxis:
-    """A dimension of an image: its name, its kind (`space`, `time`, `channel` or another word), its unit if it has one."""
+    """A dimension of an image: its name, its kind (`space`, `time`, `channel` or another word), and its unit."""
 
     name: str
     kind: str = "space"

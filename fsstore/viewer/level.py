@@ -23,7 +23,7 @@ class Level:
 
 
 def _image(attributes: Mapping[str, Any]) -> Description | None:
-    """Return what the attributes of a group say of an image in several resolutions; None where that is not to be understood."""
+    """Return what attributes say of an image in several resolutions; None where that is not to be understood."""
     try:
         return described(attributes)
     except StoreError:  # the arrays are shown all the same
