@@ -208,7 +208,7 @@ async def _array(opened: Any, words: LevelWords) -> TensorStore:
         return opened
     arrays = await execution.offload(opened.arrays)
     most = max((store.rank for _, store in arrays), default=0)
-    found = [store for _, store in arrays if store.rank == most]
+    found: list[TensorStore] = [store for _, store in arrays if store.rank == most]
     if len(found) != 1:
         names = ", ".join(quote(name) for name, _ in arrays) or "none"
         raise StoreError(
