@@ -91,6 +91,7 @@ PACKAGES: tuple[str, ...] = (
     "references",
     "ocdbt",
     "dataset",
+    "multiscale",
     "job",
     "serve",
     "viewer",
