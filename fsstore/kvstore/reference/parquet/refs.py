@@ -67,7 +67,9 @@ class ParquetSet:
                 inline.append(value)
         wanted = self.places(keys)
         files = await self.files.load(list(wanted))
-        for where in sorted(wanted, key=lambda where: len(where[0])):  # of two arrays the inner one is put last
+        for where in sorted(
+            wanted, key=lambda where: len(where[0])
+        ):  # of two arrays the inner one is put last
             file = files[where].partition
             if file is not None:
                 _place(rows, inline, file, *map(np.array, wanted[where]))
@@ -136,17 +138,13 @@ class ParquetSet:
                 continue
             found, resolved = self._entries(grid, record, file)
             inner = await self._in_others(grid, found) if grid.path in self._around else set()
-            kept = [
-                position for position, key in enumerate(found) if keys.contains(key) and key not in inner
-            ]
+            kept = [position for position, key in enumerate(found) if keys.contains(key) and key not in inner]
             if kept:
                 yield [found[k] for k in kept], resolved._replace(rows=resolved.rows.take(kept))
 
     async def _in_others(self, grid: Grid, keys: Sequence[str]) -> set[str]:
         """Return those of the keys of an array that arrays within it hold: they are listed there."""
-        places = {
-            where: each for where, each in self.places(keys).items() if len(where[0]) > len(grid.path)
-        }
+        places = {where: each for where, each in self.places(keys).items() if len(where[0]) > len(grid.path)}
         files = await self.files.load(list(places))
         inner = set()
         for where, (positions, numbers) in places.items():
