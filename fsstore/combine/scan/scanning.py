@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from os import fspath
 from typing import Any
@@ -142,13 +142,13 @@ class BatchBuilder:
         found = await source.references(paths)
         forms = [self._form(path, source) for path in paths]
         bounds = {name for number in forms for name in _bounds(self._form_at(number))}
-        compared = self.dims <= {dim for number in forms for dim in self._form_at(number).dims}
+        there = self.dims & {dim for number in forms for dim in self._form_at(number).dims}
         variables = {}
         for path, form, references in zip(paths, forms, found, strict=True):
             value = NONE
-            if self._is_wanted(path, self._form_at(form), bounds, compared=compared):
+            if self._is_wanted(path, self._form_at(form), bounds, there):
                 value = await self._value(path, form, source, references)
-            elif compared and self._is_compared(path, self._form_at(form)):
+            elif self._is_compared(path, self._form_at(form), there):
                 value = await self._fingerprint(path, form, source, references)
             variables[path] = _Variable(form, value, references)
         self._add_groups(source)
@@ -175,18 +175,18 @@ class BatchBuilder:
                 self._listed.append(form)
         return number
 
-    def _is_compared(self, path: str, form: Form) -> bool:
-        """Return whether several files may hold the same part of a variable: it lacks a dimension that grows."""
-        return not self.dims <= set(form.dims) and form.dims != (path.rpartition("/")[2],)
+    def _is_compared(self, path: str, form: Form, there: Set[str]) -> bool:
+        """Return whether several files may hold the same part: it lacks a growing dimension that is `there`."""
+        return not there <= set(form.dims) and form.dims != (path.rpartition("/")[2],)
 
-    def _is_wanted(self, path: str, form: Form, bounds: set[str], *, compared: bool) -> bool:
+    def _is_wanted(self, path: str, form: Form, bounds: set[str], there: Set[str]) -> bool:
         size = math.prod(form.shape) * _itemsize(form)
         name = path.rpartition("/")[2]
         if form.dims == (name,):
             return size <= _COORDINATE
         if is_time(form.attrs) or name in bounds:
             return size <= _TIMES
-        shared = not self.dims & set(form.dims) or (compared and self._is_compared(path, form))
+        shared = not self.dims & set(form.dims) or self._is_compared(path, form, there)
         return shared and size <= _SMALL
 
     def _array(self, form: int) -> ChunkedArray:
