@@ -32,6 +32,7 @@ def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
         "varying": {path: sorted(each) for path, each in batch.varying.items()},
         "failed": dict(batch.failed),
         "notes": {url: list(each) for url, each in batch.notes.items()},
+        "given": list(batch.given),
     }
     columns: dict[str, Column] = {
         "scan/file/url": [fact.url for fact in batch.files],
@@ -44,6 +45,8 @@ def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
     for number, each in enumerate(batch.variables.values()):
         for name, column in zip(_NAMES, (*each_of(each), *each.rows), strict=True):
             columns[f"scan/{number}/{name}"] = np.asarray(column, np.int64)
+    for number, column in enumerate(batch.given.values()):
+        columns[f"scan/given/{number}"] = column
     return header, columns
 
 
@@ -88,6 +91,13 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
         str(path): _variable(stored, number, len(files), limits)
         for number, path in enumerate(header["variables"])
     }
+    given = {
+        str(name): stored.ints(f"scan/given/{number}", of_scan=True)
+        for number, name in enumerate(header["given"])
+    }
+    for column in given.values():
+        if len(column) != len(files) or (files and not -1 <= column.min() <= column.max() < len(values)):
+            raise JsonError("The coordinates kept for adding files are not one for each")
     return FileBatch(
         files,
         forms,
@@ -99,6 +109,7 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
         {path: frozenset(each) for path, each in header["varying"].items()},
         dict(header["failed"]),
         {url: list(each) for url, each in header["notes"].items()},
+        given,
     )
 
 

@@ -32,7 +32,7 @@ from fsstore.mosaic.value import FileFact
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
-__all__ = ["FileStores", "place_of", "scan_files_here"]
+__all__ = ["FileStores", "Wanted", "place_of", "scan_files_here"]
 
 _SMALL = (
     64 * 1024
@@ -73,9 +73,17 @@ class FileStores:
         return self.known[head].join(name)
 
 
-def scan_files_here(urls: Sequence[str], dims: Sequence[str]) -> FileBatch:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for in files: the dimensions that grow, and attributes that tell where files lie."""
+
+    dims: tuple[str, ...]
+    attributes: tuple[str, ...] = ()
+
+
+def scan_files_here(urls: Sequence[str], wanted: Wanted) -> FileBatch:
     """Return what is found in files; a worker calls it with its share of them."""
-    builder = BatchBuilder(frozenset(dims))
+    builder = BatchBuilder(wanted)
 
     async def run() -> FileBatch:
         places = FileStores()
@@ -120,10 +128,11 @@ class _Variable:
 class BatchBuilder:
     """Collects files; `failed` are those that could not be scanned."""
 
-    def __init__(self, dims: frozenset[str]) -> None:
-        self.dims = dims
+    def __init__(self, wanted: Wanted) -> None:
+        self.dims, self.attributes = frozenset(wanted.dims), wanted.attributes
         self.failed: dict[str, str] = {}
         self._files: dict[str, tuple[FileFact, dict[str, _Variable]]] = {}
+        self._said: dict[str, list[int]] = {}
         self._notes: dict[str, list[str]] = {}
         self._forms: dict[Form, int] = {}
         self._listed: list[Form] = []
@@ -154,6 +163,7 @@ class BatchBuilder:
         self._add_groups(source)
         if source.notes:
             self._notes[url] = [f'"{path}": {why}' for path, why in sorted(source.notes.items())]
+        self._said[url] = self._told(source) if self.attributes else []
         self._files[url] = (source.fact, variables)
 
     def _form_at(self, number: int) -> Form:
@@ -247,9 +257,25 @@ class BatchBuilder:
             }
             self._varying.setdefault(path, set()).update(differs)
 
+    def _told(self, source: SourceFile) -> list[int]:
+        """Return the numbers of the values of the attributes of the file that are asked for."""
+        text = source.documents.get(".zattrs") or source.documents.get("zarr.json") or b"{}"
+        said = dict(loads(text, lenient=True))
+        said = said.get("attributes", {}) if "zarr_format" in said else said
+        plain = [said.get(name) for name in self.attributes]
+        return [
+            self._number(np.asarray(value)) if isinstance(value, str | int | float) else NONE
+            for value in plain
+        ]
+
     def finish(self, urls: Sequence[str]) -> FileBatch:
         """Return the batch, its files in the order of `urls`."""
-        listed = [self._files[url] for url in urls if url in self._files]
+        done = [url for url in urls if url in self._files]
+        listed = [self._files[url] for url in done]
+        given = {
+            f"attr:{name}": np.array([self._said[url][at] for url in done], np.int64)
+            for at, name in enumerate(self.attributes)
+        }
         names: dict[str, int] = {}
         inline: list[bytes] = []
         paths = dict.fromkeys(path for _, variables in listed for path in variables)
@@ -268,6 +294,7 @@ class BatchBuilder:
             {path: frozenset(each) for path, each in self._varying.items()},
             self.failed,
             self._notes,
+            given,
         )
 
 
