@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.assembly import OnDifference, Wishes, assemble
+from fsstore.combine.checking import changes
 from fsstore.combine.combined import Combined, document_bytes, moved_batch
 from fsstore.combine.coordinates import Coordinates, CoordinatesOf, with_given_of
 from fsstore.combine.order import OnOverlap
@@ -31,7 +32,7 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.tools.relocation import moving
-from fsstore.mosaic.driver import changed, mosaic_driver
+from fsstore.mosaic.driver import mosaic_driver
 from fsstore.mosaic.kind import load_mosaic
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
@@ -40,7 +41,6 @@ from fsstore.values.json_value import quote
 __all__ = ["append", "changed_files", "combine", "drop", "replace"]
 
 _TRIES = 50
-_AT_ONCE = 64
 
 
 async def _here() -> KvPrefix:
@@ -266,18 +266,6 @@ def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:
         driver = mosaic_driver(
             mosaic, members, base=await beside(base), described=f"virtual dataset {base.describe()}"
         )
-        out: dict[str, str] = {}
-
-        async def one(fact: Any) -> None:
-            try:
-                why = await changed(driver.references, fact)
-            except StoreError as error:
-                why = f"cannot be reached: {error.message}"
-            if why:
-                out[fact.url] = why
-
-        for start in range(0, len(mosaic.files), _AT_ONCE):
-            await execution.gather(one(fact) for fact in mosaic.files[start : start + _AT_ONCE])
-        return {fact.url: out[fact.url] for fact in mosaic.files if fact.url in out}
+        return await changes(driver)
 
     return execution.start(run())
