@@ -63,5 +63,5 @@ def assert_same(path, unknown=()):
         assert plain(ours.groups[name]) == plain(group), name
     assert ours.notes.keys() == theirs.notes.keys()
     assert ours.links == theirs.links
-    assert set(described) == set(unknown)
+    assert sorted(set(described)) == sorted(unknown)
     return ours

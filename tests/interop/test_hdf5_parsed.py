@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 from h5py import h5d, h5p, h5s, h5t
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fsstore as ts
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hdf5_walks import assert_same
@@ -140,3 +146,158 @@ def test_structures_are_those_of_h5py(name, libver, tmp_path):
         fill(file)
     found = assert_same(path)
     assert found.groups
+
+
+def test_netcdf_files_are_parsed(tmp_path):
+    """A file as netCDF-C writes it: dimensions, characters, enumerations, records, lists, groups, coordinates of two axes."""
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w") as file:
+        for name, size in {"time": None, "lat": 4, "lon": 5, "name_len": 3}.items():
+            file.createDimension(name, size)
+        file.setncatts({"title": "a title", "numbers": np.arange(3), "empty": ""})
+        file.createVariable("time", "f8", ("time",))[:] = np.arange(3)
+        file.createVariable("lat", "f4", ("lat", "lon"))[:] = 1
+        for number in range(12):
+            found = file.createVariable(
+                f"v{number}", "i2", ("time", "lat", "lon"), zlib=True, shuffle=True, fill_value=-number
+            )
+            found.setncatts({f"a{each}": each / 3 for each in range(number)})
+            found[:] = number
+        file.createVariable("name", "S1", ("lat", "name_len"))[:] = b"a"
+        file.createVariable("text", str, ("lat",))[:] = np.array(["a", "b", "é", ""], object)
+        colour = file.createEnumType("u1", "colour", {"red": 0, "blue": 1})
+        file.createVariable("paint", colour, ("lat",))[:] = 1
+        record = file.createCompoundType(np.dtype([("x", "f4"), ("y", "i2")]), "pair")
+        file.createVariable("pairs", record, ("lat",))
+        file.createVariable("lists", file.createVLType("i4", "list"), ("lat",))
+        group = file.createGroup("inner")
+        group.createDimension("own", 2)
+        group.createVariable("w", "f8", ("own", "lat"))[:] = 2
+    found = assert_same(path)
+    assert len(found.datasets) > 15
+
+
+KINDS = st.sampled_from(["i1", "<u2", ">i4", "<i8", "f2", ">f4", "<f8", "S4", "bool", "c8", "M8[s]", "V3"])
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_characters="/\0.", exclude_categories=["Cs"]), min_size=1, max_size=8
+)
+NUMBERS = st.sampled_from(["i1", "<u2", ">i4", "<i8", "f2", ">f4", "<f8", "S4", "bool", "c8"])
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
+DATASETS = st.fixed_dictionaries(
+    {
+        "shape": st.lists(st.integers(0, 5), max_size=3).map(tuple),
+        "dtype": KINDS
+        | st.lists(KINDS, min_size=1, max_size=3).map(
+            lambda each: [(f"f{at}", one) for at, one in enumerate(each)]
+        ),
+        "chunked": st.booleans(),
+        "endless": st.booleans(),
+        "compression": st.sampled_from([None, "gzip", "lzf"]),
+        "attributes": st.dictionaries(NAMES, st.tuples(st.none() | NUMBERS, TEXTS), max_size=14),
+    }
+)
+
+
+def fill_at_random(owner, children, depth=0):
+    """Write groups and datasets into a group."""
+    for name, child in children.items():
+        if "shape" not in child:
+            fill_at_random(owner.create_group(name, track_order=bool(len(name) % 2)), child, depth + 1)
+            continue
+        shape, kind = child["shape"], np.dtype(child["dtype"])
+        options = {}
+        if child["chunked"] and shape and all(shape) and not kind.hasobject:
+            options = {
+                "chunks": tuple(max(1, each - 1) for each in shape),
+                "compression": child["compression"],
+            }
+            options["maxshape"] = (None, *shape[1:]) if child["endless"] else None
+        stored = h5py.opaque_dtype(kind) if kind.kind == "M" else kind
+        if kind.names and any(kind[each].kind == "M" for each in kind.names):
+            continue
+        found = owner.create_dataset(name, shape, stored, **options)
+        for key, (kind, text) in child["attributes"].items():
+            numbers = np.arange(2 + len(key))
+            found.attrs[key] = text if kind is None else numbers.astype("S" if kind == "S4" else kind)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(NAMES, DATASETS | st.dictionaries(NAMES, DATASETS, max_size=3), max_size=12),
+    st.sampled_from(LIBRARIES),
+    st.booleans(),
+)
+def test_files_of_any_structure(tmp_path, children, libver, track_order):
+    """Files of any names, types, shapes and attributes are parsed as h5py describes them."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=libver, track_order=track_order) as file:
+        fill_at_random(file, children)
+    unknown = [
+        f"{name}" for name, child in children.items() if "shape" in child and child["dtype"] == "M8[s]"
+    ]
+    unknown += [
+        f"{name}/{inner}"
+        for name, child in children.items()
+        if "shape" not in child
+        for inner, each in child.items()
+        if each["dtype"] == "M8[s]"
+    ]
+    assert_same(path, unknown)
+
+
+def old_layout(path, name, pack):
+    """Rewrite the message of the layout of a dataset in the form of the first libraries, which is as long."""
+    with h5py.File(path) as file:
+        found = file[name].id
+        address = h5py.h5g.get_objinfo(found).objno[0]
+    data = bytearray(path.read_bytes())
+    at = address + 16
+    while data[at : at + 2] != b"\x08\0":
+        at += 8 + struct.unpack_from("<H", data, at + 2)[0]
+    size = struct.unpack_from("<H", data, at + 2)[0]
+    body = pack(bytes(data[at + 8 : at + 8 + size]))
+    assert len(body) <= size
+    data[at + 8 : at + 8 + size] = body.ljust(size, b"\0")
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_layouts_of_the_first_libraries(version, tmp_path):
+    """Layouts of version 1 and 2, which no library writes any more, are read as h5py reads them."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=("earliest", "v108")) as file:
+        file["run"] = np.arange(5, dtype="i4")
+        file.create_dataset("chunks", data=np.arange(10, dtype="i4"), chunks=(4,))
+    old_layout(
+        path,
+        "run",
+        lambda body: bytes((version, 2, 1, 0, 0, 0, 0, 0)) + body[2:10] + struct.pack("<2I", 5, 4),
+    )
+    old_layout(path, "chunks", lambda body: bytes((version, 2, 2, 0, 0, 0, 0, 0)) + body[3:11] + body[11:19])
+    with h5py.File(path) as file:
+        assert file["run"][...].tolist() == list(range(5))
+        assert file["chunks"][...].tolist() == list(range(10))
+    assert_same(path)
+    for name, size in {"run": 5, "chunks": 10}.items():
+        assert ts.open(f"file://{path}|hdf5:{name}").result().read().result().tolist() == list(range(size))
+
+
+def test_unwritten_values_behind_a_block_of_the_user(tmp_path):
+    """A run of bytes that was never written reads as the fill value, and not as what lies before the file."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", userblock_size=1024) as file:
+        file.create_dataset("v", (4,), "i4", fillvalue=7)
+        file["end"] = np.zeros(5000)
+    assert ts.open(f"file://{path}|hdf5:v").result().read().result().tolist() == [7] * 4
+
+
+def test_files_without_h5py(tmp_path, monkeypatch):
+    """What is parsed needs no h5py; what needs it says so."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("v", data=np.arange(6), chunks=(2,), compression="gzip")
+        file["texts"] = ["a", "b"]
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert ts.open(f"file://{path}|hdf5:v").result().read().result().tolist() == list(range(6))
+    with pytest.raises(ts.errors.UnimplementedError, match=r"pip install 'fsstore\[hdf5\]'"):
+        ts.open(f"file://{path}|hdf5:texts").result().read().result()

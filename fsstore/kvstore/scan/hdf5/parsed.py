@@ -152,7 +152,7 @@ def _fill(reader: Reader, messages: Sequence[Message], kind: Datatype, element: 
         if len(value) != kind.size:
             raise UnknownError
         return text_at(reader, value, 0)
-    if value is None or element.inner:
+    if value is None or element.inner or not any(value):
         return np.zeros((), element.dtype)
     if len(value) != element.dtype.itemsize or not element.as_stored:
         raise UnknownError
