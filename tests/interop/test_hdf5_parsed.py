@@ -115,8 +115,8 @@ def large(file):
     for number, size in enumerate((10, 3000, 5000, 70_000, 200_000)):
         if size < 60_000 or file.libver[0] not in ("earliest", "v18"):
             group.attrs[f"huge{number}"] = np.arange(size, dtype="u1")
-    for number in range(400):
-        group.attrs[f"a{number}"] = np.full(100 + number, number, "u2")
+    for number in range(600):
+        group.attrs[f"a{number}"] = np.full(500 + number, number, "u2")
 
 
 FILES = {
