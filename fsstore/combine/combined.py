@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from fsstore.combine.facts import FileBatch
-from fsstore.combine.many import stored_bytes
 from fsstore.combine.report import CombineReport
-from fsstore.combine.scan_columns import batch_columns
-from fsstore.combine.scanning import place_of
+from fsstore.combine.scan.facts import FileBatch
+from fsstore.combine.scan.many import stored_bytes
+from fsstore.combine.scan.scan_columns import batch_columns
+from fsstore.combine.scan.scanning import place_of
 from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.collection.references import References

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fsstore.combine.facts import NONE, FileBatch, Form
 from fsstore.combine.report import CombineError
+from fsstore.combine.scan.facts import NONE, FileBatch, Form
 
 __all__ = ["with_new_axes"]
 

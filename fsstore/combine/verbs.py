@@ -19,12 +19,12 @@ import numpy as np
 
 from fsstore.combine.assembly import OnDifference, Wishes, assemble
 from fsstore.combine.combined import Combined, document_bytes, moved_batch
-from fsstore.combine.facts import FileBatch, joined
-from fsstore.combine.many import ScanMeans, scan_many, written_out
 from fsstore.combine.order import OnOverlap
 from fsstore.combine.report import CombineError, CombineReport
-from fsstore.combine.scan_columns import batch_of
-from fsstore.combine.scanning import place_of
+from fsstore.combine.scan.facts import FileBatch, joined
+from fsstore.combine.scan.many import ScanMeans, scan_many, written_out
+from fsstore.combine.scan.scan_columns import batch_of
+from fsstore.combine.scan.scanning import place_of
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.table.keys import check_key

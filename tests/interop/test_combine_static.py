@@ -10,7 +10,7 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.combine import scanning
+from fsstore.combine.scan import scanning
 from fsstore.mosaic.fingerprint import Fingerprint, fingerprint_of
 
 ROUGH = np.random.default_rng(5).normal(size=(512, 512)).astype("f4")  # 1 MB

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from fsstore.combine.facts import FileBatch, joined
-from fsstore.combine.scan_columns import batch_columns, batch_of
-from fsstore.combine.scanning import place_of, scan_files_here
+from fsstore.combine.scan.facts import FileBatch, joined
+from fsstore.combine.scan.scan_columns import batch_columns, batch_of
+from fsstore.combine.scan.scanning import place_of, scan_files_here
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.mosaic.stored import StoredColumns, from_bytes, to_json, to_parquet

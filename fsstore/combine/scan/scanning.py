@@ -1,9 +1,9 @@
 """Scanning files into a batch: what each says of its variables, their references, and the values that place it.
 
 Values are read of what orders and compares files: coordinates, times with their bounds, scalars, and small variables
-that do not grow.  They come from blocks that the scan has read anyway, mostly.  Large variables that do not grow are
-read through, a few chunks at a time, for a fingerprint of their values.  A file that fails is named and does not stop
-the others.
+that lack a dimension that grows.  They come from blocks that the scan has read anyway, mostly.  Large variables that
+lack one are read through, a few chunks at a time, for a fingerprint of their values.  A file that fails is named and
+does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.calendar import is_time
-from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns, value_key
-from fsstore.combine.source_file import ArrayReferences, ElsewhereError, SourceFile, open_source
+from fsstore.combine.scan.calendar import is_time
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns, value_key
+from fsstore.combine.scan.source_file import ArrayReferences, ElsewhereError, SourceFile, open_source
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
@@ -36,7 +36,7 @@ __all__ = ["FileStores", "place_of", "scan_files_here"]
 
 _SMALL = (
     64 * 1024
-)  # bytes of a variable that does not grow, up to which its values are kept; else a fingerprint is
+)  # bytes of a variable that is compared, up to which its values are kept; else a fingerprint is
 _GROUP = 4 * 2**20  # bytes of chunks that a fingerprint reads at once
 _GROUP_CHUNKS = 64
 _READERS = 4  # files of which fingerprints are made at once
@@ -146,9 +146,9 @@ class BatchBuilder:
         variables = {}
         for path, form, references in zip(paths, forms, found, strict=True):
             value = NONE
-            if self._is_wanted(path, self._form_at(form), bounds):
+            if self._is_wanted(path, self._form_at(form), bounds, compared=compared):
                 value = await self._value(path, form, source, references)
-            elif compared and not self.dims & set(self._form_at(form).dims):
+            elif compared and self._is_compared(path, self._form_at(form)):
                 value = await self._fingerprint(path, form, source, references)
             variables[path] = _Variable(form, value, references)
         self._add_groups(source)
@@ -175,14 +175,19 @@ class BatchBuilder:
                 self._listed.append(form)
         return number
 
-    def _is_wanted(self, path: str, form: Form, bounds: set[str]) -> bool:
+    def _is_compared(self, path: str, form: Form) -> bool:
+        """Return whether several files may hold the same part of a variable: it lacks a dimension that grows."""
+        return not self.dims <= set(form.dims) and form.dims != (path.rpartition("/")[2],)
+
+    def _is_wanted(self, path: str, form: Form, bounds: set[str], *, compared: bool) -> bool:
         size = math.prod(form.shape) * _itemsize(form)
         name = path.rpartition("/")[2]
         if form.dims == (name,):
             return size <= _COORDINATE
         if is_time(form.attrs) or name in bounds:
             return size <= _TIMES
-        return size <= _SMALL and not self.dims & set(form.dims)
+        shared = not self.dims & set(form.dims) or (compared and self._is_compared(path, form))
+        return shared and size <= _SMALL
 
     def _array(self, form: int) -> ChunkedArray:
         array = self._decoded.get(form)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.stored import Column, StoredColumns

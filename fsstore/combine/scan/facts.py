@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.mosaic.decoding import attributes_decoding
 from fsstore.mosaic.value import FileFact
 
 __all__ = ["NONE", "FileBatch", "Form", "Ints", "VariableColumns", "joined", "value_key"]
@@ -83,6 +84,17 @@ class VariableColumns:
         nothing, none = np.zeros(0, np.int64), np.full(files, NONE, np.int64)
         return cls(none, none, np.zeros(files, np.int64), nothing, Rows.absent(0))
 
+    def of_files(self, kept: Ints) -> VariableColumns:
+        """Return the columns as if only some files had the variable."""
+        out = np.ones(len(self.form), np.bool_)
+        out[kept] = False
+        rows = np.flatnonzero(~np.repeat(out, self.count))
+        form, value, count = (
+            np.where(out, other, column)
+            for column, other in ((self.form, NONE), (self.value, NONE), (self.count, 0))
+        )
+        return VariableColumns(form, value, count, self.number[rows], self.rows.take(rows))
+
     @property
     def nbytes(self) -> int:
         """The memory of the columns."""
@@ -113,6 +125,18 @@ class FileBatch:
     def nbytes(self) -> int:
         """The memory of the columns."""
         return sum(each.nbytes for each in self.variables.values())
+
+    def decoded(self, value: int, form: int) -> Any:
+        """Return values as the attributes of a form say they are meant, NaN where there is none."""
+        stored = self.values[value]
+        found = attributes_decoding(self.forms[form].attrs, stored.dtype)
+        if found.unsigned and not found.floats:
+            return stored.view(stored.dtype.str.replace("i", "u"))
+        if not found.floats or (found.scale is None and found.offset is None and stored.dtype.kind != "f"):
+            absent = np.isin(stored, [each for each in found.missing if float(each).is_integer()])
+            if not absent.any():
+                return stored  # integers stay exact
+        return found.apply(stored, found.result_type(stored.dtype))
 
     def only(self, kept: Ints) -> FileBatch:
         """Return the batch of some of its files, in the order asked for."""
