@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from os import fspath
 from typing import Any
@@ -20,14 +20,14 @@ import numpy as np
 
 from fsstore.combine.scan.calendar import is_time
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns, value_key
-from fsstore.combine.scan.source_file import ArrayReferences, ElsewhereError, SourceFile, open_source
+from fsstore.combine.scan.file_values import fingerprint_in, whole_of
+from fsstore.combine.scan.source_file import ArrayReferences, SourceFile, open_source
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.table.table import INLINE, Rows
-from fsstore.mosaic.fingerprint import Fingerprint
 from fsstore.mosaic.value import FileFact
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
@@ -37,10 +37,7 @@ __all__ = ["FileStores", "Wanted", "place_of", "scan_files_here"]
 _SMALL = (
     64 * 1024
 )  # bytes of a variable that is compared, up to which its values are kept; else a fingerprint is
-_GROUP = 4 * 2**20  # bytes of chunks that a fingerprint reads at once
-_GROUP_CHUNKS = 64
 _READERS = 4  # files of which fingerprints are made at once
-_MOST_FILL = 2**28  # elements of chunks that are not there, of a fill value other than zero
 _TIMES = 2**20
 _COORDINATE = 64 * 2**20
 _AT_ONCE = 16  # files of a store that waits that are scanned together
@@ -209,25 +206,13 @@ class BatchBuilder:
         return array
 
     async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
-        array = self._array(form)
-        value = _whole(array, source.grids[path].shape, found, await source.chunks(path, found))
-        return self._number(value)
+        return self._number(await whole_of(self._array(form), path, source, found))
 
     async def _fingerprint(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
         """Return the number of the fingerprint of a variable; NONE where its values cannot be compared."""
-        array, grid = self._array(form), source.grids[path].shape
-        out = Fingerprint(array.shape, array.model.dtype)
         async with self._room:
-            for at in _groups(found.rows.length):
-                some = ArrayReferences(found.number[at], found.rows.take(at), found.urls, found.inline)
-                try:
-                    chunks = await source.chunks(path, some)
-                except ElsewhereError:
-                    return NONE
-                await execution.offload(_add_chunks, out, array, grid, (some.number, chunks))
-            if not await execution.offload(_add_fill, out, array, grid, found.number):
-                return NONE
-        return self._number(out.value())
+            made = await fingerprint_in(self._array(form), path, source, found)
+        return NONE if made is None else self._number(made)
 
     def _number(self, value: Any) -> int:
         key = value_key(value)
@@ -358,60 +343,3 @@ def _itemsize(form: Form) -> int:
         return max(1, np.dtype(kind).itemsize)
     except TypeError:
         return 16
-
-
-def _whole(array: ChunkedArray, grid: Sequence[int], found: ArrayReferences, chunks: Sequence[Any]) -> Any:
-    """Return the values of an array, from all its chunks."""
-    out = np.full(array.shape, array.model.fill, array.model.dtype)
-    for number, data in zip(found.number.tolist(), chunks, strict=True):
-        values = array.model.chain.decode(data)
-        sides = _sides(array, grid, number)
-        inner = tuple(slice(0, side.stop - side.start) for side in sides)
-        out[sides] = values[inner]
-    return out.astype(str) if out.dtype.kind == "O" else out
-
-
-def _sides(array: ChunkedArray, grid: Sequence[int], number: int) -> tuple[slice, ...]:
-    """Return where a chunk lies, without what is outside the array."""
-    place = np.unravel_index(number, grid) if array.shape else ()
-    return tuple(
-        slice(int(at) * step, min((int(at) + 1) * step, size))
-        for at, step, size in zip(place, array.read_chunk, array.shape, strict=True)
-    )
-
-
-def _groups(lengths: Any) -> Iterator[slice]:
-    """Yield chunks that are read together: few bytes, or one chunk."""
-    start, held = 0, 0
-    for at, length in enumerate(lengths.tolist()):
-        size = max(length, _GROUP // _GROUP_CHUNKS)
-        if at > start and held + size > _GROUP:
-            yield slice(start, at)
-            start, held = at, 0
-        held += size
-    if start < len(lengths):
-        yield slice(start, len(lengths))
-
-
-def _add_chunks(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], found: tuple[Any, Any]) -> None:
-    numbers, chunks = found
-    for number, data in zip(numbers.tolist(), chunks, strict=True):
-        sides = _sides(array, grid, number)
-        inner = tuple(slice(0, side.stop - side.start) for side in sides)
-        out.add([side.start for side in sides], array.model.chain.decode(data)[inner])
-
-
-def _add_fill(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], present: Any) -> bool:
-    """Add the chunks that are not there; return whether that can be done within bounds."""
-    count, fill = math.prod(grid), array.model.fill
-    if len(present) == count or not Fingerprint.counts(fill, array.model.dtype):
-        return True
-    if math.prod(array.shape) > _MOST_FILL:
-        return False
-    there = np.zeros(count, np.bool_)
-    there[present] = True
-    for number in np.flatnonzero(~there).tolist():
-        sides = _sides(array, grid, number)
-        shape = [side.stop - side.start for side in sides]
-        out.add_fill([side.start for side in sides], shape, np.asarray(fill, array.model.dtype))
-    return True
