@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.stored import Column, StoredColumns
@@ -91,13 +91,7 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
         str(path): _variable(stored, number, len(files), limits)
         for number, path in enumerate(header["variables"])
     }
-    given = {
-        str(name): stored.ints(f"scan/given/{number}", of_scan=True)
-        for number, name in enumerate(header["given"])
-    }
-    for column in given.values():
-        if len(column) != len(files) or (files and not -1 <= column.min() <= column.max() < len(values)):
-            raise JsonError("The coordinates kept for adding files are not one for each")
+    given = _given(header["given"], stored, len(files), len(values))
     return FileBatch(
         files,
         forms,
@@ -111,6 +105,16 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
         {url: list(each) for url, each in header["notes"].items()},
         given,
     )
+
+
+def _given(names: Any, stored: StoredColumns, files: int, values: int) -> dict[str, Ints]:
+    given = {
+        str(name): stored.ints(f"scan/given/{number}", of_scan=True) for number, name in enumerate(names)
+    }
+    for column in given.values():
+        if len(column) != files or (files and not NONE <= column.min() <= column.max() < values):
+            raise JsonError("The coordinates kept for adding files are not one for each")
+    return given
 
 
 def _variable(
