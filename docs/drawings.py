@@ -102,7 +102,11 @@ def layers() -> Drawing:
     made = Drawing(760, 330, "Six layers, from the array that you hold down to the bytes of a store")
     rows = (
         ("orange", "array", "TensorStore, Group: indexing, reading, writing, attributes"),
-        ("orange", "format", "zarr3, zarr2, n5, precomputed: which chunks there are and what they are called"),
+        (
+            "orange",
+            "format",
+            "zarr3, zarr2, n5, precomputed: which chunks there are and what they are called",
+        ),
         ("grey", "chunk engine", "one for all formats: plans requests, fetches, decodes, writes"),
         ("grey", "codecs", "zstd, blosc, shards, filters: bytes to elements and back"),
         ("green", "adapters", "zip, ocdbt, reference, hdf5, tiff: keys inside a file or a database"),
@@ -157,7 +161,12 @@ def references() -> Drawing:
         )
     made.text(560, 28, "ocean.nc", bold=True)
     for number, (name, paint, height) in enumerate(
-        (("header", "grey", 34), ("chunk 0.0", "blue", 44), ("chunk 0.1", "blue", 44), ("chunk 1.0", "blue", 44))
+        (
+            ("header", "grey", 34),
+            ("chunk 0.0", "blue", 44),
+            ("chunk 0.1", "blue", 44),
+            ("chunk 1.0", "blue", 44),
+        )
     ):
         y = 42 + (0, 36, 82, 128)[number]
         made.box(560, y, (150, height), paint, name)

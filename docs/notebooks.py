@@ -44,9 +44,7 @@ def notebook(page: str) -> dict[str, Any]:
     pieces.append(("markdown", text[end:]))
     shown = [(kind, LINK.sub(r"\1", piece) if kind == "markdown" else piece) for kind, piece in pieces]
     return {
-        "cells": [
-            cell(kind, piece, number) for number, (kind, piece) in enumerate(shown) if piece.strip()
-        ],
+        "cells": [cell(kind, piece, number) for number, (kind, piece) in enumerate(shown) if piece.strip()],
         "metadata": {"language_info": {"name": "python"}},
         "nbformat": 4,
         "nbformat_minor": 5,

@@ -47,8 +47,10 @@ CURES = (
     Cure(
         "Failed to detect format",
         r"Failed to detect format",
-        "No format was recognised at the place: the path is wrong, or the place is a group, is empty, or holds something else.",
-        "Look with `fsstore ls` or `ts.tree(place)`. Open a group with `ts.open_group`, or name the format: `…|zarr3:`.",
+        "No format was recognised at the place: the path is wrong, or the place is a group, is "
+        "empty, or holds something else.",
+        "Look with `fsstore ls` or `ts.tree(place)`. Open a group with `ts.open_group`, or name "
+        "the format: `…|zarr3:`.",
     ),
     Cure(
         "It is a group, not an array",
@@ -72,13 +74,15 @@ CURES = (
         "DATA_LOSS: damaged, cut off or not this format",
         r"DATA_LOSS|Expected integer in the range \[3, 3\]",
         "The stored bytes are damaged, cut off, or of another format.",
-        "Fetch the file again, or repair a copy with `fsstore verify --repair`. [Check a copy](how-to/check-copy.md) says how.",
+        "Fetch the file again, or repair a copy with `fsstore verify --repair`. [Check a "
+        "copy](how-to/check-copy.md) says how.",
     ),
     Cure(
         "UNAVAILABLE: the server does not answer",
         r"UNAVAILABLE|after \d+ tries",
         "The server is down, or its name or port is wrong.",
-        "Check the URL and the network. Where servers are busy for long, [raise the deadline](stores/context.md#waiting-and-retries).",
+        "Check the URL and the network. Where servers are busy for long, [raise the "
+        "deadline](stores/context.md#waiting-and-retries).",
     ),
     Cure(
         "Credentials and storage options are refused",
@@ -112,10 +116,12 @@ CURES = (
     ),
     Cure(
         "Unknown argument, member or resource",
-        r"unexpected keyword|extra members|not a registered|Invalid context resource|There is no option|Error parsing object member|"
+        r"unexpected keyword|extra members|not a registered|Invalid context resource|"
+        r"There is no option|Error parsing object member|"
         r'"kvstore" must be specified',
         "A name in the call, in a JSON spec or in a context is misspelt, missing, or stands in the wrong place.",
-        "The message names it, and proposes a close one where there is one. Formats take their own members in `metadata`.",
+        "The message names it, and proposes a close one where there is one. Formats take their own "
+        "members in `metadata`.",
     ),
     Cure(
         "A stored array is not a NumPy array",
@@ -131,10 +137,12 @@ CURES = (
     ),
     Cure(
         "Data type, shape, chunks or codec do not fit",
-        r"does not match|Mismatch|must be specified|data type with name|Invalid shape|chunk|codec|out has the shape|"
+        r"does not match|Mismatch|must be specified|data type with name|Invalid shape|chunk|codec|"
+        r"out has the shape|"
         r"must have rank|resize request",
         "What you ask for contradicts the stored array, or itself, or leaves out what a new array needs.",
-        "Print `array.info` and compare. A new array needs `dtype` and `shape`; a shard must be a multiple of its chunks.",
+        "Print `array.info` and compare. A new array needs `dtype` and `shape`; a shard must be a "
+        "multiple of its chunks.",
     ),
 )
 

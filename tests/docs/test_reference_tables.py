@@ -50,5 +50,9 @@ def test_every_option_of_a_context_is_listed():
 def test_every_error_is_in_the_reference():
     """The page of errors shows the module, whose list has every class of the family."""
     assert "::: fsstore.errors" in (REFERENCE / "errors.md").read_text(encoding="utf-8")
-    classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
     assert classes - {"Exception"} <= {*errors.__all__, *(name for name in classes if name.startswith("_"))}
