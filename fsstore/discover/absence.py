@@ -83,10 +83,19 @@ async def close_name(place: KvPrefix) -> str:
         parent, slash, name = path.rpartition("/")
         names = await _names(place.driver, parent + slash)
         if names:
-            close = None if name in names else _closest(name, names)
+            if name in names:
+                return _inside(name, place.path[len(path) :].strip("/"))
+            close = _closest(name, names)
             return f"; did you mean {quote(close)}?" if close else ""
         path = parent
     return ""
+
+
+def _inside(file: str, rest: str) -> str:
+    """Return how a path that goes on inside a file is written."""
+    if not rest:
+        return ""
+    return f"; {quote(file)} is a file, whose format comes before the path inside it, as in {quote(f'{file}|hdf5:{rest}')}"
 
 
 def _closest(name: str, names: list[str]) -> str | None:
