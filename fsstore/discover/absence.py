@@ -84,17 +84,18 @@ async def close_name(place: KvPrefix) -> str:
         names = await _names(place.driver, parent + slash)
         if names:
             if name in names:
-                return _inside(name, place.path[len(path) :].strip("/"))
+                return await _inside(place._replace(path=path), place.path[len(path) :].strip("/"))
             close = _closest(name, names)
             return f"; did you mean {quote(close)}?" if close else ""
         path = parent
     return ""
 
 
-def _inside(file: str, rest: str) -> str:
-    """Return how a path that goes on inside a file is written."""
-    if not rest:
+async def _inside(place: KvPrefix, rest: str) -> str:
+    """Return how a path that goes on inside a file is written, if it is a file that it goes on in."""
+    if not rest or (await place.read("", 0, 0)).state == "missing":
         return ""
+    file = place.path.rpartition("/")[2]
     return f"; {quote(file)} is a file, whose format comes before the path inside it, as in {quote(f'{file}|hdf5:{rest}')}"
 
 
