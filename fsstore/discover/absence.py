@@ -96,7 +96,8 @@ async def _inside(place: KvPrefix, rest: str) -> str:
     if not rest or (await place.read("", 0, 0)).state == "missing":
         return ""
     file = place.path.rpartition("/")[2]
-    return f"; {quote(file)} is a file, whose format comes before the path inside it, as in {quote(f'{file}|hdf5:{rest}')}"
+    shown = quote(f"{file}|hdf5:{rest}")
+    return f"; {quote(file)} is a file, whose format comes before the path inside it, as in {shown}"
 
 
 def _closest(name: str, names: list[str]) -> str | None:

@@ -99,8 +99,7 @@ def looked_for() -> str:
     files = sorted(f"{each.files[0]} ({each.name})" for each in names if each.files)
     signed = sorted({each.name for each in names if each.is_of_files})
     return (
-        f"there is neither a file that begins or ends like {', '.join(signed)},"
-        f" nor a directory with one of {', '.join(files)}"
+        f"a file that begins or ends like {', '.join(signed)}; a directory with one of {', '.join(files)}"
     )
 
 
