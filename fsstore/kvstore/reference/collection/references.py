@@ -128,7 +128,7 @@ class References(Mapping[str, bytes | Located]):
         place = places[0] if places else None
         for one in (self, *others):
             state = moved(one.state, moving(one.place, place))
-            References(state)._copy_to(builder)
+            _copy(References(state), builder)
         return _made(builder, place)
 
     def rename(self, old: str, new: str) -> References:
@@ -146,7 +146,7 @@ class References(Mapping[str, bytes | Located]):
         if not any(name.startswith(old) for names, _ in self.batches(old) for name in names):
             raise StoreError(f"Nothing to rename in {self._described}: no key begins with {quote(old)}")
         builder = TableBuilder()
-        self._copy_to(builder, key=renamed)
+        _copy(self, builder, key=renamed)
         return _made(builder, self.place)
 
     def without(self, *paths: str) -> References:
@@ -156,7 +156,7 @@ class References(Mapping[str, bytes | Located]):
             if next(iter(self.batches(head)), None) is None:
                 raise StoreError(f"There is nothing at {quote(head)} in {self._described}")
         builder = TableBuilder()
-        self._copy_to(builder, keep=lambda name: not name.startswith(heads))
+        _copy(self, builder, keep=lambda name: not name.startswith(heads))
         return _made(builder, self.place)
 
     def rechunk(self, path: str, chunks: Sequence[int]) -> References:
@@ -176,14 +176,14 @@ class References(Mapping[str, bytes | Located]):
         def is_chunk(key: str) -> bool:
             return key.startswith(head) and grid.number(key.removeprefix(head)) is not None
 
-        self._copy_to(builder, keep=lambda key: not is_chunk(key))
+        _copy(self, builder, keep=lambda key: not is_chunk(key))
         builder.add_inline(f"{head}{name}".encode(), json.dumps(slabs.document).encode())
         for names, found in self.batches(head):
             at = np.array([at for at, each in enumerate(names) if is_chunk(each)], np.int64)
             some = Resolved(found.rows.take(at), found.urls, found.inline)
             values: list[bytes] = []
             keys, rows = slabs.cut([names[each] for each in at.tolist()], some, values)
-            self._put(builder, keys, Resolved(rows, found.urls, values))
+            _put(builder, keys, Resolved(rows, found.urls, values))
         return _made(builder, self.place)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
@@ -203,7 +203,7 @@ class References(Mapping[str, bytes | Located]):
             return made
 
         builder = TableBuilder()
-        self._copy_to(builder, url=changed)
+        _copy(self, builder, url=changed)
         if seen and not matched:
             wanted = ", ".join(map(quote, changes)) or "no prefix"
             raise StoreError(
@@ -214,39 +214,8 @@ class References(Mapping[str, bytes | Located]):
     def expand(self) -> References:
         """Return the set with every generated reference written out."""
         builder = TableBuilder()
-        self._copy_to(builder)
+        _copy(self, builder)
         return _made(builder, self.place)
-
-    def _copy_to(
-        self,
-        builder: TableBuilder,
-        *,
-        key: Callable[[str], str] | None = None,
-        url: Callable[[str], str] | None = None,
-        keep: Callable[[str], bool] | None = None,
-    ) -> None:
-        for page, resolved in self.batches():
-            names, found = page, resolved
-            if keep is not None:
-                at = np.array([keep(name) for name in names], np.bool_)
-                names = [name for name, kept in zip(names, at.tolist(), strict=True) if kept]
-                found = Resolved(found.rows.take(at), found.urls, found.inline)
-            self._put(builder, names if key is None else [key(name) for name in names], found, url)
-
-    @staticmethod
-    def _put(
-        builder: TableBuilder, keys: list[str], found: Resolved, url: Callable[[str], str] | None = None
-    ) -> None:
-        rows = found.rows
-        numbers, offset = rows.url.copy(), rows.offset.copy()
-        used = np.unique(numbers[numbers >= 0])
-        texts = [found.urls[number] for number in used.tolist()]
-        ids = builder.url_ids([(text if url is None else url(text)).encode() for text in texts])
-        numbers[numbers >= 0] = ids[np.searchsorted(used, numbers[numbers >= 0])]
-        for position in np.flatnonzero(rows.url == INLINE).tolist():
-            builder.inline.append(found.inline[int(rows.offset[position])])
-            offset[position] = len(builder.inline) - 1
-        builder.add_rows([name.encode() for name in keys], Rows(numbers, offset, rows.length))
 
     def save(
         self,
@@ -309,6 +278,39 @@ class References(Mapping[str, bytes | Located]):
     def __repr__(self) -> str:
         """Return what the set is."""
         return f"<References: {self._described}>"
+
+
+def _copy(
+    refs: References,
+    builder: TableBuilder,
+    *,
+    key: Callable[[str], str] | None = None,
+    url: Callable[[str], str] | None = None,
+    keep: Callable[[str], bool] | None = None,
+) -> None:
+    """Put references into a builder: those that are kept, by other keys, with other URLs."""
+    for page, resolved in refs.batches():
+        names, found = page, resolved
+        if keep is not None:
+            at = np.array([keep(name) for name in names], np.bool_)
+            names = [name for name, kept in zip(names, at.tolist(), strict=True) if kept]
+            found = Resolved(found.rows.take(at), found.urls, found.inline)
+        _put(builder, names if key is None else [key(name) for name in names], found, url)
+
+
+def _put(
+    builder: TableBuilder, keys: list[str], found: Resolved, url: Callable[[str], str] | None = None
+) -> None:
+    rows = found.rows
+    numbers, offset = rows.url.copy(), rows.offset.copy()
+    used = np.unique(numbers[numbers >= 0])
+    texts = [found.urls[number] for number in used.tolist()]
+    ids = builder.url_ids([(text if url is None else url(text)).encode() for text in texts])
+    numbers[numbers >= 0] = ids[np.searchsorted(used, numbers[numbers >= 0])]
+    for position in np.flatnonzero(rows.url == INLINE).tolist():
+        builder.inline.append(found.inline[int(rows.offset[position])])
+        offset[position] = len(builder.inline) - 1
+    builder.add_rows([name.encode() for name in keys], Rows(numbers, offset, rows.length))
 
 
 def _made(builder: TableBuilder, place: KvPrefix | None) -> References:
