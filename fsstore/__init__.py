@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.transaction.transaction import Transaction
+    from fsstore.multiscale.multiscale import Multiscale, open_multiscale
     from fsstore.observe.metrics import (
         experimental_collect_matching_metrics,
         experimental_collect_prometheus_format_metrics,
@@ -94,6 +95,7 @@ _HOMES = {
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
+    "multiscale.multiscale": "Multiscale open_multiscale",
     "observe.metrics": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
     " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags",
     "observe.trace": "Trace trace",
@@ -151,6 +153,7 @@ __all__ = [
     "IndexTransform",
     "Indexable",
     "KvStore",
+    "Multiscale",
     "NumpyIndexTerm",
     "NumpyIndexingSpec",
     "OpenMode",
@@ -216,6 +219,7 @@ __all__ = [
     "open",
     "open_group",
     "open_mapper",
+    "open_multiscale",
     "overlay",
     "parse_tensorstore_flags",
     "plan_copy",

@@ -23,6 +23,7 @@ from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
 from fsstore.runtime import observer
+from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["Choose", "EngineDriver", "Home", "check_key"]
@@ -299,8 +300,8 @@ def _spawn(loop: asyncio.AbstractEventLoop, session: Any, creator: Any) -> None:
         if creator is not None:
             await creator.__aexit__(None, None, None)
 
-    _closing.add(task := loop.create_task(close()))
-    task.add_done_callback(_closing.discard)
+    _closing.now.add(task := loop.create_task(close()))
+    task.add_done_callback(_closing.now.discard)
 
 
-_closing: set[asyncio.Task[None]] = set()
+_closing: OfProcess[set[asyncio.Task[None]]] = OfProcess(set, outlives=True)
