@@ -49,10 +49,13 @@ if TYPE_CHECKING:
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.transaction.transaction import Transaction
+    from fsstore.multiscale.multiscale import Multiscale, open_multiscale
     from fsstore.observe.metrics import (
         experimental_collect_matching_metrics,
         experimental_collect_prometheus_format_metrics,
+        experimental_push_metrics_to_prometheus,
         experimental_update_verbose_logging,
+        parse_tensorstore_flags,
     )
     from fsstore.observe.trace import Trace, trace
     from fsstore.runtime.future import Future, FutureLike, T, WriteFutures
@@ -92,8 +95,9 @@ _HOMES = {
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
+    "multiscale.multiscale": "Multiscale open_multiscale",
     "observe.metrics": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
-    " experimental_update_verbose_logging",
+    " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags",
     "observe.trace": "Trace trace",
     "ocdbt": "ocdbt",
     "schema.open_mode": "OpenMode",
@@ -149,6 +153,7 @@ __all__ = [
     "IndexTransform",
     "Indexable",
     "KvStore",
+    "Multiscale",
     "NumpyIndexTerm",
     "NumpyIndexingSpec",
     "OpenMode",
@@ -186,6 +191,7 @@ __all__ = [
     "errors",
     "experimental_collect_matching_metrics",
     "experimental_collect_prometheus_format_metrics",
+    "experimental_push_metrics_to_prometheus",
     "experimental_update_verbose_logging",
     "float4_e2m1fn",
     "float8_e3m4",
@@ -213,7 +219,9 @@ __all__ = [
     "open",
     "open_group",
     "open_mapper",
+    "open_multiscale",
     "overlay",
+    "parse_tensorstore_flags",
     "plan_copy",
     "references",
     "stack",

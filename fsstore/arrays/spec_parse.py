@@ -21,6 +21,7 @@ from fsstore.kvstore.spec.parse import (
     with_root,
 )
 from fsstore.kvstore.spec.spec_value import KvSpecValue, join_path, kv_kind
+from fsstore.runtime.close_word import close_names
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import registry
@@ -67,7 +68,9 @@ def array_spec(json: Any) -> SpecValue:
     if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
         return _from_json(json)
     if json is None or isinstance(json, bool | int | float | list | tuple):
-        raise expected("object", json)
+        raise JsonError(
+            f"{expected('object', json).message}; a place is a URL, a path, JSON, or an open store"
+        )
     return _auto(kv_spec(json))
 
 
@@ -166,7 +169,9 @@ def join_url_path(path: str, component: str) -> str:
 def _driver_name(value: Any) -> str:
     name = string(value)
     if driver_kind(name) is None and kv_kind(name) is None:
-        raise JsonError(f"{quote(name)} is not a registered TensorStore driver")
+        near = close_names(name, registry.drivers.names())
+        hint = f"; did you mean {quote(near[0])}?" if near else ""
+        raise JsonError(f"{quote(name)} is not a registered TensorStore driver{hint}")
     return name
 
 

@@ -11,12 +11,13 @@ request would hold as much: the C library does not give back what it has freed i
 from __future__ import annotations
 
 import mmap
-import threading
 import weakref
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+
+from fsstore.runtime.state import OfProcess, OfThread
 
 __all__ = ["BLOCK_BYTES", "block", "passing", "scratch"]
 
@@ -29,15 +30,8 @@ _LARGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class _Kept(threading.local):
-    """What each thread keeps, by step."""
-
-    def __init__(self) -> None:
-        self.pieces: dict[int, _Octets] = {}
-
-
-_kept = _Kept()
-_spare: list[mmap.mmap] = []  # the latest last
+_pieces: OfThread[dict[int, _Octets]] = OfThread(dict)  # by step
+_spare: OfProcess[list[mmap.mmap]] = OfProcess(list)  # the latest last
 
 
 def scratch(size: int, step: int = 0) -> _Octets:
@@ -47,9 +41,10 @@ def scratch(size: int, step: int = 0) -> _Octets:
     """
     if size > BLOCK_BYTES:
         return block(size)
-    piece = _kept.pieces.get(step)
+    pieces = _pieces.now
+    piece = pieces.get(step)
     if piece is None or len(piece) < size:
-        piece = _kept.pieces[step] = np.empty(size, np.uint8)
+        piece = pieces[step] = np.empty(size, np.uint8)
     return piece[:size]
 
 
@@ -80,17 +75,17 @@ def _mapped(size: int) -> mmap.mmap:
 
 def _taken(size: int) -> mmap.mmap | None:
     """Return spare memory of about a size, if there is some; several threads may ask at once."""
-    for number in reversed(range(len(_spare))):
+    for number in reversed(range(len(_spare.now))):
         with suppress(IndexError, ValueError):
-            memory = _spare[number]
+            memory = _spare.now[number]
             if size <= len(memory) <= 2 * size:
-                _spare.remove(memory)
+                _spare.now.remove(memory)
                 return memory
     return None
 
 
 def _give_back(memory: mmap.mmap) -> None:
-    _spare.append(memory)
+    _spare.now.append(memory)
     with suppress(IndexError):
-        while sum(map(len, _spare)) > _SPARE_BYTES:
-            del _spare[0]
+        while sum(map(len, _spare.now)) > _SPARE_BYTES:
+            del _spare.now[0]

@@ -9,22 +9,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from fsstore.combine.calendar import encode_times, is_time, parse_units
-from fsstore.combine.differ import Compared, compare, minority, same_values, static_obstacle
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
+from fsstore.combine.agreement import (
+    Sharing,
+    holds_values,
+    same_values,
+    shared_obstacle,
+    sharing,
+    static_obstacle,
+)
+from fsstore.combine.differ import Compared, compare, minority
 from fsstore.combine.layers import FilePlaces, put_layered
 from fsstore.combine.new_axis import with_new_axes
-from fsstore.combine.order import DimensionOrder, OnOverlap, TimeScale, extents, order_along, time_scale
+from fsstore.combine.order import (
+    DimensionOrder,
+    OnOverlap,
+    cells,
+    extents,
+    one_file_a_place,
+    order_along,
+)
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport
+from fsstore.combine.scan.calendar import encode_times, is_time, parse_units
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
+from fsstore.combine.times import FileTimes, WholeTimes
 from fsstore.combine.whole import WholeTables, placed_rows
 from fsstore.errors import StoreError
 from fsstore.mosaic.value import Mosaic
-from fsstore.values.json_value import quote
 
 __all__ = ["OnDifference", "Wishes", "assemble"]
 
@@ -34,12 +49,11 @@ _LABELS = "_ARRAY_DIMENSIONS"
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How files are to be combined.  `coords` are coordinates of files, in their order, instead of their own."""
+    """How files are to be combined."""
 
     dims: tuple[str, ...]
     on_difference: OnDifference = "layer"
     on_overlap: OnOverlap = "raise"
-    coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
@@ -52,12 +66,14 @@ def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
         )
     new = frozenset(dim for dim in wishes.dims if (extents(batch, dim) < 0).all())
     batch = with_new_axes(batch, new)
-    wishes = _checked(batch, wishes)
     if wishes.on_difference == "skip":
-        batch, wishes, skipped = _without_minority(batch, wishes)
+        batch, skipped = _without_minority(batch, wishes)
         left_out.update(skipped)
     orders = _orders(batch, wishes)
-    batch, orders, doubled = _one_file_a_place(batch, orders, wishes)
+    if wishes.on_difference == "skip":
+        batch, orders, skipped = _without_outvoted(batch, wishes, orders)
+        left_out.update(skipped)
+    batch, orders, doubled = one_file_a_place(batch, orders, wishes.on_overlap)
     left_out.update(doubled)
     work = _Assembly(batch, orders, wishes)
     arrays = {path: work.add(path) for path in batch.variables}
@@ -71,25 +87,7 @@ def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
     return Mosaic(work.tables.finish(), work.tables.layered, list(batch.files), facts), report
 
 
-def _checked(batch: FileBatch, wishes: Wishes) -> Wishes:
-    for dim, given in wishes.coords.items():
-        if dim not in wishes.dims:
-            raise CombineError(f"Coordinates are given for {quote(dim)}, along which files are not combined")
-        if len(given) != len(batch.files) + len(batch.failed):
-            raise CombineError(
-                f"There are {len(given)} coordinates of {quote(dim)} for {len(batch.files)} files"
-            )
-        if batch.failed:
-            raise CombineError("Coordinates are given for files, some of which could not be scanned")
-    return wishes
-
-
-def _taken(wishes: Wishes, kept: Ints) -> Wishes:
-    coords = {dim: [given[at] for at in kept.tolist()] for dim, given in wishes.coords.items()}
-    return replace(wishes, coords=coords)
-
-
-def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, Wishes, dict[str, str]]:
+def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, dict[str, str]]:
     growing = frozenset(wishes.dims)
     placed = {path for path in batch.variables if _places(batch, path, growing)}
     out = minority(batch, growing, placed)
@@ -104,13 +102,31 @@ def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, Wish
             for at in np.flatnonzero((same != usual) & (same != NONE)).tolist():
                 out.setdefault(batch.files[at].url, f'it has other values of "{path}"')
     if not out:
-        return batch, wishes, out
+        return batch, out
     kept = np.array([at for at, fact in enumerate(batch.files) if fact.url not in out], np.int64)
     if not len(kept):
         raise CombineError(
             "No file agrees with most others in everything; combine them with on_difference='layer'"
         )
-    return batch.only(kept), _taken(wishes, kept), out
+    return batch.only(kept), out
+
+
+def _without_outvoted(
+    batch: FileBatch, wishes: Wishes, orders: dict[str, DimensionOrder]
+) -> tuple[FileBatch, dict[str, DimensionOrder], dict[str, str]]:
+    """Return the files that have the values of most others of their place, of variables that lack a dimension."""
+    out: dict[int, str] = {}
+    work = _Assembly(batch, orders, wishes)
+    for path in batch.variables:
+        found = work.sharing(path, work.times.scale(path))
+        for at in found.outvoted if found else ():
+            out.setdefault(at, f'it has other values of "{path}" than most files of its place')
+    if not out:
+        return batch, orders, {}
+    kept = np.array([at for at in range(len(batch.files)) if at not in out], np.int64)
+    named = {batch.files[at].url: why for at, why in sorted(out.items())}
+    batch = batch.only(kept)
+    return batch, _orders(batch, wishes), named
 
 
 def _places(batch: FileBatch, path: str, growing: frozenset[str]) -> bool:
@@ -121,52 +137,14 @@ def _places(batch: FileBatch, path: str, growing: frozenset[str]) -> bool:
         return True
     have = columns.form != NONE
     forms = [batch.forms[form] for form in set(columns.form[have].tolist())]
-    known = bool((columns.value[have] != NONE).all())
-    return known and all(is_time(form.attrs) and growing & set(form.dims) for form in forms)
+    return holds_values(batch, columns) and all(
+        is_time(form.attrs) and growing & set(form.dims) for form in forms
+    )
 
 
 def _orders(batch: FileBatch, wishes: Wishes) -> dict[str, DimensionOrder]:
     alone = len(wishes.dims) == 1
-    return {
-        dim: order_along(batch, dim, wishes.coords.get(dim), wishes.on_overlap, alone=alone)
-        for dim in wishes.dims
-    }
-
-
-def _one_file_a_place(
-    batch: FileBatch, orders: dict[str, DimensionOrder], wishes: Wishes
-) -> tuple[FileBatch, dict[str, DimensionOrder], dict[str, str]]:
-    """Return the files that are used: one a place, and none of which nothing is left."""
-    cell: Any = np.zeros(len(batch.files), np.int64)
-    empty = np.zeros(len(batch.files), np.bool_)
-    for order in orders.values():
-        cell = cell * len(order.start) + order.block
-        empty |= order.size[order.block] == 0
-    kept: dict[int, int] = {}
-    out: dict[str, str] = {}
-    for at, place in enumerate(cell.tolist() if orders else range(len(batch.files))):
-        if empty[at]:
-            out[batch.files[at].url] = "all of it is in other files"
-            continue
-        other = kept.get(place)
-        if other is not None and wishes.on_overlap == "raise":
-            raise CombineError(
-                f"{batch.files[other].url} and {batch.files[at].url} have the same coordinates"
-            )
-        if other is not None and wishes.on_overlap == "first":
-            out[batch.files[at].url] = f"{batch.files[other].url} has the same coordinates"
-            continue
-        if other is not None:
-            out[batch.files[other].url] = f"{batch.files[at].url} has the same coordinates"
-        kept[place] = at
-    if not out:
-        return batch, orders, out
-    used = np.array(sorted(kept.values()), np.int64)
-    return (
-        batch.only(used),
-        {dim: replace(order, block=order.block[used]) for dim, order in orders.items()},
-        out,
-    )
+    return {dim: order_along(batch, dim, wishes.on_overlap, alone=alone) for dim in wishes.dims}
 
 
 class _Assembly:
@@ -174,6 +152,7 @@ class _Assembly:
 
     def __init__(self, batch: FileBatch, orders: Mapping[str, DimensionOrder], wishes: Wishes) -> None:
         self.batch, self.orders, self.wishes = batch, orders, wishes
+        self.times = WholeTimes(batch, orders)
         versions = {form.version for form in batch.forms}
         self.tables = WholeTables(batch, 3 if versions == {3} else 2)
         self._placing = {order.path for order in orders.values() if order.path}
@@ -188,17 +167,42 @@ class _Assembly:
             if order.path == path and order.values is not None:
                 compared = compare(batch, path, growing, is_placed=True)
                 return self._put_coordinate(path, order, files, compared)
-        scale = self._scale(path)
-        compared = compare(batch, path, growing, is_placed=scale is not None)
+        times = self.times.scale(path)
+        compared = compare(batch, path, growing, is_placed=times is not None)
         first = batch.forms[compared.forms[0]]
         axes = [(axis, dim) for axis, dim in enumerate(first.dims) if dim in growing]
         if not axes:
             return self._put_first(path, compared, files)
-        if scale is not None:
-            return self._put_times(path, compared, scale)
-        if compared.obstacle:
+        if compared.obstacle and times is None:
             raise self._refused(path, compared, f"they have {compared.obstacle}")
+        compared = self._share(path, compared, times)
+        if times is not None:
+            return self._put_times(path, compared, times)
         return self._put_growing(path, compared, axes, files)
+
+    def sharing(self, path: str, times: FileTimes | None) -> Sharing | None:
+        """Return how files agree that hold the same part of a variable; None where each holds its own."""
+        columns = self.batch.variables[path]
+        forms = [self.batch.forms[form] for form in set(columns.form.tolist()) if form != NONE]
+        held = [order for dim, order in self.orders.items() if any(dim in form.dims for form in forms)]
+        if len(held) in (0, len(self.orders)):
+            return None
+        same = same_values(self.batch, columns) if times is None else self.times.same(columns, times)
+        return sharing(columns, cells(held, len(self.batch.files)), same)
+
+    def _share(self, path: str, compared: Compared, times: FileTimes | None) -> Compared:
+        """Leave one file for each part of a variable that several hold, if these agree; return how the rest differ."""
+        found = self.sharing(path, times)
+        if found is None:
+            return compared
+        is_placed = times is not None
+        why, compared = shared_obstacle(self.batch, path, compared, found, is_placed=is_placed)
+        if why:
+            raise self._refused(path, compared, why)
+        variables = {**self.batch.variables, path: self.batch.variables[path].of_files(found.kept)}
+        self.batch = replace(self.batch, variables=variables)
+        rest = compare(self.batch, path, frozenset(self.orders), is_placed=is_placed)
+        return replace(rest, differences=compared.differences, missing=compared.missing)
 
     def _refused(self, path: str, compared: Compared, why: str) -> CombineError:
         shown = "\n".join(str(each) for each in compared.differences)
@@ -236,63 +240,20 @@ class _Assembly:
         self.tables.put_chunks(path, {**form.parsed, "shape": list(form.shape)}, own.number, own.rows)
         return ArrayReport(path, form.shape, "first file", files, 1, compared.differences)
 
-    def _scale(self, path: str) -> TimeScale | None:
-        """Return what times become, of a variable that tells some, or of the bounds of one, if files differ."""
-        columns = self.batch.variables[path]
-        have = columns.form != NONE
-        numbers = dict.fromkeys(columns.form[have].tolist())
-        if (columns.value[have] == NONE).any():
-            return None
-        forms = {number: self.batch.forms[number] for number in numbers}
-        name = path.rpartition("/")[2]
-        for order in self.orders.values():
-            said = order.attributes or {}
-            if order.scale is not None and name in (said.get("bounds"), said.get("climatology")):
-                return self._bounds_scale(path, order, forms)
-        return time_scale(forms)
-
-    def _bounds_scale(self, path: str, order: DimensionOrder, forms: Mapping[int, Form]) -> TimeScale | None:
-        """Return the scale of bounds, which mostly have no units of their own: those of the times they belong to."""
-        scale, columns, times = order.scale, self.batch.variables[path], self.batch.variables[order.path]
-        assert scale is not None
-        read = {}
-        for number, form in forms.items():
-            if is_time(form.attrs):
-                read[number] = parse_units(form.attrs["units"], form.attrs.get("calendar", scale.calendar))
-                continue
-            of_times = {int(each) for each in times.form[columns.form == number].tolist()}
-            if len({scale.forms[each] for each in of_times}) > 1:
-                return None
-            read[number] = scale.forms[of_times.pop()]
-        return TimeScale(scale.like, scale.calendar, read)
-
-    def _put_times(self, path: str, compared: Compared, scale: TimeScale) -> ArrayReport:
-        """Put times by value, of files that count them differently."""
+    def _put_times(self, path: str, compared: Compared, times: FileTimes) -> ArrayReport:
+        """Put times by value, of files that count them differently; those that no file has are missing."""
         columns, batch = self.batch.variables[path], self.batch
         first = batch.forms[compared.forms[0]]
         shape = self._shape(first)
-        if (columns.form == NONE).any():
-            raise self._refused(path, compared, "some have no times")
-        out = np.zeros(shape, np.int64)
+        out, there = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
         try:
-            for at, (value, form) in enumerate(
-                zip(columns.value.tolist(), columns.form.tolist(), strict=True)
-            ):
+            for at in np.flatnonzero(columns.form != NONE).tolist():
                 where, inside = self._sides(first, at)
-                out[where] = scale.instants(batch.values[value], form)[inside]
+                found, known = self.times.instants(columns, times, at)
+                out[where], there[where] = found[inside], known[inside]
         except (StoreError, ValueError) as error:
             raise CombineError(f'The times of "{path}" cannot be brought together: {error}') from error
-        values, units = encode_times(out, scale.like)
-        attributes = {**first.attrs, "units": units, "calendar": scale.calendar}
-        if not is_time(first.attrs):
-            order = next(each for each in self.orders.values() if each.scale is not None)
-            assert order.values is not None
-            since = parse_units((order.attributes or {}).get("units"), scale.calendar)
-            if ((out - since.origin) % since.length).any():
-                attributes["units"] = units
-            else:
-                values = (out - since.origin) // since.length
-                attributes = dict(first.attrs)
+        values, attributes = self.times.told(first, out, there, times.scale)
         self.tables.put_values(path, values, first.dims, attributes)
         return ArrayReport(path, shape, "values", len(batch.files), 1, compared.differences)
 

@@ -9,37 +9,41 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fsstore.combine.calendar import is_time
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
 from fsstore.combine.report import Difference, grouped
+from fsstore.combine.scan.calendar import is_time
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns
 from fsstore.combine.unit_change import unit_change
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.mosaic.decoding import Decoding, attributes_decoding
-from fsstore.mosaic.fingerprint import fingerprint_of
 
 __all__ = [
+    "MEANING",
+    "OF_PACKED",
     "PACKING",
     "Compared",
     "compare",
     "decoding_of",
+    "meaning",
     "minority",
-    "same_values",
-    "static_obstacle",
     "stored_type",
 ]
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes that say how stored values are unpacked; pieces are unpacked by their own."""
 
-_MEANING = (*PACKING, "units", "calendar", "dtype", "positive", "_Encoding")
+OF_PACKED = (*PACKING, "valid_min", "valid_max", "valid_range", "actual_range")
+"""Attributes that are no longer true of values that are unpacked."""
+
+MEANING = (*PACKING, "units", "calendar", "dtype", "positive", "_Encoding")
+"""Attributes that say what stored values mean."""
 _NAMES = {"dtype": "type", "data_type": "type", "chunks": "chunk grid", "chunk_grid": "chunk grid"}
 _CODECS = ("filters", "compressor", "codecs")
 _LONGEST = 60
@@ -84,7 +88,7 @@ def compare(batch: FileBatch, path: str, growing: Set[str], *, is_placed: bool =
     forms = [number for number in dict.fromkeys(columns.form.tolist()) if number != NONE]
     listed = [batch.forms[number] for number in forms]
     encodings = _numbers([_encoding(form, growing) for form in listed])
-    meanings = _numbers([_meaning(form) for form in listed])
+    meanings = _numbers([meaning(form) for form in listed])
     differences = _differences(batch, columns, dict(zip(forms, listed, strict=True)), growing)
     obstacle = "" if is_placed else _obstacle(listed, growing)
     return Compared(
@@ -105,8 +109,9 @@ def _encoding(form: Form, growing: Set[str]) -> tuple[Any, ...]:
     return form.version, form.document, form.dims, tuple(_sizes(form, growing).items())
 
 
-def _meaning(form: Form) -> str:
-    return json.dumps({name: form.attrs[name] for name in _MEANING if name in form.attrs}, sort_keys=True)
+def meaning(form: Form) -> str:
+    """Return what attributes say of what stored values mean, as a text."""
+    return json.dumps({name: form.attrs[name] for name in MEANING if name in form.attrs}, sort_keys=True)
 
 
 def _obstacle(forms: Sequence[Form], growing: Set[str]) -> str:
@@ -194,7 +199,7 @@ def minority(batch: FileBatch, growing: Set[str], placed: Set[str]) -> dict[str,
         if path in placed:
             continue
         keys = {
-            number: (_encoding(batch.forms[number], growing), _meaning(batch.forms[number]))
+            number: (_encoding(batch.forms[number], growing), meaning(batch.forms[number]))
             for number in set(columns.form.tolist())
             if number != NONE
         }
@@ -205,53 +210,3 @@ def minority(batch: FileBatch, growing: Set[str], placed: Set[str]) -> dict[str,
                 what = "lacks" if key is None else "has" if usual is None else "differs in"
                 out.setdefault(fact.url, f'it {what} the variable "{path}"')
     return out
-
-
-def same_values(batch: FileBatch, columns: VariableColumns) -> Ints:
-    """Return a number for the values that each file has of a variable: equal ones for equal values, or NONE."""
-    known: dict[Any, int] = {}
-    numbers: dict[tuple[int, int], int] = {}
-    for pair in zip(columns.value.tolist(), columns.form.tolist(), strict=True):
-        if pair not in numbers and NONE not in pair:
-            value, shape = batch.values[pair[0]], batch.forms[pair[1]].shape
-            print_of = fingerprint_of(value) if value.shape == shape else value  # a large one has its own
-            numbers[pair] = known.setdefault((shape, *print_of.tolist()), len(known))
-    pairs = zip(columns.value.tolist(), columns.form.tolist(), strict=True)
-    return np.array([numbers.get(pair, NONE) for pair in pairs], np.int64)
-
-
-def static_obstacle(batch: FileBatch, path: str, compared: Compared) -> tuple[str, Compared]:
-    """Return why one file cannot stand for all in a variable that does not grow, and what is to be said of it."""
-    columns = batch.variables[path]
-    forms = [batch.forms[number] for number in compared.forms]
-    shapes = {form.shape for form in forms}
-    if len(shapes) > 1:
-        return f"it has the shapes {sorted(shapes)}", compared
-    for form in forms[1:]:
-        what = _other_meaning(forms[0], form)
-        if what:
-            return f"it has other values in some files, by the attribute {what!r}", compared
-    have = np.flatnonzero(columns.form != NONE)
-    same = same_values(batch, columns)[have]
-    if len(have) > 1 and (same == NONE).any():
-        return "its values could not be compared; leave it out with variables={...: None}", compared
-    if (same == same[0]).all():
-        return "", compared
-    usual = int(np.bincount(same).argmax())
-    said = ["those of most files" if each == usual else "others" for each in same.tolist()]
-    values = grouped("values", [batch.files[at].url for at in have.tolist()], said)
-    why = "it has other values in some files, and none of the dimensions"
-    return why, replace(compared, differences=(values, *compared.differences))
-
-
-def _other_meaning(one: Form, other: Form) -> str:
-    """Return the attribute by which equal stored values would mean something else, or nothing."""
-    for name in _MEANING:
-        first, second = one.attrs.get(name), other.attrs.get(name)
-        if json.dumps(first) == json.dumps(second):
-            continue
-        timed = is_time(one.attrs) or is_time(other.attrs)
-        if name == "units" and not timed and unit_change(str(second or ""), str(first or "")) == (1.0, 0.0):
-            continue
-        return name
-    return ""

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.differ import PACKING, Compared, decoding_of, stored_type
-from fsstore.combine.facts import NONE, Form, Ints, VariableColumns
+from fsstore.combine.differ import OF_PACKED, Compared, decoding_of, stored_type
 from fsstore.combine.report import CombineError
+from fsstore.combine.scan.facts import NONE, Form, Ints, VariableColumns
 from fsstore.combine.whole import WholeTables, placed_rows
 from fsstore.errors import StoreError
 from fsstore.mosaic.decoding import Decoding
@@ -27,7 +27,6 @@ from fsstore.mosaic.value import HIDDEN, Layered, PieceSource
 __all__ = ["FilePlaces", "put_layered"]
 
 _LARGEST = 64 * 2**20  # bytes of a chunk that is shown
-_OF_PACKED = (*PACKING, "valid_min", "valid_max", "valid_range", "actual_range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ def _values(
     if incomplete:
         decodings = {number: _as_floats(each, types[number]) for number, each in decodings.items()}
     whole = np.result_type(*(decodings[number].result_type(types[number]) for number in listed))
-    return decodings, whole.newbyteorder("<"), {k: v for k, v in attributes.items() if k not in _OF_PACKED}
+    return decodings, whole.newbyteorder("<"), {k: v for k, v in attributes.items() if k not in OF_PACKED}
 
 
 def _as_floats(decoding: Decoding, stored: np.dtype[Any]) -> Decoding:

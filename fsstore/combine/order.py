@@ -7,19 +7,30 @@ written, as what they mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from fsstore.combine.calendar import TimeUnits, encode_times, in_calendar, instants, is_time, parse_units
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints
+from fsstore.combine.differ import OF_PACKED, meaning
 from fsstore.combine.report import CombineError
+from fsstore.combine.scan.calendar import TimeUnits, encode_times, in_calendar, instants, is_time, parse_units
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints
+from fsstore.combine.unit_change import unit_change
 from fsstore.errors import StoreError
 from fsstore.values.json_value import quote
 
-__all__ = ["DimensionOrder", "OnOverlap", "TimeScale", "extents", "order_along", "time_scale"]
+__all__ = [
+    "DimensionOrder",
+    "OnOverlap",
+    "TimeScale",
+    "cells",
+    "extents",
+    "one_file_a_place",
+    "order_along",
+    "time_scale",
+]
 
 OnOverlap = Literal["raise", "first", "last"]
 
@@ -104,14 +115,12 @@ def time_scale(forms: Mapping[int, Form]) -> TimeScale | None:
     return TimeScale(first, str(forms[number].attrs.get("calendar") or "standard"), parsed)
 
 
-def order_along(
-    batch: FileBatch, dim: str, given: Sequence[Any] | None, on_overlap: OnOverlap, *, alone: bool
-) -> DimensionOrder:
+def order_along(batch: FileBatch, dim: str, on_overlap: OnOverlap, *, alone: bool) -> DimensionOrder:
     """Return where files lie along a dimension; raises `CombineError` if their coordinates leave no order.
 
-    `given` are coordinates of each file, instead of its own.  A dimension that is `alone` holds a file a block.
+    Coordinates that are given stand for those that files have.  A dimension that is `alone` holds a file a block.
     """
-    sizes = extents(batch, dim)
+    sizes, given = extents(batch, dim), batch.given.get(dim)
     path, is_new = _coordinate(batch, dim), bool((sizes < 0).all())
     if not is_new and (sizes < 0).any():
         at = int(np.flatnonzero(sizes < 0)[0])
@@ -123,7 +132,7 @@ def order_along(
     attributes: dict[str, Any] = {}
     each: list[Any] = []
     if given is not None:
-        each = [np.atleast_1d(np.asarray(value)) for value in given]
+        each = [batch.values[value] for value in given.tolist()]
     else:
         assert path is not None
         scale, attributes, each = _read(batch, path)
@@ -145,6 +154,50 @@ def order_along(
     )
 
 
+def cells(orders: Iterable[DimensionOrder], files: int) -> Ints:
+    """Return the place of each file among those that dimensions make."""
+    out = np.zeros(files, np.int64)
+    for order in orders:
+        out = out * len(order.start) + order.block
+    return out
+
+
+def one_file_a_place(
+    batch: FileBatch, orders: dict[str, DimensionOrder], on_overlap: OnOverlap
+) -> tuple[FileBatch, dict[str, DimensionOrder], dict[str, str]]:
+    """Return the files that are used: one a place, and none of which nothing is left."""
+    empty = np.zeros(len(batch.files), np.bool_)
+    for order in orders.values():
+        empty |= order.size[order.block] == 0
+    kept: dict[int, int] = {}
+    out: dict[str, str] = {}
+    for at, place in enumerate(
+        cells(orders.values(), len(batch.files)).tolist() if orders else range(len(batch.files))
+    ):
+        if empty[at]:
+            out[batch.files[at].url] = "all of it is in other files"
+            continue
+        other = kept.get(place)
+        if other is not None and on_overlap == "raise":
+            raise CombineError(
+                f"{batch.files[other].url} and {batch.files[at].url} have the same coordinates"
+            )
+        if other is not None and on_overlap == "first":
+            out[batch.files[at].url] = f"{batch.files[other].url} has the same coordinates"
+            continue
+        if other is not None:
+            out[batch.files[other].url] = f"{batch.files[at].url} has the same coordinates"
+        kept[place] = at
+    if not out:
+        return batch, orders, out
+    used = np.array(sorted(kept.values()), np.int64)
+    return (
+        batch.only(used),
+        {dim: replace(order, block=order.block[used]) for dim, order in orders.items()},
+        out,
+    )
+
+
 def _coordinate(batch: FileBatch, dim: str) -> str | None:
     """Return the path of the coordinate variable of a dimension: 1-D, or a scalar that becomes one."""
     found = [path for path in batch.variables if path.rpartition("/")[2] == dim]
@@ -156,20 +209,40 @@ def _coordinate(batch: FileBatch, dim: str) -> str | None:
 
 
 def _read(batch: FileBatch, path: str) -> tuple[TimeScale | None, dict[str, Any], list[Any]]:
+    """Return the coordinates of each file, as they are stored if they all mean the same so, and else as they mean."""
     columns = batch.variables[path]
-    numbers = dict.fromkeys(columns.form.tolist())
-    scale = time_scale({number: batch.forms[number] for number in numbers})
-    first = batch.forms[int(columns.form[0])]
-    pairs = zip(columns.value.tolist(), columns.form.tolist(), strict=True)
-    if scale is None:
+    forms = {number: batch.forms[number] for number in dict.fromkeys(columns.form.tolist())}
+    scale = time_scale(forms)
+    first = next(iter(forms.values()))
+    pairs = list(zip(columns.value.tolist(), columns.form.tolist(), strict=True))
+    if scale is None and len({meaning(form) for form in forms.values()}) == 1:
         return None, dict(first.attrs), [np.atleast_1d(batch.values[value]) for value, _ in pairs]
+    attributes = {name: value for name, value in first.attrs.items() if name not in OF_PACKED}
+    decoded = [np.atleast_1d(batch.decoded(*pair)) for pair in pairs]
+    if scale is None:
+        return None, attributes, _of_one_unit(path, decoded, [forms[form] for _, form in pairs])
     try:
-        read = [np.atleast_1d(scale.instants(batch.values[value], form)) for value, form in pairs]
+        read = [scale.instants(value, form) for value, (_, form) in zip(decoded, pairs, strict=True)]
     except StoreError as error:
         raise CombineError(
             f"The times of {quote(path)} cannot be brought together: {error.message}"
         ) from error
-    return scale, dict(first.attrs), read
+    return scale, attributes, read
+
+
+def _of_one_unit(path: str, each: list[Any], forms: list[Form]) -> list[Any]:
+    """Return coordinates in the unit of the first file."""
+    wanted = str(forms[0].attrs.get("units", ""))
+    out = []
+    for value, form in zip(each, forms, strict=True):
+        own = str(form.attrs.get("units", ""))
+        change = unit_change(own, wanted)
+        if change is None or is_time(form.attrs):
+            raise CombineError(
+                f"The coordinates {quote(path)} have units {wanted!r} and {own!r}, which cannot be brought together"
+            )
+        out.append(value if change == (1.0, 0.0) else value * change[0] + change[1])
+    return out
 
 
 def _as_given(dim: str, sizes: Ints, *, is_new: bool, alone: bool) -> DimensionOrder:
@@ -184,6 +257,9 @@ def _sorted(
     urls: Sequence[str], dim: str, each: Sequence[Any], on_overlap: OnOverlap, *, alone: bool
 ) -> tuple[list[Any], Ints, list[str], Ints, Ints]:
     """Return blocks in order, the block of each file, problems, and what of each block is used."""
+    if len({value.dtype for value in each}) > 1:
+        common = np.result_type(*each)
+        each = [value.astype(common) for value in each]
     known: dict[Any, int] = {}
     numbers = [known.setdefault((value.tobytes(), len(value)), len(known)) for value in each]
     distinct: list[Any] = [None] * len(known)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.facts import FileBatch, Form, Ints
+from fsstore.combine.scan.facts import FileBatch, Form, Ints
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import grid_of
 from fsstore.kvstore.reference.table.keys import Family

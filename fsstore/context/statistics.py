@@ -23,6 +23,8 @@ class StoreCounts:
     batches: int = 0
     """Reads and writes that were asked for together are one batch."""
     retries: int = 0
+    failures: int = 0
+    """Batches, and pages of listings, that ended with an error."""
     waiting_s: float = 0.0
     decodes: int = 0
     """Chunks that were decoded."""
@@ -30,8 +32,8 @@ class StoreCounts:
 
     @property
     def requests(self) -> int:
-        """Reads, writes, deletions and pages of listings, and what was tried again."""
-        return self.reads + self.writes + self.deletes + self.listings + self.retries
+        """Reads, writes, deletions and pages of listings, what was tried again, and what failed."""
+        return self.reads + self.writes + self.deletes + self.listings + self.retries + self.failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,13 @@ class ContextStatistics:
         rows = [
             (
                 store, f"{counts.requests:,}", bytes_text(counts.bytes_read), bytes_text(counts.bytes_written),
-                str(counts.retries), f"{counts.waiting_s:.3f}", f"{counts.decoding_s:.3f}",
+                str(counts.retries), str(counts.failures), f"{counts.waiting_s:.3f}", f"{counts.decoding_s:.3f}",
             )
             for store, counts in sorted(self.stores.items())
         ]  # fmt: skip
-        text = table(("store", "requests", "read", "written", "retries", "waiting s", "decoding s"), rows)
+        text = table(
+            ("store", "requests", "read", "written", "retries", "failures", "waiting s", "decoding s"), rows
+        )
         cache = f"\ncache: {self.hits:,} hits, {self.misses:,} misses" if self.hits + self.misses else ""
         return text + cache
 

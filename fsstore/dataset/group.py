@@ -109,6 +109,11 @@ class Group:
         return self._place.words.zarr_format
 
     @property
+    def is_written(self) -> bool:
+        """Whether it has metadata of its own; a directory with arrays below is a group too."""
+        return execution.call(self._place.look(self._path)).kind is not None
+
+    @property
     def kvstore(self) -> Any:
         """The key-value store, at the path of the group."""
         return KvStore.of(self._place.store.at(self._place.below(self._path).path))
@@ -302,7 +307,7 @@ class Group:
 
     def __repr__(self) -> str:
         """Return the place and the format."""
-        where = self._place.below(self._path).describe()
+        where = self._place.below(self._path).describe().removeprefix('"" in ')
         return f"<Group {quote(self._path) + ' ' if self._path else ''}of {_format(self.zarr_format)} in {where}>"
 
     def _repr_html_(self) -> str:

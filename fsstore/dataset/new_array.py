@@ -21,6 +21,9 @@ from fsstore.values.json_value import show
 
 __all__ = ["NewArray", "dtype_name", "new_array"]
 
+_UNCOMPRESSED = {"ustring": "vlen-utf8", "string": "vlen-bytes"}
+"""The codecs of zarr version 3 for elements that differ in size."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewArray:
@@ -98,7 +101,7 @@ class NewArray:
 
     def _codecs(self) -> list[Any]:
         if self.codec is None:
-            return ["bytes"]
+            return [_UNCOMPRESSED.get(self.dtype, "bytes")]
         if not isinstance(self.codec, str):
             return [self.codec] if isinstance(self.codec, Mapping) else list(self.codec)
         _check_codec(self.codec)

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from fsstore.discover.absence import UNKNOWN_FILE
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
 from fsstore.kvstore.reference.detect import DETECT as REFERENCE
@@ -97,10 +98,7 @@ def looked_for() -> str:
     names = detections()
     files = sorted(f"{each.files[0]} ({each.name})" for each in names if each.files)
     signed = sorted({each.name for each in names if each.is_of_files})
-    return (
-        f"there is neither a file that begins or ends like {', '.join(signed)},"
-        f" nor a directory with one of {', '.join(files)}"
-    )
+    return f"a file that begins or ends like {', '.join(signed)}; a directory with one of {', '.join(files)}"
 
 
 def _is_single(kvstore: OpenKv) -> bool:
@@ -131,7 +129,7 @@ async def find(kvstore: OpenKv, since: float = math.inf, prefer: str | None = No
         if matched is not None or _is_single(kvstore):
             if not matched:
                 raise FailedPreconditionError(
-                    f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
+                    f"Failed to detect format for {kvstore.prefix.describe()}: {UNKNOWN_FILE}"
                 )
             return FoundFormat(_single(matched, kvstore), is_file=True)
     place = FoundFormat(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")

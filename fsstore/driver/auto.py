@@ -14,13 +14,14 @@ from typing import Any
 
 from fsstore.context.context import Context, parse_resource
 from fsstore.context.resource_kinds import KINDS
+from fsstore.discover.absence import no_array
 from fsstore.discover.hierarchy import arrays_below
-from fsstore.discover.probe import FoundFormat, find, looked_for
+from fsstore.discover.probe import FoundFormat, find
 from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role, usual_resources
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import now
-from fsstore.kvstore.spec.opening import KEEP_TO_THEIR_BASE, OpenKv, open_adapter
+from fsstore.kvstore.spec.opening import KEEP_TO_THEIR_BASE, OpenKv, as_directory, open_adapter
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.schema.staleness import MEMBERS as RECHECK
@@ -59,7 +60,9 @@ class AutoKind(PlainKind):
         """Detect the format and open the array."""
         mode = opening.mode.effective()
         if not mode.open:
-            raise StoreError("create mode not compatible with format auto-detection")
+            raise StoreError(
+                'create mode not compatible with format auto-detection; name a format, as in "…|zarr3:"'
+            )
         if opening.kvstore is None:
             raise StoreError('Error opening "auto" driver: "kvstore" must be specified')
         mode = replace(mode, create=False)
@@ -166,14 +169,11 @@ def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind
 
 
 async def _no_array(kvstore: OpenKv, found: FoundFormat) -> str:
-    """Return the message for a place without an array: the arrays below it, or what was looked for."""
-    directory = kvstore.at(
-        kvstore.path + "/" if kvstore.path and not kvstore.path.endswith("/") else kvstore.path
-    )
+    """Return the message for a place without an array: the arrays below it, or what is there."""
+    directory = kvstore.at(as_directory(kvstore.path))
     listed = "" if found.bare else await _listed(directory, found)
-    if listed:
-        return f"Failed to detect format for {kvstore.prefix.describe()}; {listed}"
-    return f"Failed to detect format for {kvstore.prefix.describe()}: {looked_for()}"
+    what = listed or await no_array(kvstore.prefix, bare=found.bare)
+    return f"Failed to detect format for {kvstore.prefix.describe()}{';' if listed else ':'} {what}"
 
 
 async def _about_group(error: StoreError, kvstore: OpenKv, found: FoundFormat) -> StoreError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.chunk.write.request import finish
+from fsstore.discover.absence import instead_of_metadata
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.collected import renew_collected
@@ -226,7 +227,8 @@ async def _find_or_create(job: _ArrayOpening, mode: OpenMode, options: ChunkedOp
             job.check(found)
             return found
         if not mode.create:
-            raise NotFoundError(f"Metadata at {entry.describe()} does not exist")
+            instead = await instead_of_metadata(entry.store)
+            raise NotFoundError(f"Metadata at {entry.describe()} does not exist{instead}")
     array = job.create()
     if await _store(job, array):
         if mode.delete_existing:  # of which consolidated metadata may still tell

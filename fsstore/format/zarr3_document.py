@@ -147,6 +147,8 @@ def parse_document(value: Any, *, stored: bool) -> dict[str, Any]:
     Raises `JsonError` with every problem.
     """
     fields = Fields(value)
+    if stored:
+        _check_kind(value)
     take: Callable[[str, Parser[Any]], Any] = fields.require if stored else fields.take
     out = {name: take(name, parser) for name, parser in _REQUIRED.items()}
     codecs = _stored_codecs if stored else _wished_codecs
@@ -169,6 +171,15 @@ def parse_document(value: Any, *, stored: bool) -> dict[str, Any]:
     if not stored and given:
         given["node_type"] = "array"
     return {**given, **unknown}
+
+
+def _check_kind(value: Mapping[str, Any]) -> None:
+    """Refuse a document of another version or of a group for that alone: what else it lacks is no mistake in it."""
+    kind = ("zarr_format", "node_type")
+    fields = Fields({name: value[name] for name in kind if name in value})
+    for name in kind:
+        fields.take(name, _REQUIRED[name])
+    fields.finish()
 
 
 def _ignorable(fields: Fields, name: str, member: Any) -> Any:

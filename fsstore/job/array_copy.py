@@ -218,15 +218,15 @@ class ArrayCopy:
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         count = len(boxes.targets)
         if boxes.sources is None:
-            return replace(order, targets=boxes.targets), [box_pass("box", count, nbytes)]
+            return replace(order, targets=boxes.targets), [box_pass("box", count, nbytes, boxes.held)]
         below = self.scratch.below(f"{name}/spill")
         if quick is not None:
             root = root_of(quick) if self.store.spec.kind.id == "ocdbt" else quick
             below = KvStore.of(root.at(below.path))
         order = replace(order, targets=boxes.targets, sources=boxes.sources, scratch=below)
         return order, [
-            box_pass("spilled", len(boxes.sources), nbytes),
-            box_pass("gathered", count, nbytes),
+            box_pass("spilled", len(boxes.sources), nbytes, boxes.held),
+            box_pass("gathered", count, nbytes, boxes.held),
         ]
 
     async def _work(
@@ -253,7 +253,7 @@ class ArrayCopy:
                 journal.note(task.work, task.number)
 
             try:
-                await work_on(order, left(), executor, reporter, note)
+                await work_on(order, left(), executor, reporter, note, self.memory // each.held)
             finally:
                 await journal.settle()
         return reporter, before

@@ -16,14 +16,14 @@ import numpy as np
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.wrapping import array as wrapped
-from fsstore.chunk.plan.regions import Region, cut
+from fsstore.chunk.plan.regions import Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.job.array_copy import chunk_sides
 from fsstore.job.ends import opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import box_pass
-from fsstore.job.plan import parse_bytes
+from fsstore.job.plan import held_for, parse_bytes
 from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch
 from fsstore.job.work import work_on
@@ -37,8 +37,6 @@ from fsstore.task.progress import reporter_of
 from fsstore.task.runner import Task, width_of
 
 __all__ = ["append"]
-
-_COPIES = 3
 
 
 def append(
@@ -69,7 +67,7 @@ def append(
         found = await _opened(target, chosen)
         values = await _source(source, found, chosen)
         axis = _axis(found, dimension)
-        return await _append(_Growth(found, values, axis, memory // width_of(None)), executor, progress)
+        return await _append(_Growth(found, values, axis, memory), executor, progress)
 
     return execution.start(run())
 
@@ -92,6 +90,23 @@ class _Growth:
         shape = list(self.array.shape)
         shape[self.axis] += self.values.shape[self.axis]
         return tuple(shape)
+
+    @property
+    def low(self) -> tuple[int, ...]:
+        """Where what is appended begins."""
+        return tuple(self.begin if number == self.axis else 0 for number in range(self.array.rank))
+
+    def boxes(self, longer: TensorStore) -> Regions:
+        """Return the boxes of what is appended."""
+        sides, read = chunk_sides(longer), chunk_sides(self.values).read
+        most = max(1, self.memory // width_of(None) // max(1, sides.itemsize))
+        domain, anchor = Region(self.low, self.shape), (0,) * self.array.rank
+        return cut(domain, sides.write, read, anchor, most, lambda each: held_for(each, read))
+
+    def at_once(self, boxes: Regions) -> int:
+        """Return how many tasks the memory has room for."""
+        sides = chunk_sides(self.values)
+        return self.memory // (max(1, sides.itemsize) * held_for(boxes, sides.read))
 
 
 async def _opened(target: Any, context: Context) -> TensorStore:
@@ -177,7 +192,7 @@ async def _claim(scratch: Scratch, growth: _Growth, name: str) -> None:
 async def _write(
     growth: _Growth, store: OpenKv, journal: Journal, executor: Executor | None, progress: Any
 ) -> tuple[Any, int]:
-    array, axis = growth.array, growth.axis
+    array = growth.array
     quick = await unsynced(store)
     spec = array.spec().to_json()
     words = "dimensions" if spec["driver"] == "n5" else "shape"
@@ -185,21 +200,16 @@ async def _write(
     spec.pop("transform", None)
     spec["kvstore"] = (quick or store).effective_spec()
     longer = await open_array(spec, assume_metadata=True, open=True)
-    low = [0] * array.rank
-    low[axis] = growth.begin
-    sides, read = chunk_sides(longer), chunk_sides(growth.values).read
-    domain = Region(tuple(low), growth.shape)
-    most = max(1, growth.memory // (_COPIES * max(1, sides.itemsize)))
-    boxes = cut(domain, sides.write, read, (0,) * array.rank, most)
+    boxes = growth.boxes(longer)
     stored = await journal.plan()
     if stored is not None:
         boxes = replace(boxes, step=tuple(stored["step"]))
     await journal.follow({"step": list(boxes.step)})
-    source = growth.values.translate_to[tuple(low)]
+    source = growth.values.translate_to[growth.low]
     order = Order(f"{journal.name}-{journal.run}", source, longer, targets=boxes)
     if quick is not None:
         order = replace(order, durable=KvStore.of(root_of(store)))
-    nbytes = int(growth.values.size) * sides.itemsize
+    nbytes = int(growth.values.size) * array.dtype.numpy_dtype.itemsize
     reporter = reporter_of(progress, "append", len(boxes), nbytes)
     done = (await journal.finished()).get("box", set())
     reporter.resumed(len(done), nbytes * len(done) // max(1, len(boxes)))
@@ -213,7 +223,7 @@ async def _write(
         journal.note(task.work, task.number)
 
     try:
-        await work_on(order, left(), executor, reporter, note)
+        await work_on(order, left(), executor, reporter, note, growth.at_once(boxes))
     finally:
         await journal.settle()
     return reporter, len(done)

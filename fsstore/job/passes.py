@@ -30,16 +30,18 @@ class Pass:
     count: int
     nbytes: int
     tasks: Callable[[], AsyncIterator[Task]]
+    held: int = 1
+    """How many bytes a task holds at most."""
 
 
-def box_pass(kind: str, count: int, nbytes: int) -> Pass:
+def box_pass(kind: str, count: int, nbytes: int, held: int = 1) -> Pass:
     """Return the pass over boxes."""
 
     async def tasks() -> AsyncIterator[Task]:
         for number in range(count):
             yield Task(number, kind, (number,))
 
-    return Pass(kind, count, nbytes, tasks)
+    return Pass(kind, count, nbytes, tasks, held)
 
 
 async def chunks_at(place: KvPrefix) -> AsyncIterator[list[tuple[str, int]]]:

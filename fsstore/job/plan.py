@@ -1,10 +1,12 @@
 """Plans of copies: which boxes, in one pass or two, with what memory and traffic.  Nothing here reads or writes.
 
 A box of the target is whole chunks of it, so tasks never share a chunk.  In one pass a task reads its box, which
-decodes whole chunks of the source.  Where that would decode every byte more than twice, there are two passes: the first
-reads boxes of whole chunks of the source once and spills them, cut along the boxes of the target; the second gathers
-them.  Then each byte is read twice and written twice, whatever the two layouts are, and no task holds more than its
-memory, unless a single chunk does.
+decodes whole chunks of the source.  Where that would decode every byte more than twice, or hold too much, there are two
+passes: the first reads boxes of whole chunks of the source once and spills them, cut along the boxes of the target; the
+second gathers them.  Then each byte is read twice and written twice, whatever the two layouts are.
+
+A task holds the values of its box, and beside them what is under way: first the chunks that it reads, encoded and
+decoded, and then those that it writes.  No task holds more than its memory, unless a single chunk does.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
-from fsstore.chunk.plan.regions import Region, Regions, covered, cut
+from fsstore.chunk.plan.regions import Region, Regions, covered, cut, most_covered
 from fsstore.task.progress import bytes_text
 
-__all__ = ["ChunkSides", "CopyPlan", "CopyRegions", "parse_bytes", "plan_boxes"]
+__all__ = ["ChunkSides", "CopyPlan", "CopyRegions", "held_for", "parse_bytes", "plan_boxes"]
 
-_COPIES = 3  # of a box that a task holds: what is read, what is encoded, and what the codecs work on
+_COPIES = 2  # of each chunk that is read or written: encoded and decoded
 _MOST_READS = 2.0
 _UNITS = {
     "": 1,
@@ -96,6 +98,8 @@ class CopyRegions:
     bytes_written: int
     why: str
     itemsize: int = 1
+    reads: tuple[int, ...] = ()
+    """The chunks that a task decodes for its box of the target, where there is one pass."""
 
     @property
     def passes(self) -> int:
@@ -104,9 +108,10 @@ class CopyRegions:
 
     @property
     def held(self) -> int:
-        """How many bytes a task holds."""
-        boxes = [self.targets] if self.sources is None else [self.targets, self.sources]
-        return _COPIES * self.itemsize * max(math.prod(each.step) for each in boxes)
+        """How many bytes a task holds at most."""
+        if self.sources is None:
+            return self.itemsize * held_for(self.targets, self.reads)
+        return self.itemsize * max(held_for(self.targets), held_for(self.sources))
 
     def to_json(self) -> dict[str, Any]:
         """Return what a later run needs to follow the same plan."""
@@ -139,6 +144,12 @@ def _of_step(regions: Regions, step: Any) -> Regions | None:
     )
 
 
+def held_for(boxes: Regions, reads: Sequence[int] = ()) -> int:
+    """Return how many elements a task holds that reads whole chunks for its box, and writes the box."""
+    box = math.prod(boxes.step)
+    return box + _COPIES * max(box, most_covered(boxes, reads) if reads else 0)
+
+
 def plan_boxes(
     shape: Sequence[int], source: ChunkSides, target: ChunkSides, memory: int, *, spills: bool
 ) -> CopyRegions:
@@ -148,17 +159,22 @@ def plan_boxes(
     """
     whole = Region((0,) * len(shape), tuple(shape))
     itemsize = max(source.itemsize, target.itemsize, 1)
-    most = max(1, memory // (_COPIES * itemsize))
+    single = (1 + _COPIES) * max(math.prod(source.read), math.prod(target.write))
+    most = max(memory // itemsize, single)
     nbytes = math.prod(shape) * source.itemsize
     origin = (0,) * len(shape)
-    targets = cut(whole, target.write, source.read, origin, most)
+    targets = cut(whole, target.write, source.read, origin, most, lambda boxes: held_for(boxes, source.read))
     read = covered(targets, source.read) * source.itemsize
     times = read / nbytes if nbytes else 1.0
-    if times <= _MOST_READS or not spills:
-        return CopyRegions(targets, None, read, nbytes, f"every byte is decoded {times:.2f} times", itemsize)
-    targets = cut(whole, target.write, target.write, origin, most)
-    sources = cut(whole, source.read, target.write, origin, most)
+    fits = held_for(targets, source.read) <= most
+    if (times <= _MOST_READS and fits) or not spills:
+        why = f"every byte is decoded {times:.2f} times"
+        return CopyRegions(targets, None, read, nbytes, why, itemsize, tuple(source.read))
+    targets = cut(whole, target.write, target.write, origin, most, held_for)
+    sources = cut(whole, source.read, target.write, origin, most, held_for)
     why = f"one pass would decode every byte {times:.1f} times within this memory"
+    if times <= _MOST_READS:
+        why = "one pass would hold more than this memory"
     return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, itemsize)
 
 

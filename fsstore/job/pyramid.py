@@ -21,6 +21,16 @@ from fsstore.format.node_words import ARRAY_DIMENSIONS
 from fsstore.job.copy import copy
 from fsstore.job.ends import array_like
 from fsstore.job.report import CopyReport, combined
+from fsstore.multiscale.description import (
+    ImageAxis,
+    LevelPlace,
+    LevelWords,
+    described,
+    image_words,
+    kind_of,
+    ome_image,
+    with_image,
+)
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
@@ -28,7 +38,12 @@ __all__ = ["build_pyramid"]
 
 _SMALL = 256  # elements along the longest side of the last level, unless levels are given
 _MOST = 32
-_KINDS = {"t": "time", "time": "time", "c": "channel", "channel": "channel"}
+_UNITS = {
+    "pm": "picometer", "nm": "nanometer", "um": "micrometer", "µm": "micrometer", "mm": "millimeter",
+    "cm": "centimeter", "m": "meter", "km": "kilometer", "ms": "millisecond", "s": "second", "min": "minute",
+    "h": "hour",
+}  # fmt: skip
+"""The names that OME-Zarr has for units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,7 @@ def build_pyramid(
     `factors` are those from one level to the next: a number for all dimensions of space, one a dimension, or a list
     with those of each level.  `levels` says how many there are with the base; without it they go on until the longest
     side is at most 256.  `method` is one of `downsample`: `mean`, `median`, `mode` (labels), `min`, `max`, `stride`.
+    How large an element of the base is, its `dimension_units` say.
 
     >>> import fsstore as ts
     >>> group = ts.open_group("memory://image/", mode="w").result()
@@ -83,7 +99,7 @@ def build_pyramid(
             )
         options = {"executor": executor, "max_memory": max_memory, "progress": progress, "context": context}
         report = await _made(opened, array, wanted, options)
-        await execution.offload(_describe, opened, base, axes, wanted)
+        await execution.offload(_describe, opened, base, array, wanted)
         return report
 
     return execution.start(run())
@@ -116,20 +132,23 @@ def _schema(group: Group, array: TensorStore) -> dict[str, Any]:
     return made | {name: value for name, value in optional.items() if value is not None}
 
 
-def _axes(array: TensorStore) -> list[dict[str, str]]:
+def _axes(array: TensorStore) -> tuple[ImageAxis, ...]:
     """Return the axes in the words of OME-Zarr, named as the dimensions are, or by the usual letters."""
     names: Any = array.attrs.asdict().get(ARRAY_DIMENSIONS) or list(array.domain.labels)
     if array.rank > 5 and not all(names):
         raise StoreError("An array of more than five dimensions needs names for them to become a pyramid")
     letters = "tczyx"[-array.rank :] if array.rank <= 5 else ""
     named = [name or letters[number] for number, name in enumerate(names)]
-    return [{"name": name, "type": _KINDS.get(name.lower(), "space")} for name in named]
+    return tuple(
+        ImageAxis(name, kind_of(name), _UNITS.get(unit.base_unit, unit.base_unit) or None if unit else None)
+        for name, unit in zip(named, array.dimension_units, strict=True)
+    )
 
 
 def _factors(
-    array: TensorStore, axes: Sequence[Mapping[str, str]], factors: Any, levels: int | None
+    array: TensorStore, axes: Sequence[ImageAxis], factors: Any, levels: int | None
 ) -> tuple[tuple[int, ...], ...]:
-    is_space = [axis["type"] == "space" for axis in axes]
+    is_space = [axis.kind == "space" for axis in axes]
     if isinstance(factors, int):
         factors = [factors if space else 1 for space in is_space]
     each = [tuple(map(int, one)) for one in factors] if not isinstance(factors[0], int) else None
@@ -155,53 +174,28 @@ def _count(array: TensorStore, factors: tuple[int, ...]) -> int:
     return count
 
 
-def _multiscales(group: Group) -> list[Any]:
-    attributes = dict(group.attrs)
-    holder = attributes.get("ome", {}) if group.zarr_format == 3 else attributes
-    found = holder.get("multiscales") if isinstance(holder, Mapping) else None
-    return found if isinstance(found, list) else []
-
-
 def _named(group: Group) -> list[str]:
     """Return the paths of the levels that the metadata name, beside the base."""
-    found = [each.get("datasets", []) for each in _multiscales(group)[:1] if isinstance(each, Mapping)]
-    return [str(level.get("path")) for levels in found for level in levels[1:]]
+    said = described(group.attrs.asdict())
+    return [level.path for level in said.levels[1:]] if said is not None else []
 
 
-def _describe(group: Group, base: str, axes: list[dict[str, str]], wanted: _Levels) -> None:
-    """Write the metadata; what the base is already said to be stays."""
-    before: Any = (_multiscales(group) or [{}])[0]
-    datasets = [{"path": base, **_placed([1.0] * len(axes), [0.0] * len(axes))}]
-    if before.get("datasets"):
-        datasets = [dict(before["datasets"][0])]
-    scale, shift = _read_placed(datasets[0], len(axes))
-    for number, factors in enumerate(wanted.factors, 1):
-        if wanted.method != "stride":  # an element stands for a block, and lies in its middle
-            shift = [
-                at + side * (factor - 1) / 2 for at, side, factor in zip(shift, scale, factors, strict=True)
-            ]
-        scale = [side * factor for side, factor in zip(scale, factors, strict=True)]
-        datasets.append({"path": str(number), **_placed(scale, shift)})
-    made = {**before, "axes": before.get("axes", axes), "datasets": datasets, "type": wanted.method}
-    if group.zarr_format == 3:
-        ome = {**dict(dict(group.attrs).get("ome", {})), "version": "0.5", "multiscales": [made]}
-        group.attrs["ome"] = ome
+def _describe(group: Group, base: str, array: TensorStore, wanted: _Levels) -> None:
+    """Write the metadata; what the base is already said to be stays, and else its units say how large elements are."""
+    attributes = group.attrs.asdict()
+    said = described(attributes)
+    axes = _axes(array)
+    if said is not None and said.levels[0].path == base:
+        levels = [said.levels[0]]
     else:
-        group.attrs["multiscales"] = [{**made, "version": "0.4"}]
-
-
-def _placed(scale: Sequence[float], shift: Sequence[float]) -> dict[str, Any]:
-    moves: list[dict[str, Any]] = [{"type": "scale", "scale": list(scale)}]
-    if any(shift):
-        moves.append({"type": "translation", "translation": list(shift)})
-    return {"coordinateTransformations": moves}
-
-
-def _read_placed(dataset: Mapping[str, Any], rank: int) -> tuple[list[float], list[float]]:
-    scale, shift = [1.0] * rank, [0.0] * rank
-    for move in dataset.get("coordinateTransformations", []):
-        if move.get("type") == "scale" and len(move.get("scale", [])) == rank:
-            scale = [float(each) for each in move["scale"]]
-        if move.get("type") == "translation" and len(move.get("translation", [])) == rank:
-            shift = [float(each) for each in move["translation"]]
-    return scale, shift
+        levels = [
+            LevelWords(base, LevelPlace(tuple(u.multiplier if u else 1.0 for u in array.dimension_units)))
+        ]
+    for number, factors in enumerate(wanted.factors, 1):
+        # an element stands for a block, and lies in its middle
+        place = levels[-1].place.coarser(factors, centred=wanted.method != "stride")
+        levels.append(LevelWords(str(number), place))
+    before = image_words(attributes)
+    group.attrs.update(
+        with_image(attributes, ome_image(before, axes, levels, wanted.method), group.zarr_format)
+    )

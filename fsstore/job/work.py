@@ -68,11 +68,14 @@ async def work_on(
     executor: Executor | None,
     reporter: Reporter,
     finished: Finished,
+    most: int | None = None,
 ) -> None:
-    """Run tasks of a job on an executor; see `run_tasks`."""
+    """Run tasks of a job on an executor; of those in this process, which share its memory, at most `most` at once."""
     begun: set[Future[Any]] = set()
     try:
-        await run_tasks(tasks, executor, reporter, finished, ask=_asking(order, executor, begun))
+        asking = _asking(order, executor, begun)
+        here = most if executor is None else None
+        await run_tasks(tasks, executor, reporter, finished, most=here, ask=asking)
     except asyncio.CancelledError:
         for future in list(begun):
             future.cancel()

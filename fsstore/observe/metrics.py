@@ -6,21 +6,36 @@ written for it.
 
 from __future__ import annotations
 
+import http.client
 import logging
+import urllib.error
+import urllib.request
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
+from fsstore.errors import StoreError, UnavailableError
+from fsstore.redaction import redact
+from fsstore.runtime import execution
+from fsstore.runtime.future import Future
 from fsstore.runtime.observer import totals
 
 __all__ = [
     "experimental_collect_matching_metrics", "experimental_collect_prometheus_format_metrics",
-    "experimental_update_verbose_logging",
+    "experimental_push_metrics_to_prometheus", "experimental_update_verbose_logging", "parse_tensorstore_flags",
 ]  # fmt: skip
+
+_log = logging.getLogger("fsstore")
+_TIMEOUT_S = 60
+_FLAG = "tensorstore_"
 
 _NAMES = {
     "batches": ("batch", "reads and writes asked for together"), "reads": ("read", "reads"),
     "bytes_read": ("bytes_read", "bytes read"), "writes": ("write", "writes"),
     "bytes_written": ("bytes_written", "bytes written"), "deletes": ("delete", "deletions"),
     "listings": ("list", "pages of listings"), "retries": ("retries", "requests tried again"),
+    "failures": ("failures", "batches that ended with an error"),
     "waiting_ns": ("waiting_ns", "time in requests"), "decodes": ("decode", "chunks decoded"),
     "decoding_ns": ("decoding_ns", "time in decoding"),
 }  # fmt: skip
@@ -66,6 +81,69 @@ def experimental_collect_prometheus_format_metrics(metric_prefix: str = "") -> l
         plain = name.lstrip("/").replace("/", "_").replace("-", "_")
         lines += [f"# HELP {plain} {text}", f"# TYPE {plain} counter", f"{plain} {value}"]
     return lines
+
+
+def experimental_push_metrics_to_prometheus(
+    pushgateway: str = "", job: str = "", instance: str = "", metric_prefix: str = ""
+) -> Future[int]:
+    """Send the metrics whose names start with a prefix to a push gateway of Prometheus; the result is its HTTP status.
+
+    `job` and `instance` name the group of metrics there, which is replaced.
+    """
+    if urlsplit(pushgateway).scheme not in ("http", "https") or not urlsplit(pushgateway).hostname:
+        raise StoreError(
+            "A push gateway is an http URL, like http://localhost:9091/, which this is not: "
+            + repr(redact(pushgateway))
+        )
+    if not job:
+        raise StoreError("Metrics are pushed for a job, and none was named")
+    url = f"{pushgateway.rstrip('/')}/metrics/{_label('job', job)}"
+    if instance:
+        url += f"/{_label('instance', instance)}"
+    lines = experimental_collect_prometheus_format_metrics(metric_prefix)
+    body = "".join(f"{line}\n" for line in lines).encode()
+    return execution.start(_pushed(url, body))
+
+
+def _label(name: str, value: str) -> str:
+    """Return a label in the path of a gateway: as it is, or in base64 where it has more than letters and digits."""
+    if value.replace("_", "").replace("-", "").replace(".", "").isalnum() and value.isascii():
+        return f"{name}/{value}"
+    return f"{name}@base64/{urlsafe_b64encode(value.encode()).decode().rstrip('=')}"
+
+
+async def _pushed(url: str, body: bytes) -> int:
+    return await execution.offload(_push, url, body)
+
+
+def _push(url: str, body: bytes) -> int:
+    request = urllib.request.Request(url, body, {"Content-Type": "text/plain; version=0.0.4"}, method="PUT")  # noqa: S310  # the scheme was looked at
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310  # the same
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, http.client.HTTPException) as error:
+        raise UnavailableError(f"Pushing metrics to {redact(url)} failed: {redact(str(error))}") from error
+
+
+def parse_tensorstore_flags(argv: Sequence[str]) -> None:
+    """Take the flags of TensorStore from a command line, as `sys.argv` has it: the program first.
+
+    `--tensorstore_verbose_logging` does what `experimental_update_verbose_logging` does.  Other flags of TensorStore
+    tune its own machinery; they are accepted and logged.  What is no flag of TensorStore is left to the program.
+    """
+    words = iter(argv[1:])
+    for word in words:
+        if word == "--":
+            return
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not name.startswith(_FLAG):
+            continue
+        if name == f"{_FLAG}verbose_logging":
+            experimental_update_verbose_logging(value if equals else next(words, ""))
+        else:
+            _log.info("the flag --%s of TensorStore changes nothing here", name)
 
 
 def experimental_update_verbose_logging(flags: str = "", overwrite: bool = False) -> None:

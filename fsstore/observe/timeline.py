@@ -15,10 +15,10 @@ from fsstore.runtime.observer import Observation
 __all__ = ["lanes", "svg", "text_timeline"]
 
 _COLOURS = {
-    "read": "#2a7fb8", "write": "#c8622e", "delete": "#a0324b", "list": "#7a5ba6", "retry": "#d9a441",
-    "decode": "#4c9a6a",
+    "read": "#2a7fb8", "write": "#c8622e", "delete": "#8a5a3c", "list": "#7a5ba6", "retry": "#d9a441",
+    "decode": "#4c9a6a", "fail": "#c0392b",
 }  # fmt: skip
-_MARKS = {"read": "r", "write": "w", "delete": "x", "list": "l", "retry": "!", "decode": "d"}
+_MARKS = {"read": "r", "write": "w", "delete": "x", "list": "l", "retry": "!", "decode": "d", "fail": "#"}
 _MOST_LANES = 60
 _LEFT, _RIGHT, _ROW, _TOP, _WIDTH = 76, 16, 13, 44, 920
 _MOST_DRAWN = 4000

@@ -10,6 +10,7 @@ Nothing else in fsstore starts a thread or a loop.  `execution` owns the pools a
 * `first_touch`: those who want the same thing for the first time, at the same time, share one read of it
 * `origin`: in which process something lives, for what is pickled
 * `pool`: a pool of threads that always gives work to the thread that became idle last
+* `state`: what modules keep between calls, for the process or for each thread
 * `fork`: the one registry of what a forked child has to begin anew, and the locks that are free there
 * `wake`: waiting that Ctrl-C may interrupt at any moment
 """

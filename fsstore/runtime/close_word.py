@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import NoReturn
 
-__all__ = ["Awaited", "meant"]
+__all__ = ["Awaited", "close_names", "meant"]
 
 
 def meant(word: str, known: Iterable[str]) -> str:
@@ -17,6 +17,16 @@ def meant(word: str, known: Iterable[str]) -> str:
     """
     near = get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def close_names(word: str, *known: Iterable[str]) -> list[str]:
+    """Return the name that is closest to a word, if any is close; of short names, one letter may differ.
+
+    >>> close_names("s4", ["s3", "gcs"]), close_names("frob", ["file"])
+    (['s3'], [])
+    """
+    names = sorted({name for each in known for name in each})
+    return get_close_matches(word, names, n=1, cutoff=0.6 if len(word) > 2 else 0.5)
 
 
 class Awaited:

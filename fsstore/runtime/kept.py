@@ -11,30 +11,30 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from fsstore.runtime import fork
+from fsstore.runtime.state import OfProcess
 
 __all__ = ["keep", "kept", "shares_memory"]
 
 _MOST = 16  # jobs that a worker serves by turns
 
-_values: OrderedDict[str, Any] = OrderedDict()
+_values: OfProcess[OrderedDict[str, Any]] = OfProcess(OrderedDict)
 _lock = fork.lock()
-fork.in_child(_values.clear)
 
 
 def keep(name: str, value: Any) -> Any:
     """Keep a value under a name unless there is one; return the one that is kept."""
     with _lock:
-        found = _values.setdefault(name, value)
-        _values.move_to_end(name)
-        while len(_values) > _MOST:
-            _values.popitem(last=False)
+        found = _values.now.setdefault(name, value)
+        _values.now.move_to_end(name)
+        while len(_values.now) > _MOST:
+            _values.now.popitem(last=False)
         return found
 
 
 def kept(name: str) -> Any:
     """Return the value of a name, or None."""
     with _lock:
-        return _values.get(name)
+        return _values.now.get(name)
 
 
 def shares_memory(executor: Executor) -> bool:

@@ -2,7 +2,7 @@
 
 A `Meter` counts what one store does for one context.  Stores that hold bytes themselves have one, and tell it what they
 did; everything above is counted by what it asks of them.  Counting is a few additions of integers, which no thread
-interrupts.
+interrupts.  With `FSSTORE_STATISTICS=0` nothing has a meter.
 
 A watcher is a function that is told every operation (`Observation`): a trace, a log, spans of OpenTelemetry.  While
 nobody watches, nothing is made for them.
@@ -24,25 +24,28 @@ from fsstore.redaction import redact
 from fsstore.values.registry import door
 
 __all__ = [
-    "COUNTS", "Meter", "Observation", "Watcher", "acting", "is_acting", "is_watched", "retried", "timed", "totals",
-    "unwatch", "watch",
+    "COUNTS", "Meter", "Observation", "Watcher", "acting", "counts", "is_acting", "is_watched", "retried",
+    "timed", "totals", "unwatch", "watch",
 ]  # fmt: skip
 
 T = TypeVar("T")
 _log = logging.getLogger("fsstore.requests")
 _logs_at, _DEBUG = _log.isEnabledFor, logging.DEBUG
 
+_MOST_TOLD = 300  # characters of an error
+
 COUNTS = (
     "batches", "reads", "bytes_read", "writes", "bytes_written", "deletes", "listings", "retries", "waiting_ns",
-    "decodes", "decoding_ns", "hits", "misses",
+    "decodes", "decoding_ns", "hits", "misses", "failures",
 )  # fmt: skip
-"""What a meter counts.  Times of batches that ran at once are added."""
+"""What a meter counts.  Times of batches that ran at once are added, and a batch that fails is one failure."""
 
 
 class Observation(NamedTuple):
-    """One operation: `read`, `write`, `delete`, `list`, `retry` or `decode`, on what, when, and of how many bytes.
+    """One operation, on what, when, and of how many bytes.
 
-    `place` is without secrets.  Times are those of `time.perf_counter_ns`.
+    What it is: `read`, `write`, `delete`, `list`, `retry`, `decode` or `fail`.  `place` is without secrets; of what
+    failed and of what is tried again it is the reason.  Times are those of `time.perf_counter_ns`.
     """
 
     what: str
@@ -82,7 +85,7 @@ class Meter:
         self.store = store
         self.batches = self.reads = self.bytes_read = self.writes = self.bytes_written = self.deletes = 0
         self.listings = self.retries = self.waiting_ns = self.decodes = self.decoding_ns = 0
-        self.hits = self.misses = 0
+        self.hits = self.misses = self.failures = 0
         _observed.live.add(self)
 
     def __del__(self) -> None:
@@ -97,13 +100,9 @@ class Meter:
 
     def read(self, driver: Any, asked: Sequence[Any], found: Sequence[Any], begin_ns: int) -> None:
         """Count a batch of reads that has been answered."""
-        end_ns = perf_counter_ns()
-        if len(found) == 1:
-            self.bytes_read += len(found[0].value)
-            self.reads += 1
-        else:
-            self.bytes_read += sum([len(each.value) for each in found])
-            self.reads += len(found)
+        end_ns, count = perf_counter_ns(), len(found)
+        self.bytes_read += len(found[0].value) if count == 1 else sum([len(each.value) for each in found])
+        self.reads += count
         self.batches += 1
         self.waiting_ns += end_ns - begin_ns
         if _observed.watchers or _logs_at(_DEBUG):
@@ -131,6 +130,14 @@ class Meter:
         if is_watched():
             _told(Observation("list", self.store, f"{place} ({entries} keys)", begin_ns, end_ns, 0))
 
+    def failed(self, error: Exception, begin_ns: int) -> None:
+        """Count a batch, or a page of a listing, that ended with an error."""
+        end_ns = perf_counter_ns()
+        self.failures += 1
+        self.waiting_ns += end_ns - begin_ns
+        if is_watched():
+            _told(Observation("fail", self.store, str(error)[:_MOST_TOLD], begin_ns, end_ns, 0))
+
     def decoded(self, chunks: int, begin_ns: int) -> None:
         """Count chunks that were decoded."""
         end_ns = perf_counter_ns()
@@ -148,6 +155,11 @@ class Meter:
         for what, each, size in zip(whats, asked, sizes, strict=True):
             begin_ns, end_ns = times.get(id(each), span)
             _told(Observation(what, self.store, driver.describe_key(each.key), begin_ns, end_ns, size))
+
+
+def counts() -> bool:
+    """Return whether stores that are opened now get meters: unless the environment says `FSSTORE_STATISTICS=0`."""
+    return os.environ.get("FSSTORE_STATISTICS") != "0"
 
 
 def is_watched() -> bool:

@@ -24,6 +24,7 @@ _AHEAD = 2  # tasks a worker that are handed over before it has finished the one
 _THREADS = 2  # tasks under way in this process: one reads while the other writes
 _UNKNOWN_WIDTH = 64  # tasks under way on an executor that does not say how many workers it has
 _MOST = 4096
+_ATTEMPTS = 3
 _PATIENCE_S = 0.5  # for tasks that are stopped by Ctrl-C
 _PAUSE_S = 0.2  # before a task that failed is tried again; it doubles
 
@@ -62,24 +63,25 @@ async def run_tasks(
     reporter: Reporter,
     finished: Finished,
     *,
-    attempts: int = 3,
+    most: int | None = None,
     ask: Ask | None = None,
 ) -> None:
     """Run all tasks; the first failure that stays ends the run, after those under way have ended.
 
-    An answer that is a number, or begins with one, counts as bytes.  A cancellation ends the run at once: what can be
-    stopped is stopped, and what is not noted is done again later.
+    At most `most` are under way at once, or as many as suit the executor.  An answer that is a number, or begins with
+    one, counts as bytes.  A cancellation ends the run at once: what can be stopped is stopped, and what is not noted is
+    done again later.
     """
-    room = asyncio.Semaphore(width_of(executor))
+    width = width_of(executor)
+    room = asyncio.Semaphore(width if most is None else max(1, min(width, most)))
     running: set[asyncio.Task[None]] = set()
     failures: list[BaseException] = []
     asked = ask or _asking(executor)
 
     async def one(task: Task) -> None:
         try:
-            answer = await _attempted(task, asked, reporter, attempts)
-            noting = finished(task, answer)
-            if noting is not None:
+            answer = await _attempted(task, asked, reporter)
+            if (noting := finished(task, answer)) is not None:
                 await noting
             reporter.done(_bytes_of(answer))
         except Exception as error:  # noqa: BLE001  # raised below, once the others have ended
@@ -130,16 +132,16 @@ def _asking(executor: Executor | None) -> Ask:
     return ask
 
 
-async def _attempted(task: Task, ask: Ask, reporter: Reporter, attempts: int) -> Any:
+async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
     """Return what a task answers; a failure of a worker or a store is tried again."""
-    for attempt in range(attempts):
+    for attempt in range(_ATTEMPTS):
         try:
             return await ask(task)
         except (ArithmeticError, LookupError, TypeError):
             raise  # a mistake, which happens again
         except Exception as error:
             final = isinstance(error, ValueError) and not isinstance(error, StoreError)
-            if final or attempt == attempts - 1:
+            if final or attempt == _ATTEMPTS - 1:
                 raise
             reporter.retried()
         # spread, so that many that failed together do not come back together

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.errors import StoreError
+from fsstore.multiscale.description import Description, described
 
 __all__ = ["Level", "axes_of", "datasets_of", "levels_of", "scales_of"]
 
@@ -21,29 +22,24 @@ class Level:
     factors: tuple[float, ...]
 
 
-def _image(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the attributes of a group say of an image in several resolutions; nothing if it is none."""
-    inner = attributes.get("ome")
-    listed = (inner if isinstance(inner, Mapping) else attributes).get("multiscales")
-    first = listed[0] if isinstance(listed, list) and listed else None
-    return first if isinstance(first, Mapping) else {}
+def _image(attributes: Mapping[str, Any]) -> Description | None:
+    """Return what attributes say of an image in several resolutions; None where that is not to be understood."""
+    try:
+        return described(attributes)
+    except StoreError:  # the arrays are shown all the same
+        return None
 
 
 def axes_of(attributes: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the dimensions of an image in several resolutions."""
-    listed = _image(attributes).get("axes")
-    named = [each.get("name") if isinstance(each, Mapping) else each for each in listed or ()]
-    names = tuple(name for name in named if isinstance(name, str))
-    return names if len(names) == len(named) == len(set(names)) else ()
+    image = _image(attributes)
+    return tuple(axis.name for axis in image.axes) if image is not None else ()
 
 
 def datasets_of(attributes: Mapping[str, Any]) -> list[str]:
     """Return the paths of the arrays that the attributes of a group call resolutions of one image, the finest first."""
-    datasets = _image(attributes).get("datasets")
-    if not isinstance(datasets, list):
-        return []
-    paths = [each.get("path") for each in datasets[:_MOST] if isinstance(each, Mapping)]
-    return [path.strip("/") for path in paths if isinstance(path, str) and path.strip("/")]
+    image = _image(attributes)
+    return [level.path for level in image.levels[:_MOST]] if image is not None else []
 
 
 def levels_of(stores: Sequence[Any]) -> list[Level]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+from scipy.io import netcdf_file
 
 import fsstore as ts
 from fsstore import references
@@ -29,6 +30,12 @@ def place(directory: Path) -> dict[str, object]:
     (directory / "notes.txt").write_text("no array")
     (directory / "old").mkdir()
     (directory / "old" / "zarr.json").write_text('{"zarr_format": 4, "node_type": "array"}')
+    ts.open_group("g2", mode="w", zarr_format=2).result()
+    (directory / "nothing.bin").touch()
+    with netcdf_file("d.nc", "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("t", "i2", ("x",))[:] = [1, 2]
+    (directory / "cut.nc").write_bytes((directory / "d.nc").read_bytes()[:60])
     read_only = ts.open_group("g", mode="r").result()
     names = {"ts": ts, "np": np, "references": references, "a": array, "g": group, "r": read_only, "os": os}
     return names

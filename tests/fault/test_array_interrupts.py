@@ -57,7 +57,7 @@ def test_joint_writes(monkeypatch):
         again = [store[number].write(0) for number in range(3)]
         for write in reversed(again):
             write.result(timeout=5)
-        assert not joint_write._queues
+        assert not joint_write._queues.now
 
 
 @pytest.mark.parametrize("count", [2, 10])
@@ -145,8 +145,8 @@ def test_the_order_of_writes(monkeypatch, waits, behind):
             last.commit.result(timeout=0.004)
         driver.go_on.set()
         last.result(timeout=20)
-        assert eventually(lambda: not driver.under_way and not write_order._places)
+        assert eventually(lambda: not driver.under_way and not write_order._places.now)
         assert (store.read().result() == 3).all()
         begin()
     driver.go_on.set()
-    assert eventually(lambda: not write_order._places)
+    assert eventually(lambda: not write_order._places.now)

@@ -129,7 +129,7 @@ def test_a_write_within_a_small_write_of_the_same_array(monkeypatch, several):
     begun[0].result(timeout=10)
     assert seen[0] in (1, 2)
     assert array[:2].read().result(timeout=10).tolist() == [2, 3]
-    assert not small_writes._own.is_busy
+    assert not small_writes._own.now.is_busy
 
 
 def test_a_commit_within_a_commit_of_the_same_database_is_an_error():

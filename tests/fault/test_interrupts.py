@@ -273,5 +273,5 @@ def test_queued_writes():
             write.result(timeout=5)
         begun.clear()
         queued(driver, Write("d", b"2")).result(timeout=5)
-        assert not write_queue._queues[driver]._waiting
-        assert eventually(lambda: not write_queue._queues[driver]._jobs)
+        assert not write_queue._queues.now[driver]._waiting
+        assert eventually(lambda: not write_queue._queues.now[driver]._jobs)

@@ -12,7 +12,7 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.combine import many
+from fsstore.combine.scan import many
 
 sys.path.insert(0, str(Path(__file__).parent))
 

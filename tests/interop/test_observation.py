@@ -15,6 +15,7 @@ import pytest
 import tensorstore
 
 import fsstore as ts
+from fsstore.errors import StoreError
 from fsstore.observe.timeline import lanes
 from fsstore.runtime import observer
 from fsstore.runtime.observer import Meter, Observation
@@ -122,6 +123,31 @@ def test_retries_are_counted_and_logged(flaky, caplog):
     assert "s3cret" not in caplog.text + str(trace) + trace.svg() + repr(context)
 
 
+def test_failures_are_counted(flaky, tmp_path, caplog):
+    """What ends with an error is counted as a failure and told, as it is of a store far away and of files."""
+    context = ts.Context(
+        {"http_request_retries": {"max_retries": 2, "initial_delay": "1ms", "max_delay": "1ms"}}
+    )
+    flaky.failures = 100
+    store = ts.KvStore.open(f"http://127.0.0.1:{flaky.server_port}/?token=s3cret", context=context).result()
+    with ts.trace() as trace, caplog.at_level(logging.DEBUG, "fsstore"), pytest.raises(StoreError):
+        store.read("k").result()
+    found = context.statistics()["http"]
+    assert (found.reads, found.failures) == (0, 1)
+    assert found.requests == found.retries + 1
+    assert [each.what for each in trace.observations][-1] == "fail"
+    assert "fail " in caplog.text
+    assert "s3cret" not in caplog.text + str(trace) + trace.svg()
+    (tmp_path / "plain").write_text("a file, and no directory")
+    files = ts.KvStore.open(tmp_path.as_uri() + "/", context=context).result()
+    with pytest.raises(StoreError):
+        files.write("plain/k", b"").result()
+    with pytest.raises(StoreError):
+        files.read("plain" * 1000).result()
+    assert context.statistics()["file"].failures == 2
+    assert "failures" in repr(context)
+
+
 def test_requests_of_a_batch_have_their_own_times(flaky):
     """In a trace of a remote store each request has the times of its own, within the block."""
     store = ts.KvStore.open(f"http://127.0.0.1:{flaky.server_port}/").result()
@@ -217,6 +243,78 @@ def test_counts_outlive_their_context():
     assert observer.totals()["gone"]["reads"] == 7
 
 
+class _Gateway(http.server.BaseHTTPRequestHandler):
+    """Takes metrics as a push gateway does, and keeps them."""
+
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.taken.append((self.path, body))
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("library", [ts, tensorstore], ids=["fsstore", "tensorstore"])
+def test_metrics_are_pushed_as_tensorstore_does(library, tmp_path):
+    """Metrics go to the group of a push gateway that TensorStore would put them into, as lines of the same form."""
+    library.KvStore.open(f"{tmp_path.as_uri()}/").result().write("k", b"value").result()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Gateway) as server:
+        server.taken, server.status = [], 202
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            push = library.experimental_push_metrics_to_prometheus
+            prefix = f"/{library.__name__}/kvstore/file"
+            assert push(f"{url}/", "night", "n-1", prefix).result() == 202
+            assert push(url, "a b/c", "", "/none").result() == 202
+            server.status = 503
+            assert push(url, "night").result() == 503
+            with pytest.raises(ValueError):
+                push(url, "").result()
+            with pytest.raises(ValueError):
+                push("", "night").result()
+        finally:
+            server.shutdown()
+            thread.join()
+    (first, lines), (second, nothing), _ = server.taken
+    assert (first, second, nothing) == ("/metrics/job/night/instance/n-1", "/metrics/job@base64/YSBiL2M", "")
+    assert f"{library.__name__}_kvstore_file_write " in lines
+    assert lines.startswith("# HELP") and lines.endswith("\n")
+
+
+def test_a_gateway_that_is_not_there():
+    """A gateway that cannot be reached is a failure that names it, without its password."""
+    pushed = ts.experimental_push_metrics_to_prometheus("http://user:s3cret@127.0.0.1:1", "night")
+    with pytest.raises(StoreError, match="127.0.0.1:1") as caught:
+        pushed.result()
+    assert "s3cret" not in str(caught.value)
+
+
+def test_flags_of_tensorstore(caplog):
+    """Flags of TensorStore are accepted: that of logging does it, others are logged, and those of programs are left."""
+    try:
+        with caplog.at_level(logging.INFO, "fsstore"):
+            flags = [
+                "--tensorstore_http_threads=4",
+                "-v",
+                "--other",
+                "--tensorstore_verbose_logging",
+                "file=1",
+            ]
+            assert ts.parse_tensorstore_flags(["program", *flags, "--", "--tensorstore_zip_logging"]) is None
+        assert observer.is_watched()
+        assert [each.message for each in caplog.records] == [
+            "the flag --tensorstore_http_threads of TensorStore changes nothing here"
+        ]
+        ts.parse_tensorstore_flags([])
+    finally:
+        ts.experimental_update_verbose_logging("", overwrite=True)
+
+
 def test_verbose_logging(caplog):
     """Requests are logged when TensorStore's function asks for it, and not after it was taken back."""
     ts.experimental_update_verbose_logging("file=1,http")
@@ -240,6 +338,29 @@ def test_the_environment_asks_for_logs(level, printed):
     assert printed or done.stderr == ""
 
 
+@pytest.mark.parametrize("kind", ["file", "memory"])
+@pytest.mark.parametrize(("setting", "calls"), [("0", 0), ("1", 2)], ids=["off", "on"])
+def test_what_counting_does(kind, setting, calls, tmp_path, monkeypatch):
+    """A read calls what counts twice, for the read and for the decoding, and not at all with `FSSTORE_STATISTICS=0`."""
+    monkeypatch.setenv("FSSTORE_STATISTICS", setting)
+    context = ts.Context()
+    store = array(f"{tmp_path.as_uri()}/a/" if kind == "file" else "memory://a/", context)
+    store[5].read().result()
+    called = []
+
+    def watch(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename == observer.__file__:
+            called.append(frame.f_code.co_name)
+
+    before = context.statistics()[kind].reads
+    sys.setprofile(watch)
+    try:
+        store[5].read().result()
+    finally:
+        sys.setprofile(None)
+    assert (len(called), context.statistics()[kind].reads - before) == (calls, calls // 2)
+
+
 def test_spans_of_opentelemetry():
     """A program that has OpenTelemetry at work gets a span of each operation, below its own."""
     code = """
@@ -251,6 +372,7 @@ exporter, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
 import fsstore as ts
+from fsstore.errors import StoreError
 with trace.get_tracer("mine").start_as_current_span("work") as mine:
     store = ts.KvStore.open("memory://").result()
     store.write("k", b"12345").result()

@@ -439,6 +439,38 @@ def test_waiting_and_locks_are_those_of_the_runtime():
     assert not problems, "\n" + "\n".join(sorted(set(problems)))
 
 
+# What changes between calls is `OfProcess` or `OfThread`, so that a forked child forgets all of it.
+STATE = {
+    *("dict", "list", "set", "deque", "defaultdict", "OrderedDict", "CachePool", "local", "ContextVar"),
+    *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet"),
+}
+STATE_EXCEPTIONS = {
+    "fsstore.kvstore.transaction.ledger"
+}  # a variable of the caller's task, which a child goes on with
+FORK_HOOKS = {"fsstore.runtime.fork.in_child", "fsstore.runtime.fork.before_fork"}
+
+
+def test_what_modules_keep_is_known_to_the_runtime():
+    """No module keeps state but through the runtime: no globals that change, no hooks at forks of its own."""
+    problems = []
+    for name, (path, _) in sources().items():
+        if name.startswith("fsstore.runtime") or name in STATE_EXCEPTIONS:
+            continue
+        problems += [f"{name}:{line}: {used}" for line, used in _uses(path) if used in FORK_HOOKS]
+        problems += [f"{name}:{node.lineno}: global" for node in nodes(path) if isinstance(node, ast.Global)]
+        for node in parsed(path).body:
+            value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+            target = ast.unparse(
+                node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node)
+            )
+            is_constant = target.lstrip("_").isupper() or target == "__all__"
+            makes = (
+                isinstance(value, ast.Call) and (dotted_name(value.func) or "").rpartition(".")[2] in STATE
+            ) or isinstance(value, (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp))
+            problems += [f"{name}:{node.lineno}: {target}"] * (makes and not is_constant)
+    assert not problems, "\n" + "\n".join(sorted(set(problems)))
+
+
 CONTRACTS = {"codec/ability.py"}  # where abilities are looked up
 SUBJECTS = re.compile(r"(?:driver|codec|pack|stages?(?:\[\d\])?|step|last|inner|factory|kind)\Z")
 

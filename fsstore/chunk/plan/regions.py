@@ -10,11 +10,11 @@ Boxes are numbered and computed from their number: a plan of a hundred million o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-__all__ = ["Region", "Regions", "covered", "cut"]
+__all__ = ["Region", "Regions", "covered", "cut", "most_covered"]
 
 
 _MOST_SUMMED = 256  # boxes along a dimension that are looked at one by one
@@ -131,12 +131,29 @@ def _covered_along(regions: Regions, dimension: int, size: int) -> int:
     return ends + repeated * period * read + sum(map(one, range(first + edge, first + edge + rest)))
 
 
+def most_covered(regions: Regions, chunk: Sequence[int]) -> int:
+    """Return how many elements are read for one box, at most, if whole chunks of a grid that begins at zero are."""
+    total = 1
+    for dimension, size in enumerate(chunk):
+        step, stop = regions.step[dimension], regions.stop[dimension]
+        # what a box begins after the beginning of a chunk is a multiple of the greatest common divisor
+        late = size - math.gcd(step, regions.anchor[dimension], size) if size else 0
+        total *= min(-(-(late + step) // max(1, size)) * max(1, size), max(stop, step))
+    return total
+
+
 def cut(
-    domain: Region, chunk: Sequence[int], source: Sequence[int], anchor: Sequence[int], most: int
+    domain: Region,
+    chunk: Sequence[int],
+    source: Sequence[int],
+    anchor: Sequence[int],
+    most: int,
+    held: Callable[[Regions], int] | None = None,
 ) -> Regions:
     """Return boxes of whole chunks with at most `most` elements each, or of one chunk where that is larger.
 
-    `source` are the chunks that are read, in the coordinates of the target.
+    `source` are the chunks that are read, in the coordinates of the target.  `held` says what else counts: how many
+    elements are in memory for one of these boxes.
     """
     sizes = [max(1, size) for size in domain.shape]
     step = [min(max(1, side), _end(size, side)) for side, size in zip(chunk, sizes, strict=True)]
@@ -144,12 +161,19 @@ def cut(
     def regions(sides: list[int]) -> Regions:
         return Regions(domain.start, domain.stop, tuple(sides), tuple(anchor))
 
+    def with_side(dimension: int, side: int) -> list[int]:
+        return [*step[:dimension], side, *step[dimension + 1 :]]
+
+    def fits(sides: list[int]) -> bool:
+        return (math.prod(sides) if held is None else held(regions(sides))) <= most
+
     while True:
         grown = []
         for dimension in reversed(range(len(step))):
-            longer = _longer(step, dimension, chunk[dimension], source[dimension], sizes[dimension], most)
+            lengths = _longer(step[dimension], chunk[dimension], source[dimension], sizes[dimension])
+            longer = next((each for each in lengths if fits(with_side(dimension, each))), None)
             if longer is not None:
-                sides = [*step[:dimension], longer, *step[dimension + 1 :]]
+                sides = with_side(dimension, longer)
                 grown.append((covered(regions(sides), source), longer / step[dimension], sides))
         if not grown:
             return regions(step)
@@ -160,17 +184,15 @@ def _end(size: int, side: int) -> int:
     return -(-size // max(1, side)) * max(1, side)
 
 
-def _longer(step: list[int], dimension: int, chunk: int, source: int, size: int, most: int) -> int | None:
-    """Return the next length worth trying along a dimension: up to whole chunks of the source, at most double."""
-    side, chunk = step[dimension], max(1, chunk)
+def _longer(side: int, chunk: int, source: int, size: int) -> Iterator[int]:
+    """Yield lengths worth trying along a dimension, the longest first: whole chunks of the source, at most double."""
+    chunk = max(1, chunk)
     if side >= size:
-        return None
-    wanted = side + chunk
-    if source > side:
-        wanted = max(wanted, min(-(-source // chunk) * chunk, 2 * side))
-    else:
-        wanted = max(wanted, min(2 * side, _end(size, chunk)))
-    rest = math.prod(step) // side
-    while wanted * rest > most and wanted > side + chunk:
-        wanted = max(side + chunk, (wanted // 2) // chunk * chunk)
-    return wanted if wanted * rest <= most else None
+        return
+    shortest = side + chunk
+    longest = -(-source // chunk) * chunk if source > side else _end(size, chunk)
+    wanted = max(shortest, min(2 * side, longest))
+    while wanted > shortest:
+        yield wanted
+        wanted = (wanted // 2) // chunk * chunk
+    yield shortest

@@ -237,10 +237,13 @@ async def _find(window: Window, cache: ChunkCache) -> list[CacheAnswer]:
 
 def decode(window: Window, answers: Answers) -> None:
     """Put the selected elements of each cell in their place."""
-    begin_ns, meter = perf_counter_ns(), window.part.chunks.meter
+    meter = window.part.chunks.meter
+    if meter is None:
+        _decode(window, answers)
+        return
+    begin_ns = perf_counter_ns()
     _decode(window, answers)
-    if meter is not None:
-        meter.decoded(len(window.cells), begin_ns)
+    meter.decoded(len(window.cells), begin_ns)
 
 
 def _decode(window: Window, answers: Answers) -> None:

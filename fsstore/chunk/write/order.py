@@ -24,6 +24,7 @@ from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.future import Future
+from fsstore.runtime.state import OfProcess
 from fsstore.runtime.wake import Flag
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class _Place:
         self._wide.discard(write)
 
 
-_places: dict[KvPrefix, _Place] = {}
+_places: OfProcess[dict[KvPrefix, _Place]] = OfProcess(dict)
 
 
 def touched(outline: Outline, model: ChunkModel) -> _Chunks:
@@ -95,12 +96,12 @@ def _places_of(store: KvPrefix) -> list[_Place]:
     bound = able(store.driver, Modifies)
     if bound is not None:
         stores.append(store._replace(driver=bound.base))
-    return [place for each in stores if (place := _places.get(each))]
+    return [place for each in stores if (place := _places.now.get(each))]
 
 
 def before(store: KvPrefix, chunks_of: Callable[[], _Chunks]) -> set[Future[None]]:
     """Return the ends of the unfinished writes that touch some chunks."""
-    if not _places or not (places := _places_of(store)):
+    if not _places.now or not (places := _places_of(store)):
         return set()
     chunks = chunks_of()
     with _lock:
@@ -118,10 +119,10 @@ def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[WorkEnd], Future
 
     def leave() -> None:
         with _lock:
-            if (place := _places.get(store)) is not None:
+            if (place := _places.now.get(store)) is not None:
                 place.leave(end)
                 if not place:
-                    del _places[store]
+                    del _places.now[store]
         futures.resolve(end, None)
 
     ending = WorkEnd(leave)
@@ -136,7 +137,7 @@ def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[WorkEnd], Future
 
     try:
         with _lock:
-            place = _places.setdefault(store, _Place())
+            place = _places.now.setdefault(store, _Place())
             earlier.update(*[each.before(chunks) for each in _places_of(store)])
             place.enter(end, chunks)
         return after(earlier, begin_mine, dropped=leave) if earlier else begin_mine()
@@ -225,6 +226,3 @@ async def _over(store: KvPrefix) -> None:
     flag = Flag()
     done.add_done_callback(lambda _: flag.set())
     flag.wait()
-
-
-fork.in_child(_places.clear)  # the threads of a forked child's parent do not work for the child

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
-from fsstore.runtime import fork
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.state import OfProcess
 
 __all__ = ["is_kept", "keep", "taken"]
 
@@ -24,7 +24,7 @@ _LARGEST_BYTES = _KEPT_BYTES // 2  # of a chunk
 _WORTH_IT = 32 << 10  # which zstd decodes in eight times as long as a chunk takes to be kept and found here
 _TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
 _Key: TypeAlias = tuple[BoundChain, int, bytes]
-_pool = CachePool(_KEPT_BYTES)
+_pool = OfProcess(lambda: CachePool(_KEPT_BYTES))  # a forked child of few writes would keep it for ever
 
 
 def is_kept(chain: BoundChain) -> bool:
@@ -35,23 +35,15 @@ def is_kept(chain: BoundChain) -> bool:
 def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
     """Keep what `data` decodes to, if such chunks are kept; the caller leaves `chunk` alone from now on."""
     if is_kept(chain) and isinstance(data, bytes):  # others may be views of memory that is used again
-        _pool.put(_key(chain, data), (data, chunk), len(data) + chunk.nbytes)
+        _pool.now.put(_key(chain, data), (data, chunk), len(data) + chunk.nbytes)
 
 
 def taken(chain: BoundChain, data: Buffer) -> Array | None:
     """Return what `data` decodes to if that is kept; it is the caller's then, to change it if need be."""
-    found = _pool.take(_key(chain, data)) if is_kept(chain) else None
+    found = _pool.now.take(_key(chain, data)) if is_kept(chain) else None
     # which compares memory, also with a view: `==` would compare its elements one by one
     return found[1] if found is not None and found[0].startswith(data) else None
 
 
 def _key(chain: BoundChain, data: Buffer) -> _Key:
     return chain, len(data), bytes(data[-_TAIL:])
-
-
-def _forget() -> None:
-    global _pool  # noqa: PLW0603  # what a child of few writes would keep for ever
-    _pool = CachePool(_KEPT_BYTES)
-
-
-fork.in_child(_forget)

@@ -30,6 +30,7 @@ from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Copied, Future
+from fsstore.runtime.state import OfProcess, OfThread
 from fsstore.runtime.wake import Bell
 
 __all__ = ["settle", "write_small"]
@@ -42,7 +43,7 @@ _WRITE_BYTES = 4096  # of a write beside its values
 _lock = fork.lock()  # guards the queues
 
 
-class _Own(threading.local):
+class _Own:
     """What a thread did last: the write it began, until its result is asked for, and whether it is carrying one out.
 
     The garbage collector or a signal may call a function of the user's in the middle of that, which may use the same
@@ -54,16 +55,16 @@ class _Own(threading.local):
     is_busy = False
 
 
-_own = _Own()
+_own = OfThread(_Own)
 
 
 @contextmanager
 def _busy() -> Iterator[None]:
-    before, _own.is_busy = _own.is_busy, True
+    before, _own.now.is_busy = _own.now.is_busy, True
     try:
         yield
     finally:
-        _own.is_busy = before
+        _own.now.is_busy = before
 
 
 class _WriteFuture(Copied):
@@ -72,8 +73,8 @@ class _WriteFuture(Copied):
     __slots__ = ()
 
     def _get(self) -> None:
-        if _own.future is self:
-            _own.future = None
+        if _own.now.future is self:
+            _own.now.future = None
         return super()._get()
 
 
@@ -127,7 +128,7 @@ class _StoreQueue:
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
-        if self._waiting_bytes > _WAITING_BYTES and not _own.is_busy:
+        if self._waiting_bytes > _WAITING_BYTES and not _own.now.is_busy:
             self._help(lambda: self._waiting_bytes <= _WAITING_BYTES)
 
     def settle(self, path: str | None = None) -> None:
@@ -156,7 +157,7 @@ class _StoreQueue:
                     del self._paths[write.number]
                     self._busy.difference_update(write.changes)
                 if not self._paths:
-                    _queues.pop(self._driver, None)
+                    _queues.now.pop(self._driver, None)
             self._finished.ring()
             _tell([write.future for write in batch], errors)
 
@@ -221,15 +222,21 @@ def _tell(begun: Sequence[Future[None]], errors: Sequence[BaseException | None])
             futures.fail(future, error)
 
 
-_queues: dict[KvDriver, _StoreQueue] = {}
+def _finish(queues: dict[KvDriver, _StoreQueue]) -> None:
+    for queue in [] if _own.now.is_busy else [*queues.values()]:
+        queue.settle()
+
+
+_queues: OfProcess[dict[KvDriver, _StoreQueue]] = OfProcess(dict, finish=_finish)
 
 
 def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
     """Begin to write a few small chunks: here and at once, or later with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
-    is_alone = _own.future is None and not _own.is_busy
-    _own.future = future
+    own = _own.now
+    is_alone = own.future is None and not own.is_busy
+    own.future = future
     if is_alone:
         settle(request.chunks.store)
         writer, window = Writer(driver), list(RequestChanges(request, cut).window())
@@ -240,7 +247,7 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
     changes = RequestChanges(request._replace(values=request.values.copy()), cut)
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
-        queue = _queues.get(driver) or _queues.setdefault(driver, _StoreQueue(driver))
+        queue = _queues.now.get(driver) or _queues.now.setdefault(driver, _StoreQueue(driver))
         queue.add(path, future, by_key)
     queue.work_on()
     return future
@@ -248,15 +255,6 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
 
 def settle(store: KvPrefix) -> None:
     """Finish the small writes that were begun at a place up to now."""
-    queue = _queues.get(store.driver) if _queues else None
-    if queue is not None and not _own.is_busy:
+    queue = _queues.now.get(store.driver) if _queues.now else None
+    if queue is not None and not _own.now.is_busy:
         queue.settle(store.path)
-
-
-def _finish() -> None:
-    for queue in [] if _own.is_busy else [*_queues.values()]:
-        queue.settle()
-
-
-fork.before_fork(_finish)
-fork.in_child(_queues.clear)  # the threads of a forked child's parent do not work for the child

@@ -10,7 +10,6 @@ time.  A frame has no index, so what lies before has to be decoded.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
 from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.runtime.state import OfThread
 from fsstore.values.file_compression import frame_end
 from fsstore.values.json_value import Json, boolean, integer
 
@@ -45,7 +45,7 @@ def _numcodecs() -> Any:
     return zstd
 
 
-class _Local(threading.local):
+class _Tools:
     """The (de)compressors of one thread: they keep state while they work, so threads do not share them."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _Local(threading.local):
         self.compressors: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
 
 
-_local = _Local()
+_local = OfThread(_Tools)
 
 
 class BoundZstd:
@@ -71,7 +71,7 @@ class BoundZstd:
 
     def encode(self, data: Any) -> bytes:
         """Return `data` as one frame that states its size."""
-        compressors = _local.compressors
+        compressors = _local.now.compressors
         compressor = compressors.get(self._key)
         if compressor is None:
             level, checksum = self._key
@@ -94,7 +94,7 @@ class BoundZstd:
         size = self._size
         try:
             if size and _SIZE(data) in (size, -1):
-                out = _local.decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
+                out = _local.now.decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
                 if len(out) == size:
                     return out
         except _DAMAGED:
@@ -150,7 +150,7 @@ def _read_front(data: Any, out: Array, stop: int) -> bool:
         frame = zstandard.get_frame_parameters(data)
         if frame.content_size != len(out) or frame.has_checksum or frame_end(data) != len(data):
             return False
-        with _local.decompressor.stream_reader(data, closefd=False) as reader:
+        with _local.now.decompressor.stream_reader(data, closefd=False) as reader:
             return bool(reader.readinto(out[:stop]) == stop)
     except _DAMAGED:
         return False
@@ -195,7 +195,7 @@ def _frame(data: bytes, at: int, room: int, refusal: StoreError) -> tuple[bytes,
     if size > room:
         raise refusal
     if size > 0:
-        return _local.decompressor.decompress(rest, max_output_size=size), frame_end(data, at)
+        return _local.now.decompressor.decompress(rest, max_output_size=size), frame_end(data, at)
     stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
     parts = []
     while not stream.eof:

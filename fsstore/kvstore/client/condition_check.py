@@ -23,6 +23,7 @@ from fsstore.kvstore.contract.ability import PassesOn, TakesValues, TellsModifie
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import reveal
+from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Json, quote
 
 __all__ = [
@@ -38,7 +39,7 @@ __all__ = [
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _NEVER = b"\0an older version"  # a generation that no object of the server has
-_trusted: set[tuple[str, str]] = set()
+_trusted: OfProcess[set[tuple[str, str]]] = OfProcess(set)
 
 
 def endpoint_of(members: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -138,7 +139,7 @@ class QuestionedEngine(EngineWrapper):
     async def _ask(self, path: str) -> None:
         """Raise unless the server refuses to overwrite an object beside `path` that does not exist."""
         place = self.endpoint, (self.shown + path).split("/")[2]  # s3://bucket/key
-        if place in _trusted:
+        if place in _trusted.now:
             return
         folder, slash, _ = path.rpartition("/")
         probe = f"{folder}{slash}fsstore-probe-{uuid.uuid4().hex}"
@@ -149,4 +150,4 @@ class QuestionedEngine(EngineWrapper):
                 f"conditional write is not supported by the server {quote(self.endpoint)}, which ignores conditions;"
                 ' with "single_writer": true they can be checked here if nobody else writes'
             )
-        _trusted.add(place)
+        _trusted.now.add(place)

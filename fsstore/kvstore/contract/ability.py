@@ -20,6 +20,7 @@ __all__ = [
     "KnowsSizes",
     "ListsDocuments",
     "ListsKeys",
+    "ListsNames",
     "MayBeMissing",
     "Modifies",
     "Modify",
@@ -129,6 +130,11 @@ class IsMetered:
 
     meter: Meter | None = None
 
+    def tell_failure(self, error: Exception, begin_ns: int) -> None:
+        """Have the meter, if there is one, count a batch that ended with an error."""
+        if self.meter is not None:
+            self.meter.failed(error, begin_ns)
+
 
 class KnowsSizes:
     """A driver that knows the sizes of some values without asking anybody."""
@@ -157,6 +163,19 @@ class ListsKeys:
 
     def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
         """Yield the keys in the range in batches, sorted."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class ListsNames:
+    """A driver that can tell what lies directly in a directory, without looking at anything below that."""
+
+    __slots__ = ()
+
+    async def names(self, directory: str) -> list[str]:
+        """Return the names in a directory (a path that ends with a slash, or none); none if it cannot be listed.
+
+        A directory that holds no key may be among them: names are for messages.
+        """
         raise NotImplementedError  # a driver that names the ability defines it
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from fsstore.kvstore.contract.request import Buffer, LateWrite, Write
 
-__all__ = ["LateCount", "LateCounts", "value_sizes"]
+__all__ = ["LateCount", "counting", "value_sizes"]
 
 
 class LateCount:
@@ -19,25 +19,27 @@ class LateCount:
         self.key, self.nbytes = key, nbytes
 
 
-class LateCounts:
-    """The functions that make writes, and what they made."""
+def counting(
+    makes: Sequence[Callable[[], LateWrite]], made: list[LateCount]
+) -> list[Callable[[], LateWrite]]:
+    """Return functions that make the same writes, and put what they make into `made`.
 
-    __slots__ = ("makes", "writes")
+    They hold the values of writes and are held by nothing: a circle would keep the values until the garbage collector
+    finds it.
+    """
+    return [partial(_make, make, made) for make in makes]
 
-    def __init__(self, makes: Sequence[Callable[[], LateWrite]]) -> None:
-        self.writes: list[LateCount] = []
-        self.makes = [partial(self._make, make) for make in makes]
 
-    def _make(self, make: Callable[[], LateWrite]) -> LateWrite:
-        write = make()
-        value = write.value
-        if isinstance(value, Generator):
-            count = LateCount(write.key, 0)
-            write = write._replace(value=_counted(value, count))
-        else:
-            count = LateCount(write.key, None if value is None else memoryview(value).nbytes)
-        self.writes.append(count)
-        return write
+def _make(make: Callable[[], LateWrite], made: list[LateCount]) -> LateWrite:
+    write = make()
+    value = write.value
+    if isinstance(value, Generator):
+        count = LateCount(write.key, 0)
+        write = write._replace(value=_counted(value, count))
+    else:
+        count = LateCount(write.key, None if value is None else memoryview(value).nbytes)
+    made.append(count)
+    return write
 
 
 def value_sizes(writes: Sequence[Write]) -> list[int | None]:

@@ -22,6 +22,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.fault import translate
 from fsstore.runtime import execution, observer
+from fsstore.runtime.state import OfProcess
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
@@ -57,7 +58,8 @@ class Engine(Protocol):
         ...
 
 
-_kept: OrderedDict[Hashable, Engine] = OrderedDict()
+# A client that is dropped in a forked child would close the connections that its parent uses.
+_kept: OfProcess[OrderedDict[Hashable, Engine]] = OfProcess(OrderedDict, outlives=True)
 _KEPT = 32  # engines, with their connections, used last
 _VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
 
@@ -69,11 +71,11 @@ def shared(key: Hashable, make: Callable[[], Engine]) -> Engine:
     What the client would read from the environment is part of the key.
     """
     variables = sorted(item for item in os.environ.items() if item[0].upper().startswith(_VARIABLES))
-    full = (os.getpid(), key, tuple(variables))
-    found = _kept.pop(full, None) or make()
-    _kept[full] = found
-    while len(_kept) > _KEPT:
-        _kept.popitem(last=False)
+    kept, full = _kept.now, (key, tuple(variables))
+    found = kept.pop(full, None) or make()
+    kept[full] = found
+    while len(kept) > _KEPT:
+        kept.popitem(last=False)
     return found
 
 

@@ -23,6 +23,7 @@ from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
 from fsstore.runtime import observer
+from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["Choose", "EngineDriver", "Home", "check_key"]
@@ -106,7 +107,11 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
             return await self.engine.read_many(reads) if reads else []
         begin_ns = perf_counter_ns()
         with observer.acting(self.meter):
-            found = await self.engine.read_many(reads)
+            try:
+                found = await self.engine.read_many(reads)
+            except Exception as error:
+                self.meter.failed(error, begin_ns)
+                raise
             self.meter.read(_Absolute(self), reads, found, begin_ns)
         return found
 
@@ -115,7 +120,11 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
             return await self.engine.write_many(writes) if writes else []
         begin_ns = perf_counter_ns()
         with observer.acting(self.meter):
-            stamps = await self.engine.write_many(writes)
+            try:
+                stamps = await self.engine.write_many(writes)
+            except Exception as error:
+                self.meter.failed(error, begin_ns)
+                raise
             self.meter.wrote(_Absolute(self), writes, value_sizes(writes), begin_ns)
         return stamps
 
@@ -178,15 +187,24 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
         if keys.empty:
             return
         cut = len(self.root)
-        prefix, begin_ns = self.root + key_text(keys.common_prefix), perf_counter_ns()
-        async for page in self.engine.pages(prefix):
-            if self.meter is not None:
-                self.meter.listed(_Absolute(self).describe_key(prefix), begin_ns, entries=len(page))
+        async for page in self._pages(self.root + key_text(keys.common_prefix)):
             entries = [Entry(e.key[cut:], e.size) for e in page if e.key.startswith(self.root)]
             found = [e for e in entries if e.key and keys.contains(key_bytes(e.key))]
             if found:
                 yield found
-            begin_ns = perf_counter_ns()
+
+    async def _pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the pages of a listing, and count them."""
+        begin_ns = perf_counter_ns()
+        try:
+            async for page in self.engine.pages(prefix):
+                if self.meter is not None:
+                    self.meter.listed(_Absolute(self).describe_key(prefix), begin_ns, entries=len(page))
+                yield page
+                begin_ns = perf_counter_ns()
+        except Exception as error:
+            self.tell_failure(error, begin_ns)
+            raise
 
     def describe_key(self, key: str) -> str:
         """Return the quoted URL of the key, without secrets."""
@@ -275,8 +293,8 @@ def _spawn(loop: asyncio.AbstractEventLoop, session: Any, creator: Any) -> None:
         if creator is not None:
             await creator.__aexit__(None, None, None)
 
-    _closing.add(task := loop.create_task(close()))
-    task.add_done_callback(_closing.discard)
+    _closing.now.add(task := loop.create_task(close()))
+    task.add_done_callback(_closing.now.discard)
 
 
-_closing: set[asyncio.Task[None]] = set()
+_closing: OfProcess[set[asyncio.Task[None]]] = OfProcess(set, outlives=True)

@@ -40,6 +40,7 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.runtime import fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Fields, Json, boolean
 
 __all__ = ["SingleWriterDriver", "digest", "guarded", "take_single_writer"]
@@ -111,15 +112,7 @@ class _Claims:
             futures.resolve(mine.ended, None)
 
 
-_claims = _Claims()
-
-
-def _forget_claims() -> None:
-    global _claims  # noqa: PLW0603  # the claims of a forked child's parent are nobody's
-    _claims = _Claims()
-
-
-fork.in_child(_forget_claims)
+_claims = OfProcess(_Claims)
 
 
 class SingleWriterDriver(PassesOn):
@@ -143,7 +136,7 @@ class SingleWriterDriver(PassesOn):
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, of which none is in the middle of a write of this process."""
         names = map(self.inner.describe_key, {read.key for read in reads})
-        async with _claims.on(reads=names, waits=self.features.waits):
+        async with _claims.now.on(reads=names, waits=self.features.waits):
             return await self._read_all(reads)
 
     async def _read_all(self, reads: Sequence[Read]) -> list[ReadResult]:
@@ -171,7 +164,7 @@ class SingleWriterDriver(PassesOn):
         if not writes:
             return []
         names = [self.inner.describe_key(write.key) for write in writes]
-        async with _claims.on(writes=names, waits=self.features.waits):
+        async with _claims.now.on(writes=names, waits=self.features.waits):
             return await self._write_all(writes)
 
     async def _write_all(self, writes: Sequence[Write]) -> list[Stamp]:

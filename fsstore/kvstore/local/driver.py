@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.ability import (
     IsMetered,
+    ListsNames,
     SweepsUnfinished,
     SyncsTogether,
     TakesValues,
@@ -35,7 +36,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
-from fsstore.kvstore.contract.late_count import LateCounts, value_sizes
+from fsstore.kvstore.contract.late_count import LateCount, counting, value_sizes
 from fsstore.kvstore.local import scan as local_scan
 from fsstore.kvstore.local.lock import forgetting
 from fsstore.kvstore.local.path import check_prefix, file_path, normalize
@@ -50,7 +51,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
+class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -79,17 +80,26 @@ class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, Write
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, in order."""
+        if self.meter is None:
+            return read_batch(reads, mapped=self.mapped)
         begin_ns = perf_counter_ns()
-        found = read_batch(reads, mapped=self.mapped)
-        if self.meter is not None:
-            self.meter.read(self, reads, found, begin_ns)
+        try:
+            found = read_batch(reads, mapped=self.mapped)
+        except Exception as error:
+            self.meter.failed(error, begin_ns)
+            raise
+        self.meter.read(self, reads, found, begin_ns)
         return found
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes`; each is atomic, and all are durable when answered."""
         begin_ns = perf_counter_ns()
-        with forgetting():
-            stamps = write_batch(writes, self.protocol, self.io_limit)
+        try:
+            with forgetting():
+                stamps = write_batch(writes, self.protocol, self.io_limit)
+        except Exception as error:
+            self.tell_failure(error, begin_ns)
+            raise
         if self.meter is not None:
             self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
         return stamps
@@ -98,13 +108,16 @@ class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, Write
         self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
     ) -> list[Stamp]:
         """Apply writes that are made while others are written."""
-        begin_ns, made = perf_counter_ns(), LateCounts(makes) if self.meter is not None else None
-        with forgetting():
-            stamps = write_late(
-                makes if made is None else made.makes, self.protocol, makers=makers, threads=self.io_limit
-            )
-        if self.meter is not None and made is not None:
-            self.meter.wrote(self, made.writes, [each.nbytes for each in made.writes], begin_ns)
+        begin_ns, made = perf_counter_ns(), list[LateCount]()
+        counted = makes if self.meter is None else counting(makes, made)
+        try:
+            with forgetting():
+                stamps = write_late(counted, self.protocol, makers=makers, threads=self.io_limit)
+        except Exception as error:
+            self.tell_failure(error, begin_ns)
+            raise
+        if self.meter is not None:
+            self.meter.wrote(self, made, [each.nbytes for each in made], begin_ns)
         return stamps
 
     def takes_from(self, other: object) -> bool:
@@ -148,6 +161,10 @@ class LocalDriver(IsMetered, SweepsUnfinished, SyncsTogether, TakesValues, Write
                 )
             yield batch
             begin_ns = perf_counter_ns()
+
+    async def names(self, directory: str) -> list[str]:
+        """Return the names in a directory; none if it cannot be listed."""
+        return local_scan.names(directory)
 
     def describe_key(self, key: str) -> str:
         """Return `local file "<path>"`."""

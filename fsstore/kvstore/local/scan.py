@@ -24,7 +24,7 @@ from fsstore.kvstore.local.stage import Protocol, remove_file
 from fsstore.kvstore.local.write import sync_directories
 from fsstore.values.json_value import quote
 
-__all__ = ["delete_range", "scan", "sweep"]
+__all__ = ["delete_range", "names", "scan", "sweep"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
 _BATCH = 1000
@@ -53,6 +53,15 @@ def scan(keys: KeyRange) -> Iterator[list[Entry]]:
             batch = batch[_BATCH:]
     if batch:
         yield batch
+
+
+def names(directory: str) -> list[str]:
+    """Return the names in a directory, without lock files; none if it cannot be listed."""
+    try:
+        found = _names(directory.encode("utf-8", "surrogateescape"), is_root=False)
+    except (StoreError, ValueError):  # a path that is none
+        return []
+    return [text(name) for name, _ in found if not name.endswith(_SUFFIX)]
 
 
 def _alone(path: bytes) -> Entry | None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from fsstore.runtime import execution, fork
+from fsstore.runtime.state import OfProcess
 
 __all__ = ["give_back", "hold_space"]
 
@@ -50,6 +51,13 @@ class _Held:
         with self.lock:
             self.count, self.size = self.count - 1, self.size - size
 
+    def leave(self) -> None:
+        """Close the parent's descriptors in a forked child: what the parent closes is given back only then."""
+        for fd, before in self.open:
+            with suppress(OSError):  # a thread may have closed it, and the descriptor be that of another file
+                if os.path.samestat(os.fstat(fd), before):
+                    os.close(fd)
+
     def close(self) -> None:
         """Close what is held, and with that give it back."""
         while self.files:
@@ -62,38 +70,25 @@ class _Held:
             self.release(before.st_size)
 
 
-_held = _Held()
-
-
-def _forget() -> None:
-    """In a forked child: it shares the descriptors, and what its parent closes is given back when it does too."""
-    global _held  # noqa: PLW0603  # a thread that is not there may have held the lock
-    for fd, before in _held.open:
-        with suppress(OSError):  # a thread may have closed it, and the descriptor be that of another file
-            if os.path.samestat(os.fstat(fd), before):
-                os.close(fd)
-    _held = _Held()
-
-
-fork.in_child(_forget)
+_held = OfProcess(_Held, leave=_Held.leave)
 
 
 def hold_space(path: bytes, before: os.stat_result) -> None:
     """Have a file that is about to be replaced keep its space until the write is answered, if that is worth it."""
     is_local = hasattr(os, "O_PATH") and os.major(before.st_dev) != 0
-    if not is_local or before.st_size < _MIN_BYTES or not _held.reserve(before.st_size):
+    if not is_local or before.st_size < _MIN_BYTES or not _held.now.reserve(before.st_size):
         return
     try:
         fd = os.open(path, _FLAGS)
     except OSError:  # too many open files, or it is gone: then it is replaced as it is
-        _held.release(before.st_size)
+        _held.now.release(before.st_size)
     else:
         file = fd, before
-        _held.open.add(file)
-        _held.files.append(file)
+        _held.now.open.add(file)
+        _held.now.files.append(file)
 
 
 def give_back() -> None:
     """Give back, on another thread, what is held."""
-    if _held.files:
-        execution.hand_over(_held.close, kind="io")
+    if _held.now.files:
+        execution.hand_over(_held.now.close, kind="io")

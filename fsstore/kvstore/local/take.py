@@ -19,7 +19,8 @@ from fsstore.kvstore.local.stage import Protocol, make_durable
 
 __all__ = ["take_batch"]
 
-_STEP_BYTES = 64 * 1024 * 1024
+_STEP_BYTES = 64 * 1024 * 1024  # that the kernel is asked to copy at once
+_PIECE_BYTES = 1024 * 1024  # in memory where it does not
 _NOT_HERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM))
 
 
@@ -74,7 +75,7 @@ def _pour(source: OpenFile, target: OpenFile) -> None:
         if isinstance(error, OSError) and error.errno not in _NOT_HERE:
             raise
     # what is left, which is nothing where the kernel copied: some filesystems answer zero for what they cannot
-    while portion := os.read(source.fd, _STEP_BYTES):
+    while portion := os.read(source.fd, _PIECE_BYTES):
         view = memoryview(portion)
         while view:
             view = view[os.write(target.fd, view) :]

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -142,14 +143,15 @@ def choose_engine(members: Mapping[str, Json], *, possible: bool) -> Library:
     return "fsspec"
 
 
-_obstore_process: int | None = None
+@cache
+def _obstore_process() -> int:
+    """Return the process that used obstore first, here or before a fork: the library's threads stay there."""
+    return os.getpid()
 
 
 def _obstore_works() -> bool:
-    """Return whether obstore's threads are of this process: they are started once, and stay behind at a fork."""
-    global _obstore_process  # noqa: PLW0603  # the library keeps its threads as such too
-    _obstore_process = _obstore_process or os.getpid()
-    return _obstore_process == os.getpid()
+    """Return whether obstore's threads are of this process."""
+    return _obstore_process() == os.getpid()
 
 
 def concurrency_from(resources: Mapping[str, Any], name: str) -> int | None:

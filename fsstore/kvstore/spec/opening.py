@@ -12,7 +12,7 @@ from fsstore.kvstore.contract.kind import KvKind, KvOpening
 from fsstore.kvstore.engine.secret import lacks
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
-from fsstore.runtime.observer import Meter
+from fsstore.runtime.observer import Meter, counts
 from fsstore.values.json_value import quote
 
 if TYPE_CHECKING:
@@ -140,6 +140,6 @@ async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
 def _metered(driver: KvDriver, spec: KvSpecValue) -> KvDriver:
     """Return a driver, with a meter of the context in which it was opened if it counts what it does."""
     counting = able(driver, IsMetered)
-    if counting is not None and counting.meter is None and spec.bound_context is not None:
+    if counting is not None and counting.meter is None and spec.bound_context is not None and counts():
         counting.meter = spec.bound_context.meter(driver.id)
     return driver

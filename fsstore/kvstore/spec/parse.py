@@ -14,6 +14,7 @@ from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
 from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, kv_kind
+from fsstore.runtime.close_word import close_names
 from fsstore.values import registry
 from fsstore.values.json_like import json_like
 from fsstore.values.json_value import DEEPEST_SPEC, Fields, check_depth, expected, obj, quote, string
@@ -209,14 +210,14 @@ def _meant(component: Component) -> str:
     if component.position == 0 and ":" not in component.text:
         return f"A place is named by a URL; for a local file or directory: {_local_url(component.text)}"
     kind = registry.drivers.get(component.scheme)
-    if kind is not None:  # a name in JSON, which may have another in URLs
+    if kind is None:
+        near = close_names(component.scheme, registry.kvstores.names(), registry.drivers.names())
+    elif (
+        component.position == 0 and component.scheme in kind.schemes
+    ):  # a format, and its place as if it were a store
+        near = [f"{component.rest.lstrip('/')}|{component.scheme}:"]
+    else:  # a name in JSON, which may have another in URLs
         near = [scheme for scheme in kind.schemes if scheme != component.scheme]
-    else:
-        from difflib import get_close_matches  # needed by errors only
-
-        near = get_close_matches(
-            component.scheme, {*registry.kvstores.names(), *registry.drivers.names()}, n=1
-        )
     return f"Did you mean {quote(near[0])}?" if near else ""
 
 
@@ -227,7 +228,9 @@ def _kind_of(value: Any) -> KvKind:
         return kind
     if registry.drivers.get(name) is not None:
         raise JsonError(f"{quote(name)} is a TensorStore driver, not a KvStore driver")
-    raise JsonError(f"{quote(name)} is not a registered KvStore driver")
+    near = close_names(name, registry.kvstores.names())
+    hint = f"; did you mean {quote(near[0])}?" if near else ""
+    raise JsonError(f"{quote(name)} is not a registered KvStore driver{hint}")
 
 
 def _base_spec(value: Any) -> KvSpecValue:

@@ -20,6 +20,7 @@ from fsstore.kvstore.store.result import TimestampedStorageGeneration
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.state import OfProcess
 
 __all__ = ["queued"]
 
@@ -103,15 +104,14 @@ def _result(stamp: Stamp) -> TimestampedStorageGeneration:
     return TimestampedStorageGeneration(stamp.generation, stamp.time)
 
 
-_queues: WeakKeyDictionary[KvDriver, _DriverQueue] = WeakKeyDictionary()
+_queues: OfProcess[WeakKeyDictionary[KvDriver, _DriverQueue]] = OfProcess(WeakKeyDictionary)
 _lock = fork.lock()
-fork.in_child(_queues.clear)  # the jobs of a forked child's parent do not work for the child
 
 
 def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
     """Return the future generation of a write that a pool thread makes, together with others of the driver."""
-    queue = _queues.get(driver)
+    queue = _queues.now.get(driver)
     if queue is None:
         with _lock:
-            queue = _queues.setdefault(driver, _DriverQueue())
+            queue = _queues.now.setdefault(driver, _DriverQueue())
     return queue.add(driver, write)

@@ -8,13 +8,13 @@ damaged or hostile bytes cannot fill the memory.
 from __future__ import annotations
 
 import struct
-import threading
 
 import google_crc32c
 import zstandard
 
 from fsstore.errors import DataLossError, ResourceExhaustedError
 from fsstore.kvstore.ocdbt.format.varint import U32, Cursor
+from fsstore.runtime.state import OfThread
 
 __all__ = ["BODY_LIMIT", "BTREE_NODE", "MANIFEST", "VERSION_NODE", "seal", "unseal"]
 
@@ -28,7 +28,7 @@ BODY_LIMIT = 512 * 1024 * 1024
 _STEP = 1024
 """Input is unfolded by this much: zstd makes at most 128 KiB of 4 bytes, so one step adds 32 MiB at most."""
 
-_of_thread = threading.local()
+_decompressor = OfThread(zstandard.ZstdDecompressor)
 
 
 def seal(magic: bytes, body: bytes, level: int | None) -> bytes:
@@ -77,22 +77,15 @@ def _unfold(body: bytes, what: str) -> bytes:
                 f"Error decoding {what}: {size} bytes exceed the limit of {BODY_LIMIT}"
             )
         if size >= 0:
-            return _decompressor().decompress(body, allow_extra_data=False)
+            return _decompressor.now.decompress(body, allow_extra_data=False)
         return _unfold_stream(body, what)
     except zstandard.ZstdError as error:
         raise DataLossError(f"Error decoding {what}: {error}") from None
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
-    found: zstandard.ZstdDecompressor | None = getattr(_of_thread, "decompressor", None)
-    if found is None:
-        found = _of_thread.decompressor = zstandard.ZstdDecompressor()
-    return found
-
-
 def _unfold_stream(body: bytes, what: str) -> bytes:
     """Unfold a frame that does not say how much it holds."""
-    stream = _decompressor().decompressobj()
+    stream = _decompressor.now.decompressobj()
     parts: list[bytes] = []
     total = 0
     for start in range(0, len(body), _STEP):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fsstore.combine.facts import Ints
+from fsstore.combine.scan.facts import Ints
 from fsstore.errors import AbortedError, JsonError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.mosaic.decoding import attributes_decoding
 from fsstore.mosaic.value import FileFact
 
 __all__ = ["NONE", "FileBatch", "Form", "Ints", "VariableColumns", "joined", "value_key"]
@@ -83,6 +84,17 @@ class VariableColumns:
         nothing, none = np.zeros(0, np.int64), np.full(files, NONE, np.int64)
         return cls(none, none, np.zeros(files, np.int64), nothing, Rows.absent(0))
 
+    def of_files(self, kept: Ints) -> VariableColumns:
+        """Return the columns as if only some files had the variable."""
+        out = np.ones(len(self.form), np.bool_)
+        out[kept] = False
+        rows = np.flatnonzero(~np.repeat(out, self.count))
+        form, value, count = (
+            np.where(out, other, column)
+            for column, other in ((self.form, NONE), (self.value, NONE), (self.count, 0))
+        )
+        return VariableColumns(form, value, count, self.number[rows], self.rows.take(rows))
+
     @property
     def nbytes(self) -> int:
         """The memory of the columns."""
@@ -96,6 +108,7 @@ class FileBatch:
 
     `groups` has the attributes of groups by path, of the first file that has each; `varying` says which of these
     attributes are not the same in all.  `failed` says why files could not be scanned, `notes` what others lack.
+    `given` are columns of values that stand in no variable: coordinates of dimensions, or attributes.
     """
 
     files: Sequence[FileFact] = ()
@@ -108,17 +121,32 @@ class FileBatch:
     varying: Mapping[str, frozenset[str]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    given: Mapping[str, Ints] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """The memory of the columns."""
         return sum(each.nbytes for each in self.variables.values())
 
+    def decoded(self, value: int, form: int) -> Any:
+        """Return values as the attributes of a form say they are meant, NaN where there is none."""
+        stored = self.values[value]
+        found = attributes_decoding(self.forms[form].attrs, stored.dtype)
+        if found.unsigned and not found.floats:
+            return stored.view(stored.dtype.str.replace("i", "u"))
+        if not found.floats or (found.scale is None and found.offset is None and stored.dtype.kind != "f"):
+            absent = np.isin(stored, [each for each in found.missing if float(each).is_integer()])
+            if not absent.any():
+                return stored  # integers stay exact
+        return found.apply(stored, found.result_type(stored.dtype))
+
     def only(self, kept: Ints) -> FileBatch:
         """Return the batch of some of its files, in the order asked for."""
         variables = {path: _taken(each, kept) for path, each in self.variables.items()}
         used = {path: each for path, each in variables.items() if (each.form != NONE).any()}
-        return replace(self, files=[self.files[at] for at in kept.tolist()], variables=used)
+        given = {name: column[kept] for name, column in self.given.items()}
+        files = [self.files[at] for at in kept.tolist()]
+        return replace(self, files=files, variables=used, given=given)
 
 
 def _taken(columns: VariableColumns, kept: Ints) -> VariableColumns:
@@ -161,7 +189,20 @@ def joined(batches: Sequence[FileBatch]) -> FileBatch:
         varying,
         {url: why for each in batches for url, why in each.failed.items()},
         {url: why for each in batches for url, why in each.notes.items()},
+        _given(batches, value_maps),
     )
+
+
+def _given(batches: Sequence[FileBatch], maps: Sequence[Ints]) -> dict[str, Ints]:
+    names = dict.fromkeys(name for each in batches for name in each.given)
+    absent = [np.full(len(each.files), NONE, np.int64) for each in batches]
+    return {
+        name: np.concatenate([
+            _mapped(value, each.given.get(name, none))
+            for each, value, none in zip(batches, maps, absent, strict=True)
+        ])
+        for name in names
+    }  # fmt: skip
 
 
 def _renumbered(found: VariableColumns, maps: tuple[Ints, Ints, Ints], first_inline: int) -> tuple[Any, ...]:

@@ -1,0 +1,99 @@
+"""Coordinates, bounds and times of files that mean the same by other numbers: what is written is what they mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fsstore import references
+
+DAY = np.timedelta64(1, "D")
+
+
+def _combined(folder, dim="time", **options):
+    combined = references.combine(str(folder / "?.nc"), dim, **options).result()
+    combined.save(folder / "all.mosaic", overwrite=True)
+    return xr.open_dataset(str(folder / "all.mosaic"), engine="fsstore")
+
+
+def test_bounds_are_told_by_the_units_of_their_own_file(tmp_path):
+    """Bounds have no units: each file's count from where its times count from, though they look alike in all."""
+    for number in range(3):
+        steps = np.arange(2.0)
+        data = xr.Dataset(
+            {"time_bnds": (("time", "nv"), np.stack([steps, steps + 1], axis=1))},
+            {"time": ("time", steps + 0.5, {"units": f"days since 2000-01-0{1 + 2 * number}", "bounds": "time_bnds"})},
+        )  # fmt: skip
+        data.to_netcdf(tmp_path / f"{number}.nc")
+    with _combined(tmp_path) as found:
+        first = np.datetime64("2000-01-01") + np.arange(6) * DAY
+        np.testing.assert_array_equal(found["time"].values, first + np.timedelta64(12, "h"))
+        np.testing.assert_array_equal(found["time_bnds"].values, np.stack([first, first + DAY], axis=1))
+
+
+def test_times_that_are_missing_stay_missing(tmp_path):
+    """A time that is the fill value of its file is no time in the whole, in whatever units files count."""
+    for number, units in enumerate(
+        ["days since 2000-01-01", "hours since 1999-01-01", "days since 1999-01-01"]
+    ):
+        data = xr.Dataset(
+            {"t": ("time", [1.0, 2.0]), "seen": ("time", [24, -999])}, {"time": [2 * number, 2 * number + 1]}
+        )
+        data["seen"].attrs.update(units=units, _FillValue=-999)
+        data.to_netcdf(tmp_path / f"{number}.nc")
+    with _combined(tmp_path) as found:
+        days = np.array(["2000-01-25", "NaT", "1999-01-02", "NaT", "1999-01-25", "NaT"], "M8[ns]")
+        np.testing.assert_array_equal(found["seen"].values, days)
+
+
+def test_a_file_without_times_has_none(tmp_path):
+    """Times that are no coordinates may lack in a file."""
+    for number in range(3):
+        data = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [2 * number, 2 * number + 1]})
+        if number != 1:
+            data["seen"] = ("time", [0, 1], {"units": f"days since 2000-01-0{1 + number}"})
+        data.to_netcdf(tmp_path / f"{number}.nc")
+    with _combined(tmp_path) as found:
+        days = np.array(["2000-01-01", "2000-01-02", "NaT", "NaT", "2000-01-03", "2000-01-04"], "M8[ns]")
+        np.testing.assert_array_equal(found["seen"].values, days)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_coordinates_are_compared_by_what_they_mean(tmp_path, packed):
+    """Coordinates in other units, or packed by another scale, are ordered and written as what they mean."""
+    for number in range(3):
+        x = np.arange(2.0) + 4 - 2 * number
+        units, factor = ("km", 1e-3) if number == 1 and not packed else ("m", 1.0)
+        data = xr.Dataset({"v": ("x", x * 10)}, {"x": ("x", x * factor, {"units": units})})
+        scale = {"dtype": "i2", "scale_factor": [0.5, 0.25, 0.5][number]}
+        data.to_netcdf(tmp_path / f"{number}.nc", encoding={"x": scale if packed else {}})
+    with _combined(tmp_path, "x") as found:
+        np.testing.assert_allclose(found["x"].values, np.arange(6.0))
+        np.testing.assert_array_equal(found["v"].values, np.arange(6.0) * 10)
+        assert found["x"].attrs["units"] == "m"
+
+
+def test_coordinates_without_a_common_unit_are_refused(tmp_path):
+    """Between metres and degrees there is no conversion."""
+    for number, units in enumerate(["m", "degrees_east"]):
+        xr.Dataset({"v": ("x", [1.0])}, {"x": ("x", [float(number)], {"units": units})}).to_netcdf(
+            tmp_path / f"{number}.nc"
+        )
+    with pytest.raises(references.CombineError, match="degrees_east"):
+        references.combine(str(tmp_path / "?.nc"), "x").result()
+
+
+def test_tiles_whose_coordinates_have_other_types_are_one_grid(tmp_path):
+    """Equal coordinates of another type are the same place."""
+    for number in range(4):
+        i, j = divmod(number, 2)
+        kind = "f4" if number == 2 else "f8"
+        data = xr.Dataset(
+            {"t": (("y", "x"), np.full((2, 2), float(number)))},
+            {"y": np.arange(2.0) + 2 * i, "x": (np.arange(2) + 2.0 * j).astype(kind)},
+        )
+        data.to_netcdf(tmp_path / f"{number}.nc")
+    with _combined(tmp_path, ["y", "x"]) as found:
+        want = np.kron([[0, 1], [2, 3]], np.ones((2, 2)))
+        np.testing.assert_array_equal(found["t"].values, want)
