@@ -8,7 +8,6 @@ schema says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from typing import Any, ClassVar, Self
 
 from fsstore.context.context import (
@@ -77,14 +76,6 @@ class SpecValue:
         for name, value in changes.items():
             setattr(new, name, value)
         return new
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy with resources of its own, such as caches and the contents of memory."""
-        own = {
-            name: deepcopy(getattr(self, name), memo)
-            for name in ("_kvstore", "base_spec", "bound_context", "layers")
-        }
-        return self.replace(resources=deepcopy(dict(self.resources), memo), **own)
 
     # --- what it says of the array
 
