@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import subprocess
 import sys
@@ -137,18 +139,44 @@ def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
     def refused(*_):
         raise AssertionError("a chunk was read")
 
-    taken = []
+    taken, seen = [], set()
     take = LocalDriver.take_values
 
-    async def counted(self, other, pairs):
+    async def counted(self, other, pairs, *, unseen):
         taken.extend(pairs)
-        return await take(self, other, pairs)
+        seen.add(not unseen)
+        return await take(self, other, pairs, unseen=unseen)
 
     monkeypatch.setattr(LocalDriver, "take_values", counted)
     ts.copy(array, tmp_path / "b").result()
     assert len(taken) == 12
+    assert seen == {False}
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    assert seen == {False, True}  # in one step a value, since somebody may read it
     assert issubclass(LocalDriver, TakesValues)
     assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+
+
+def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
+    """A part of a chunk, under its name already, does not stay; a copy that fails leaves no part behind."""
+    array = made(tmp_path / "a")
+    part = tmp_path / "b/c/1/0/0"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"part")
+
+    def full(source, target):
+        os.write(target.fd, b"part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fsstore.kvstore.local.take._pour", full)
+        patch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+        with pytest.raises(ts.errors.ResourceExhaustedError, match="No space left"):
+            ts.copy(array, tmp_path / "b").result()
+    assert [path for path in (tmp_path / "b/c").rglob("*") if path.is_file()] == [part]
+    ts.copy(array, tmp_path / "b").result()
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+    assert left_in(tmp_path) == []
 
 
 def test_levels_of_a_check(tmp_path):
@@ -378,9 +406,9 @@ def test_a_line_of_text_without_tqdm(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("s3_credentials")
-def test_chunks_are_copied_inside_a_bucket(moto_bucket):
+@pytest.mark.parametrize("engine", ["obstore", "fsspec"])
+def test_chunks_are_copied_inside_a_bucket(moto_bucket, engine):
     """Inside a bucket the storage copies chunks itself, for a request each: none is read."""
-    engine = "obstore"
     from fsstore.kvstore.engine.driver import EngineDriver
 
     endpoint, bucket = moto_bucket
