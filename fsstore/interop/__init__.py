@@ -1,5 +1,5 @@
 """Adapters for other libraries: `xarray`, `dask`, `zarr`, `virtualizarr` and `icechunk`.
 
-Each is imported only by those who use that library.  `group` is a group of arrays as they show it, `numpy_index` how they
-index, `virtual_chunks` the arrays of a reference set as they keep virtual chunks.
+Each is imported only by those who use that library.  `group` is a group of arrays as they show it, `numpy_index` how
+they index, `virtual_chunks` the arrays of a reference set as they keep virtual chunks.
 """
