@@ -22,7 +22,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.job.order import Order, OwnDatabase, opened_database, unsynced
-from fsstore.kvstore.contract.ability import TakesAllAtOnce, WritesAtOnce, WrittenAsOne, able
+from fsstore.kvstore.contract.ability import TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, Read, ReadResult, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_kv
@@ -86,7 +86,7 @@ class Stage:
 
 def packs(store: OpenKv) -> bool:
     """Return whether a store is written as one."""
-    return able(store.driver, WrittenAsOne) is not None
+    return store.driver.features.written_as_one and store.driver.features.writable
 
 
 async def made_apart(store: OpenKv, context: Context, make: Callable[[OpenKv], Awaitable[T]]) -> T:

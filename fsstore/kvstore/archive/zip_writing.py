@@ -17,7 +17,7 @@ from typing import Any
 from fsstore.errors import AbortedError, UnimplementedError
 from fsstore.kvstore.archive.zip_build import ArchivePlan, check_name, plan_archive
 from fsstore.kvstore.archive.zip_source import Archive, ChangedError, ZipSource
-from fsstore.kvstore.contract.ability import WritesAtOnce, WritesLate, WrittenAsOne, able
+from fsstore.kvstore.contract.ability import WritesAtOnce, WritesLate, able
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -50,11 +50,12 @@ def archive_features(below: Features) -> Features:
         atomic_transactions=guarded,
         sorted_scan=True,
         coarse_generations=below.coarse_generations,
+        written_as_one=True,
         slow_writes=below.slow_writes,
     )
 
 
-class ZipWriting(WritesAtOnce, WrittenAsOne):
+class ZipWriting(WritesAtOnce):
     """The writing half of the driver of archives."""
 
     base: KvPrefix

@@ -34,7 +34,6 @@ __all__ = [
     "TellsModified",
     "WritesAtOnce",
     "WritesLate",
-    "WrittenAsOne",
     "able",
 ]
 
@@ -94,12 +93,6 @@ class WritesAtOnce:
         Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
         raise NotImplementedError  # a driver that names the ability defines it
-
-
-class WrittenAsOne:
-    """A driver that writes everything anew for each batch: many changes belong into one transaction."""
-
-    __slots__ = ()
 
 
 class Modifies:
