@@ -196,7 +196,8 @@ class ArrayCopy:
         together = max(1, min(256, self.memory // (2 * _sharing(None) * chunk_bytes)))
         target = KvStore.of(store.at(self.place.path))
         passes = [await key_pass("keys", source.prefix, chunk_bytes, counted=counted)]
-        return replace(order, source=source, target=target, together=together), passes
+        unseen = self.existing is None
+        return replace(order, source=source, target=target, together=together, unseen=unseen), passes
 
     async def _followed(
         self, journal: Journal, target: TensorStore, executor: Executor | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import subprocess
 import sys
@@ -68,6 +70,39 @@ def test_a_hierarchy_in_one_commit(tmp_path):
     assert bool(ts.verify(f"file://{tmp_path}/db/|ocdbt:", str(tmp_path / "a")).result())
 
 
+@pytest.mark.parametrize("target", ["{}/b/", "{}/db/|ocdbt:x/"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_consolidated_metadata_are_copied_too(tmp_path, target, version):
+    """A copy has consolidated metadata if its source has them, true ones, and in the same commit."""
+    group = ts.open_group(tmp_path / "a", mode="w", zarr_format=version).result()
+    group.create_array("g/b", shape=[3], dtype="i1").result()[:] = [1, 2, 3]
+    target, options = f"file://{target}".format(tmp_path), {"atomic": "ocdbt" in target}
+    ts.copy(tmp_path / "a", target, **options).result()
+    collected = {2: b".zmetadata", 3: b"zarr.json"}
+    store = ts.KvStore.open(target).result()
+    assert b'metadata"' not in store.read(collected[version]).result().value
+    group.consolidate().result()
+    ts.copy(
+        tmp_path / "a", target, if_exists="replace", schema={"zarr_format": 5 - version}, **options
+    ).result()
+    assert b'metadata"' in store.read(collected[5 - version]).result().value
+    assert ts.open_group(target).result()["g/b"].read().result().tolist() == [1, 2, 3]
+    if options["atomic"]:
+        assert len(versions(f"file://{tmp_path}/db/|ocdbt:")) == 2
+    ts.copy(target, tmp_path / "c").result()
+    assert ts.open_group(tmp_path / "c").result()["g/b"].shape == (3,)
+
+
+def test_a_copy_of_a_file_opens_at_once(tmp_path):
+    """xarray finds consolidated metadata in the copy of a NetCDF file."""
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("netCDF4")
+    given = xarray.Dataset({"a": (("x", "y"), VALUES[0])}, coords={"x": np.arange(20)})
+    given.to_netcdf(tmp_path / "a.nc")
+    ts.copy(tmp_path / "a.nc", tmp_path / "b").result()
+    assert xarray.open_zarr(tmp_path / "b", consolidated=True).identical(given)
+
+
 def test_what_cannot_be_atomic_is_refused(tmp_path):
     """A plain directory cannot take a copy in one step, and says what to do; nothing is written."""
     array = made(tmp_path / "a")
@@ -104,18 +139,44 @@ def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
     def refused(*_):
         raise AssertionError("a chunk was read")
 
-    taken = []
+    taken, seen = [], set()
     take = LocalDriver.take_values
 
-    async def counted(self, other, pairs):
+    async def counted(self, other, pairs, *, unseen):
         taken.extend(pairs)
-        return await take(self, other, pairs)
+        seen.add(not unseen)
+        return await take(self, other, pairs, unseen=unseen)
 
     monkeypatch.setattr(LocalDriver, "take_values", counted)
     ts.copy(array, tmp_path / "b").result()
     assert len(taken) == 12
+    assert seen == {False}
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    assert seen == {False, True}  # in one step a value, since somebody may read it
     assert issubclass(LocalDriver, TakesValues)
     assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+
+
+def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
+    """A part of a chunk, under its name already, does not stay; a copy that fails leaves no part behind."""
+    array = made(tmp_path / "a")
+    part = tmp_path / "b/c/1/0/0"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"part")
+
+    def full(source, target):
+        os.write(target.fd, b"part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fsstore.kvstore.local.take._pour", full)
+        patch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+        with pytest.raises(ts.errors.ResourceExhaustedError, match="No space left"):
+            ts.copy(array, tmp_path / "b").result()
+    assert [path for path in (tmp_path / "b/c").rglob("*") if path.is_file()] == [part]
+    ts.copy(array, tmp_path / "b").result()
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+    assert left_in(tmp_path) == []
 
 
 def test_levels_of_a_check(tmp_path):
@@ -345,9 +406,9 @@ def test_a_line_of_text_without_tqdm(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("s3_credentials")
-def test_chunks_are_copied_inside_a_bucket(moto_bucket):
+@pytest.mark.parametrize("engine", ["obstore", "fsspec"])
+def test_chunks_are_copied_inside_a_bucket(moto_bucket, engine):
     """Inside a bucket the storage copies chunks itself, for a request each: none is read."""
-    engine = "obstore"
     from fsstore.kvstore.engine.driver import EngineDriver
 
     endpoint, bucket = moto_bucket

@@ -69,6 +69,8 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.icechunk.format",
     "kvstore.icechunk",
     "kvstore.scan",
+    "kvstore.scan.hdf5.format",
+    "kvstore.scan.hdf5.index",
     "kvstore.scan.hdf5",
     "kvstore.scan.linked_hdf5",
     "kvstore.scan.fits",
@@ -120,7 +122,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "numpy": EVERYONE,
     "ml_dtypes": EVERYONE,
     "fsspec": ("kvstore.client", "kvstore.root", "kvstore.reference", "filesystem"),
-    "numcodecs": ("codec", "kvstore.reference.tools.hdf5_scan"),
+    "numcodecs": ("codec", "kvstore.reference.tools.hdf5_scan", "kvstore.scan.hdf5.format.reader"),
     "zstandard": ("codec", "values.file_compression", "kvstore.ocdbt", "kvstore.icechunk", "kvstore.archive"),
     "imagecodecs": ("codec", "driver.image"),
     "eccodes": ("codec.numcodecs.kerchunk_v2", "kvstore.scan.grib.library"),
@@ -136,7 +138,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "yarl": ("kvstore.client.web",),
     "aiobotocore": ("kvstore.root.aws",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.root.live", "interop.zarr"),
+    "zarr": ("kvstore.root.live", "interop"),
     "xarray": ("interop",),
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
@@ -148,6 +150,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
+    "virtualizarr": ("interop.virtualizarr",),
+    "icechunk": ("interop.icechunk",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.

@@ -214,9 +214,12 @@ class TakesValues:
         """Return whether `take_values` takes values of the driver `other`."""
         raise NotImplementedError  # a driver that names the ability defines it
 
-    async def take_values(self, other: Any, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+    async def take_values(
+        self, other: Any, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
         """Store what `other` holds under the first key of each pair under the second; each as a write would.
 
+        `unseen`: nobody looks for the second keys before all is there, so a new value may be there in part meanwhile.
         The answers are those to reads of nothing: whether there was a value, and its size where that is known.
         """
         raise NotImplementedError  # a driver that names the ability defines it
