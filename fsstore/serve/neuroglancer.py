@@ -1,8 +1,8 @@
 """Addresses that open Neuroglancer with what is served, where it can show it.
 
-Neuroglancer reads zarr of both versions, and images of OME-Zarr in all their resolutions, so it shows whatever is served
-that has numbers of its types and codecs of its own: volumes of the precomputed format among them, which are served as zarr.
-The page itself comes from its authors' site, and its scripts read from the server.
+Neuroglancer reads zarr of both versions, and images of OME-Zarr in all their resolutions.  So it shows whatever is
+served that has numbers of its types and codecs of its own: volumes of the precomputed format, too, which are served as
+zarr.  The page itself comes from its authors' site, and its scripts read from the server.
 """
 
 from __future__ import annotations
