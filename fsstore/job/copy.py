@@ -28,7 +28,7 @@ from fsstore.job.array_copy import ArrayCopy
 from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
-from fsstore.job.staging import Stage
+from fsstore.job.staging import Stage, made_apart, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -141,11 +141,17 @@ async def _copy(source: Any, target: Any, run: _Run, level: Any) -> CopyReport:
     opened = await _source(source, run.options)
     store, scheme = await _target(target, run.options.context)
     begin_creating(store.driver)
-    if isinstance(opened, Group):
-        report = await _copy_group(opened, store, scheme, run)
+
+    async def make(place: OpenKv) -> CopyReport:
+        if isinstance(opened, Group):
+            return await _copy_group(opened, place, scheme, run)
+        job = await execution.offload(_array_copy, opened, place, scheme, run.options, "")
+        return await _copy_array(job, run)
+
+    if packs(store):
+        report = await made_apart(store, run.options.context, make)
     else:
-        job = await execution.offload(_array_copy, opened, store, scheme, run.options, "")
-        report = await _copy_array(job, run)
+        report = await make(store)
     if level is not None:
         await _check(opened, store, run, level)
     return replace(report, seconds=time.monotonic() - began)

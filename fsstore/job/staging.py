@@ -1,35 +1,48 @@
-"""Copies that appear at once: workers write where nobody looks, and one commit takes all of it.
+"""Copies that appear at once: in databases and sets, and in stores that are written as one, as ZIP archives are.
 
-It needs a target that can refer to what lies elsewhere below its directory.  An OCDBT database takes databases, of
-which each worker writes its own; a reference set in one document takes files.  No value is copied by the commit: it
-takes the keys of what was written, the documents, and the deletion of what was there, as one step.  Readers see the old
-or the new, and a job that is killed leaves the old.
+Workers write where nobody looks, and one commit takes all of it.  The target must be able to refer to what lies
+elsewhere below its directory: an OCDBT database takes databases, of which each worker writes its own; a reference set
+in one document takes files.  No value is copied by the commit: it takes the keys of what was written, the documents,
+and the deletion of what was there, as one step.  Readers see the old or the new; a job that is killed leaves the old.
 
 What a set refers to must not be written over by the next run of the same job, so each job has a directory of its own,
 whose name it keeps until it is done.  What was noted as finished counts for that directory only.
+
+A copy into an archive is made in a directory and packed in one step, if nobody has written to the archive meanwhile.
+What stands there already is unpacked first, so the copy finds there what it would find anywhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import mmap
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 from uuid import uuid4
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
-from fsstore.errors import UnimplementedError
+from fsstore.context.context import Context
+from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.job.order import Order, OwnDatabase, opened_database, unsynced
 from fsstore.job.scratch import around
-from fsstore.kvstore.contract.ability import TakesAllAtOnce, able
-from fsstore.kvstore.contract.driver import NO_VALUE, KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.contract.ability import TakesAllAtOnce, WritesAtOnce, able
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
+from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
 
-__all__ = ["Stage"]
+__all__ = ["Stage", "made_apart", "packs"]
 
 _STAGED = "fsstore-data"
 _MANIFEST = b"manifest.ocdbt"
+_MAPPED = 1 << 20  # bytes of a file that is mapped instead of read
+_BATCH = 64 << 20  # bytes that are unpacked at once
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +107,73 @@ class Stage:
         if self._taking.takes_stores != "own":
             return []
         return [key for key in await KvStore.of(self.directory).list() if key.endswith(b"/" + _MANIFEST)]
+
+
+def packs(store: OpenKv) -> bool:
+    """Return whether a store is written as one."""
+    return store.driver.features.written_as_one and store.driver.features.writable
+
+
+async def made_apart(store: OpenKv, context: Context, make: Callable[[OpenKv], Awaitable[T]]) -> T:
+    """Have `make` write into a directory what stands at a store, and write all of it there in one step."""
+    together = able(store.driver, WritesAtOnce)
+    assert together is not None
+    with TemporaryDirectory(prefix="fsstore-") as directory:
+        place = await open_kv(kv_spec({"driver": "file", "path": f"{directory}/"}), context)
+        seen = await _unpack(store, Path(directory))
+        try:
+            made = await make(place)
+        except StoreError as error:
+            raise error.within(f"While {store.prefix.describe()} is made in a directory") from error
+        values = await execution.offload(_values, Path(directory))
+        writes = [Write(store.path + key, value, UNKNOWN if seen else NO_VALUE) for key, value in values]
+        failed = await together.write_atomic(
+            writes, unchanged=seen, deleted=[KeyRange.prefix(store.path)] if seen else []
+        )
+    if failed:
+        raise AbortedError(f"{store.prefix.describe()} was written by somebody else while it was made")
+    return made
+
+
+async def _unpack(store: OpenKv, directory: Path) -> dict[str, bytes]:
+    """Write what stands at a store into a directory; return the generation of one of its keys, if there is any."""
+    seen: dict[str, bytes] = {}
+    batch: list[str] = []
+    size = 0
+    async for entries in store.prefix.scan():
+        for key, length in entries:
+            batch.append(key)
+            size += length or 0
+            if size >= _BATCH:
+                seen |= await _unpacked(store, directory, batch)
+                batch, size = [], 0
+    if batch:
+        seen |= await _unpacked(store, directory, batch)
+    return dict(list(seen.items())[-1:])
+
+
+async def _unpacked(store: OpenKv, directory: Path, keys: Sequence[str]) -> dict[str, bytes]:
+    answers = await store.prefix.read_many([Read(key) for key in keys])
+    await execution.offload(_write_files, directory, keys, answers)
+    return {store.path + keys[-1]: answers[-1].generation}
+
+
+def _write_files(directory: Path, keys: Sequence[str], answers: Sequence[ReadResult]) -> None:
+    for key, answer in zip(keys, answers, strict=True):
+        path = directory / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(answer.value)
+
+
+def _values(directory: Path) -> list[tuple[str, Buffer]]:
+    """Return the files of a directory by their keys, large ones mapped."""
+    values: list[tuple[str, Buffer]] = []
+    for path in sorted(directory.rglob("*"), key=lambda each: key_bytes(str(each))):
+        if path.is_file():
+            with path.open("rb") as file:
+                large = path.stat().st_size >= _MAPPED
+                value = memoryview(
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if large else file.read()
+                )
+            values.append((path.relative_to(directory).as_posix(), value))
+    return values

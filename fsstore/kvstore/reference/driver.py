@@ -147,7 +147,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
     async def _fetch(self, asks: Asks, resolved: Resolved, wanted: Ints) -> Sequence[ReadResult]:
         lengths = resolved.rows.length[wanted]
         large = np.flatnonzero((lengths == WHOLE) | (lengths > FREE)).tolist()
-        most = await self._bound(asks, resolved, wanted, large) if large else None
+        most = await _bound(self, asks, resolved, wanted, large) if large else None
         with values_up_to(most):
             return await self.fetcher.fetch(asks, resolved.urls)
 
@@ -156,35 +156,6 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         rows = (await self.overlay.resolve([key])).rows
         length = int(rows.length[0])
         return length if rows.url[0] >= 0 and length != WHOLE else None
-
-    async def _bound(self, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]) -> int | None:
-        """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
-
-        What whole targets may have at most is returned, for stores that learn their size on the way.
-        """
-        limits = await limits_of(self.overlay, [asks.keys[number] for number in large])
-        probes, whole = [], []
-        for number, limit in zip(large, limits, strict=True):
-            length = int(resolved.rows.length[wanted[number]])
-            with within(f"Error reading {self.describe_key(asks.keys[number])}"):
-                if length != WHOLE:
-                    check_length(length, limit)
-                    continue
-                whole.append(limit)
-                if limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
-                    probes.append(self._probe(asks.keys[number], resolved.urls[int(asks.url[number])], limit))
-        await execution.gather(probes)
-        known = [limit for limit in whole if limit is not None]
-        return max(known) if known and len(known) == len(whole) else None
-
-    async def _probe(self, key: str, url: str, limit: int) -> None:
-        """Ask how large a whole target is, where that is cheap or nobody vouches for the set."""
-        targets = self.fetcher.targets
-        with within(f"Error reading {self.describe_key(key)}"):
-            place = targets.locate(url)
-            store = await targets.root(place.root)
-            if not store.driver.features.waits or targets.policy.restricts:
-                await refuse_larger(store, place.key, limit)
 
     def begin_creating(self) -> None:
         """Let a set that does not exist read as an empty one, because it is about to be written."""
@@ -245,6 +216,39 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+async def _bound(
+    driver: ReferenceDriver, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]
+) -> int | None:
+    """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
+
+    What whole targets may have at most is returned, for stores that learn their size on the way.
+    """
+    limits = await limits_of(driver.overlay, [asks.keys[number] for number in large])
+    probes, whole = [], []
+    for number, limit in zip(large, limits, strict=True):
+        length = int(resolved.rows.length[wanted[number]])
+        with within(f"Error reading {driver.describe_key(asks.keys[number])}"):
+            if length != WHOLE:
+                check_length(length, limit)
+                continue
+            whole.append(limit)
+            if limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
+                probes.append(_probe(driver, asks.keys[number], resolved.urls[int(asks.url[number])], limit))
+    await execution.gather(probes)
+    known = [limit for limit in whole if limit is not None]
+    return max(known) if known and len(known) == len(whole) else None
+
+
+async def _probe(driver: ReferenceDriver, key: str, url: str, limit: int) -> None:
+    """Ask how large a whole target is, where that is cheap or nobody vouches for the set."""
+    targets = driver.fetcher.targets
+    with within(f"Error reading {driver.describe_key(key)}"):
+        place = targets.locate(url)
+        store = await targets.root(place.root)
+        if not store.driver.features.waits or targets.policy.restricts:
+            await refuse_larger(store, place.key, limit)
 
 
 def _identity(driver: ReferenceDriver) -> tuple[Any, ...]:
