@@ -93,6 +93,7 @@ PACKAGES: tuple[str, ...] = (
     "dataset",
     "multiscale",
     "job",
+    "training",
     "serve",
     "viewer",
     "",
@@ -139,6 +140,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "zarr": ("kvstore.root.live", "interop.zarr"),
     "xarray": ("interop",),
     "dask": ("interop",),
+    "torch": ("interop.torch",),
     "pandas": ("kvstore.reference",),
     "distributed": ("command.places",),
     "tqdm": ("task.display",),
@@ -161,7 +163,7 @@ UNDECLARED = {
 # What opening an array may not pull in unless the array needs it.
 LATE = {
     "aiohttp", "botocore", "dask", "eccodes", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
-    "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "xarray", "zarr",
+    "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "torch", "xarray", "zarr",
     "zstandard",
 }  # fmt: skip
 
