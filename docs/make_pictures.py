@@ -4,13 +4,14 @@
     python docs/make_pictures.py --no-browser
 
 The viewer is photographed by Chromium, driven by playwright-core from npm (`make test` installs it).  The data are made
-up, always the same.
+up, always the same, and in memory, so that pictures show a place that is the same everywhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.server
+import json
 import re
 import subprocess
 import sys
@@ -41,8 +42,8 @@ def smooth(shape: tuple[int, int], scale: float, seed: int) -> Any:
     return found / found.std()
 
 
-def make_ocean(place: Path) -> None:
-    """Write a made-up ocean: three years of surface temperature with land, and currents of which chunks are missing."""
+def make_ocean(place: Any) -> Any:
+    """Return a made-up ocean: three years of surface temperature with land, and currents with missing chunks."""
     group = ts.open_group(place, mode="w").result()
     group.attrs.update({"title": "A made-up ocean", "Conventions": "CF-1.8"})
     lat, lon = np.arange(-89.5, 90, 1.0), np.arange(0.5, 360, 1.0)
@@ -97,10 +98,11 @@ def make_ocean(place: Path) -> None:
     group.create_array("depth", shape=[40], dtype="f4", dimension_names=["depth"]).result()[:] = np.arange(
         40, dtype="f4"
     )
+    return group
 
 
-def make_cells(place: Path) -> None:
-    """Write a made-up micrograph in four resolutions."""
+def make_cells(place: Any) -> Any:
+    """Return a made-up micrograph in four resolutions."""
     group = ts.open_group(place, mode="w", zarr_format=2).result()
     size, r = 2048, np.random.default_rng(1)
     rows, columns = np.ogrid[:size, :size]
@@ -120,6 +122,7 @@ def make_cells(place: Path) -> None:
     group.attrs["multiscales"] = [
         {"version": "0.4", "axes": axes, "datasets": [{"path": str(level)} for level in range(4)]}
     ]
+    return group
 
 
 SHOTS = (
@@ -129,7 +132,7 @@ SHOTS = (
         "ocean",
         "path=sst&at=6,0,0&down=1&across=2&map=deep&pin=6,121,140&series=0",
         1440,
-        900,
+        840,
         "light",
     ),
     (
@@ -145,7 +148,7 @@ SHOTS = (
         "ocean",
         "path=current/speed&at=0,0,0&down=1&across=2&map=ember&grid=1",
         1440,
-        900,
+        720,
         "light",
     ),
     (
@@ -168,7 +171,8 @@ for (const [url, path, width, height, colorScheme, open] of shots) {
   await page.goto(url);
   await page.waitForSelector('html[data-ready]');
   if (open) await page.click(open);
-  await page.waitForTimeout(1500);
+  await page.waitForFunction(() => document.getElementById('busy').hidden);
+  await page.waitForTimeout(500);
   await page.screenshot(path.endsWith('.jpg') ? { path, quality: 84 } : { path });
   await page.close();
 }
@@ -177,9 +181,9 @@ await browser.close();
 
 
 @contextmanager
-def serving(place: Path) -> Iterator[str]:
-    """Serve the page of a place."""
-    server = page_server(str(place))
+def serving(shown: Any) -> Iterator[str]:
+    """Serve the page of a group."""
+    server = page_server(shown)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     yield server.url
@@ -190,22 +194,17 @@ def serving(place: Path) -> Iterator[str]:
 
 def photograph(into: Path, *, playwright: Path, chromium: str) -> list[Path]:
     """Take the pictures of the viewer."""
-    import json
-
-    with tempfile.TemporaryDirectory() as folder:
-        base = Path(folder)
-        make_ocean(base / "ocean.zarr")
-        make_cells(base / "cells.zarr")
-        with serving(base / "ocean.zarr") as ocean, serving(base / "cells.zarr") as cells:
-            urls = {"ocean": ocean, "cells": cells}
-            opened = {"viewer-chunks.png": "#chunks summary"}
-            shots = [
-                (f"{urls[data]}#{state}", str(into / name), width, height, scheme, opened.get(name, ""))
-                for name, data, state, width, height, scheme in SHOTS
-            ]
-            script = base / "shots.mjs"
-            script.write_text(SCRIPT % playwright)
-            subprocess.run(["node", str(script), json.dumps(shots), chromium], check=True, timeout=240)
+    ocean, cells = make_ocean("memory://ocean.zarr/"), make_cells("memory://cells.zarr/")
+    with tempfile.TemporaryDirectory() as folder, serving(ocean) as ocean_url, serving(cells) as cells_url:
+        urls = {"ocean": ocean_url, "cells": cells_url}
+        opened = {"viewer-chunks.png": "#chunks summary"}
+        shots = [
+            (f"{urls[data]}#{state}", str(into / name), width, height, scheme, opened.get(name, ""))
+            for name, data, state, width, height, scheme in SHOTS
+        ]
+        script = Path(folder) / "shots.mjs"
+        script.write_text(SCRIPT % playwright)
+        subprocess.run(["node", str(script), json.dumps(shots), chromium], check=True, timeout=240)
     return [into / name for name, *_ in SHOTS]
 
 
@@ -234,9 +233,14 @@ class _Far(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class _FarServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64  # who has to knock again waits for a second
+
+
 def make_trace(into: Path) -> None:
     """Draw the trace of a read of 64 chunks from a server that is far away."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Far) as server:
+    with _FarServer(("127.0.0.1", 0), _Far) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/far/|zarr3:"
         context = ts.Context({"http_request_concurrency": {"limit": 16}})
@@ -250,26 +254,24 @@ def make_trace(into: Path) -> None:
 
 def make_reprs(into: Path) -> None:
     """Save what notebooks show of an array and of a group."""
-    with tempfile.TemporaryDirectory() as folder:
-        make_ocean(Path(folder) / "ocean.zarr")
-        group = ts.open_group(Path(folder) / "ocean.zarr", mode="r").result()
-        for name, shown in (("repr-group", group), ("repr-array", group["sst"])):
-            text = shown._repr_html_().replace(folder, "/data")
-            (into / f"{name}.html").write_text(text + "\n", encoding="utf-8")
+    group = make_ocean("memory://ocean.zarr/")
+    for name, shown in (("repr-group", group), ("repr-array", group["sst"])):
+        (into / f"{name}.html").write_text(shown._repr_html_() + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """Make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--no-browser", action="store_true")
+    parser.add_argument("--into", type=Path, default=PICTURES)
     parser.add_argument("--playwright", type=Path, default=ROOT / ".venv/node/node_modules/playwright-core")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     options = parser.parse_args()
-    PICTURES.mkdir(exist_ok=True)
-    make_trace(PICTURES)
-    make_reprs(PICTURES)
+    options.into.mkdir(exist_ok=True)
+    make_trace(options.into)
+    make_reprs(options.into)
     if not options.no_browser:
-        for path in photograph(PICTURES, playwright=options.playwright, chromium=options.chromium):
+        for path in photograph(options.into, playwright=options.playwright, chromium=options.chromium):
             print(f"{path.name}: {path.stat().st_size // 1000} kB")
 
 

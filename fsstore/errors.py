@@ -85,7 +85,9 @@ class StoreError(ValueError):
         return self.prefix + self.message
 
     def within(self, place: str) -> Self:
-        """Return the same error with `place` and a colon put before its message; cause and traceback stay."""
+        """Return the same error with `place` and a colon put before its message, once; cause and traceback stay."""
+        if self.message.startswith(f"{place}: "):
+            return self
         return self._with_message(f"{place}: {self.message}")
 
     def but(self, fact: str) -> Self:

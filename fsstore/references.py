@@ -14,24 +14,21 @@ To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fs
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replaced
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from fsstore.combine.combined import Combined, CombinedSaving
+from fsstore.combine.checking import undecodable, verify_targets
+from fsstore.combine.combined import Combined, CombinedSaving, dataset_at
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.collection.live_set import live_state, live_targets
 from fsstore.kvstore.reference.collection.references import References, Saving
 from fsstore.kvstore.reference.document.json_refs import from_mapping
@@ -40,15 +37,13 @@ from fsstore.kvstore.reference.kind import targets_of
 from fsstore.kvstore.reference.load import Reading, Way, document_at, load
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.value import Located
-from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.reference.target.targets import Targets, check_prefixes, open_with_spec
+from fsstore.kvstore.reference.target.targets import open_with_spec
 from fsstore.kvstore.reference.tools.report import Report, Touched
 from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, scan_files
 from fsstore.kvstore.reference.tools.scan import combine as combine_documents
-from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification, verify_state
+from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
 from fsstore.kvstore.root.live import is_live_set
 from fsstore.kvstore.scan.as_references import (
     document_of,
@@ -95,7 +90,12 @@ _SETS, _AT_ONCE = re.compile(r"\.(?:json|parq|parquet)\b|/\Z"), 16
 
 
 async def _open(source: Any, reading: Reading, way: Way = Way()) -> References:  # noqa: B008  # frozen
-    if isinstance(source, References):
+    found = await _look(source, reading, way)
+    return found.references if isinstance(found, Combined) else found
+
+
+async def _look(source: Any, reading: Reading, way: Way) -> References | Combined:
+    if isinstance(source, References | Combined):
         return source
     if isinstance(source, Mapping) and "driver" not in source:
         state = State(from_mapping(source, target=reading.target, overrides=reading.templates))
@@ -109,7 +109,13 @@ async def _open(source: Any, reading: Reading, way: Way = Way()) -> References: 
     found = await _scanned(source, base)
     if found is not None:
         return References(State(found), base.describe(), place=await beside(base))
-    return References(await load(base, reading), base.describe(), place=await beside(base))
+    try:
+        return References(await load(base, reading), base.describe(), place=await beside(base))
+    except StoreError:
+        dataset = await dataset_at(base)
+        if dataset is None:
+            raise
+        return dataset
 
 
 async def _scanned(source: Any, base: KvPrefix) -> TableSet | None:
@@ -148,8 +154,9 @@ def open(  # noqa: A001  # the door is a module: references.open
     """Return the reference set at a URL, path or kvstore spec, in a mapping, or in a live `ReferenceFileSystem`.
 
     A file of another format (HDF5, TIFF, ...) is scanned: what comes is the set of its chunks, to be saved for others;
-    `...|icechunk:` gives that of a snapshot.  `target` stands in for null URLs, `templates` replaces or adds some; with
-    `create` a missing set is an empty one.  `storage_options` and `context` are for the place.
+    `...|icechunk:` gives that of a snapshot.  A virtual dataset is a set if no array is layered; `Combined.open` opens
+    any.  `target` stands in for null URLs, `templates` replaces or adds some; with `create` a missing set is an empty
+    one.  `storage_options` and `context` are for the place.
     Raises `NotFoundError` if there is none, and `JsonError` with every malformed reference.
 
     >>> refs = open({"x/0": ["s3://bucket/file", 10, 20], "x/1": "inline"})
@@ -189,8 +196,8 @@ def store(
 
 
 def inspect(source: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None) -> Report:
-    """Return the places, codecs, arrays and bytes of a set; only the set itself is read."""
-    return open(source, storage_options=storage_options, context=context).inspect()
+    """Return the places, codecs, arrays and bytes of a set or a virtual dataset; only the document itself is read."""
+    return execution.call(_look(source, Reading(), Way(storage_options, context))).inspect()
 
 
 def scan(
@@ -303,90 +310,19 @@ def verify(
 
     With `decode` every array is opened, and every chunk that has a reference is read and decoded as well.
     `members` are those of the `reference` kvstore: `target`, `targets`, `rewrite`, `templates`, `allow`.
+    Of a virtual dataset the files that have changed since they were scanned are named too.
 
     >>> bool(verify({"x/0": "inline"}))
     True
     """
     reading = Reading(members.pop("target", None), members.pop("templates", None))
-    refs = execution.call(_open(source, reading, Way(storage_options, context)))
+    refs = execution.call(_look(source, reading, Way(storage_options, context)))
+    if isinstance(refs, Combined):
+        return refs.verify(decode=decode, **members)
     if not members.get("targets"):
         members["targets"] = live_targets(source)
-    found = execution.call(_verify(refs, members))
+    found = execution.call(verify_targets(refs, members))
     if not decode:
         return found
-    damaged = tuple(islice(_undecodable(refs, members), MAX_PROBLEMS))
+    damaged = tuple(islice(undecodable(refs, store(refs, **members)), MAX_PROBLEMS))
     return replaced(found, problems=found.problems + damaged)
-
-
-async def _verify(refs: References, members: Mapping[str, Any]) -> SetVerification:
-    prefixes = check_prefixes(members.get("targets") or {})
-    rewrite = reveal(members.get("rewrite")) or {}
-    targets = Targets(open_with_spec, policy_of(refs.place, members), refs.place, prefixes, rewrite)
-    return await verify_state(refs.state, targets)
-
-
-def _undecodable(refs: References, members: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the arrays that cannot be opened, and the chunks that cannot be read and decoded."""
-    from fsstore.arrays.opening import open as open_array
-
-    kvstore, grids = store(refs, **members).spec(), refs.arrays
-    for path, options in _array_options(refs):
-        prefix = f"{path}/" if path else ""
-        try:
-            array = open_array({**options, "kvstore": kvstore / prefix}).result()
-        except StoreError as error:
-            yield Problem(path, f"the array cannot be opened: {error}")
-            continue
-        for key, region in _regions(refs, path, grids.get(path), array.shape):
-            try:
-                array[region].read().result()
-            except StoreError as error:
-                yield Problem(path, str(error), (key,), 1)
-
-
-def _array_options(refs: References) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the path of each array, with how to open it."""
-    for names, found in refs.batches():
-        for position, key in enumerate(names):
-            path, _, name = key.rpartition("/")
-            is_metadata = name in (".zarray", "zarr.json")
-            options = _options_of(name, found.value(position)) if is_metadata else {}
-            if options:
-                yield path, options
-
-
-def _options_of(name: str, value: bytes | Located | None) -> dict[str, Any]:
-    """Return how to open the array that a document describes, nothing for a group.
-
-    Of several fields the first is named: whole chunks are decoded for it.
-    """
-    try:
-        document = json.loads(value) if isinstance(value, bytes) else None
-    except ValueError:
-        document = None  # opening says what is wrong
-    match document:
-        case {"node_type": "group"}:
-            return {}
-        case {"dtype": [[field, *_], *_]}:
-            return {"driver": "zarr", "field": field}
-        case _:
-            return {"driver": "zarr" if name == ".zarray" else "zarr3"}
-
-
-def _regions(
-    refs: References, path: str, grid: Grid | None, shape: Sequence[int]
-) -> Iterator[tuple[str, tuple[slice, ...]]]:
-    """Yield the chunks that have references, with what they hold of the array; all of it, where that is not known."""
-    head = f"{path}/" if path else ""
-    if grid is None or grid.count == 1:  # some writers use keys of their own for a single chunk
-        yield path if grid is None else grid.key((0,) * len(grid.shape)), (slice(None),) * len(shape)
-        return
-    for names, _ in refs.batches(head):
-        for key in names:
-            number = grid.number(key.removeprefix(head))
-            if number is not None:
-                index = np.unravel_index(number, grid.shape)
-                corners = zip(
-                    map(int, index), grid.chunk, shape, strict=False
-                )  # a field may have dimensions of its own
-                yield key, tuple(slice(at * step, min((at + 1) * step, size)) for at, step, size in corners)

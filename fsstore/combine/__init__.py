@@ -5,7 +5,9 @@ added to (`combined`, `verbs`).  Where files differ, arrays become layers instea
 
 * `agreement`: whether files hold the same values where several hold the same part of a variable
 * `assembly`: from a batch of files to the whole: each variable put together as far as files agree
-* `combined`: what combining makes: to be read, looked into, saved, and added to
+* `checking`: sets and datasets against their files: there, long enough, unchanged, and decodable
+* `combined`: what combining makes: to be read, looked into, checked, moved and saved
+* `coordinates`: coordinates of files that are in no variable: given, or told by names and attributes
 * `differ`: how the forms of one variable differ, and how its values are to be decoded
 * `layers`: arrays of pieces: sources for files that are encoded alike, and where each file lies
 * `new_axis`: variables of files that have no dimension of the name: each file becomes one step of a new one

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -40,7 +40,6 @@ from fsstore.combine.times import FileTimes, WholeTimes
 from fsstore.combine.whole import WholeTables, placed_rows
 from fsstore.errors import StoreError
 from fsstore.mosaic.value import Mosaic
-from fsstore.values.json_value import quote
 
 __all__ = ["OnDifference", "Wishes", "assemble"]
 
@@ -50,12 +49,11 @@ _LABELS = "_ARRAY_DIMENSIONS"
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How files are to be combined.  `coords` are coordinates of files, in their order, instead of their own."""
+    """How files are to be combined."""
 
     dims: tuple[str, ...]
     on_difference: OnDifference = "layer"
     on_overlap: OnOverlap = "raise"
-    coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
@@ -68,13 +66,12 @@ def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
         )
     new = frozenset(dim for dim in wishes.dims if (extents(batch, dim) < 0).all())
     batch = with_new_axes(batch, new)
-    wishes = _checked(batch, wishes)
     if wishes.on_difference == "skip":
-        batch, wishes, skipped = _without_minority(batch, wishes)
+        batch, skipped = _without_minority(batch, wishes)
         left_out.update(skipped)
     orders = _orders(batch, wishes)
     if wishes.on_difference == "skip":
-        batch, wishes, orders, skipped = _without_outvoted(batch, wishes, orders)
+        batch, orders, skipped = _without_outvoted(batch, wishes, orders)
         left_out.update(skipped)
     batch, orders, doubled = one_file_a_place(batch, orders, wishes.on_overlap)
     left_out.update(doubled)
@@ -90,25 +87,7 @@ def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
     return Mosaic(work.tables.finish(), work.tables.layered, list(batch.files), facts), report
 
 
-def _checked(batch: FileBatch, wishes: Wishes) -> Wishes:
-    for dim, given in wishes.coords.items():
-        if dim not in wishes.dims:
-            raise CombineError(f"Coordinates are given for {quote(dim)}, along which files are not combined")
-        if len(given) != len(batch.files) + len(batch.failed):
-            raise CombineError(
-                f"There are {len(given)} coordinates of {quote(dim)} for {len(batch.files)} files"
-            )
-        if batch.failed:
-            raise CombineError("Coordinates are given for files, some of which could not be scanned")
-    return wishes
-
-
-def _taken(wishes: Wishes, kept: Ints) -> Wishes:
-    coords = {dim: [given[at] for at in kept.tolist()] for dim, given in wishes.coords.items()}
-    return replace(wishes, coords=coords)
-
-
-def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, Wishes, dict[str, str]]:
+def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, dict[str, str]]:
     growing = frozenset(wishes.dims)
     placed = {path for path in batch.variables if _places(batch, path, growing)}
     out = minority(batch, growing, placed)
@@ -123,18 +102,18 @@ def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, Wish
             for at in np.flatnonzero((same != usual) & (same != NONE)).tolist():
                 out.setdefault(batch.files[at].url, f'it has other values of "{path}"')
     if not out:
-        return batch, wishes, out
+        return batch, out
     kept = np.array([at for at, fact in enumerate(batch.files) if fact.url not in out], np.int64)
     if not len(kept):
         raise CombineError(
             "No file agrees with most others in everything; combine them with on_difference='layer'"
         )
-    return batch.only(kept), _taken(wishes, kept), out
+    return batch.only(kept), out
 
 
 def _without_outvoted(
     batch: FileBatch, wishes: Wishes, orders: dict[str, DimensionOrder]
-) -> tuple[FileBatch, Wishes, dict[str, DimensionOrder], dict[str, str]]:
+) -> tuple[FileBatch, dict[str, DimensionOrder], dict[str, str]]:
     """Return the files that have the values of most others of their place, of variables that lack a dimension."""
     out: dict[int, str] = {}
     work = _Assembly(batch, orders, wishes)
@@ -143,12 +122,11 @@ def _without_outvoted(
         for at in found.outvoted if found else ():
             out.setdefault(at, f'it has other values of "{path}" than most files of its place')
     if not out:
-        return batch, wishes, orders, {}
+        return batch, orders, {}
     kept = np.array([at for at in range(len(batch.files)) if at not in out], np.int64)
-    wishes = _taken(wishes, kept)
     named = {batch.files[at].url: why for at, why in sorted(out.items())}
     batch = batch.only(kept)
-    return batch, wishes, _orders(batch, wishes), named
+    return batch, _orders(batch, wishes), named
 
 
 def _places(batch: FileBatch, path: str, growing: frozenset[str]) -> bool:
@@ -166,10 +144,7 @@ def _places(batch: FileBatch, path: str, growing: frozenset[str]) -> bool:
 
 def _orders(batch: FileBatch, wishes: Wishes) -> dict[str, DimensionOrder]:
     alone = len(wishes.dims) == 1
-    return {
-        dim: order_along(batch, dim, wishes.coords.get(dim), wishes.on_overlap, alone=alone)
-        for dim in wishes.dims
-    }
+    return {dim: order_along(batch, dim, wishes.on_overlap, alone=alone) for dim in wishes.dims}
 
 
 class _Assembly:

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any, Literal
 
+from fsstore.combine.checking import changes as changes_of
+from fsstore.combine.checking import undecodable, undecodable_pieces, verify_targets
 from fsstore.combine.report import CombineReport
 from fsstore.combine.scan.facts import FileBatch
 from fsstore.combine.scan.many import stored_bytes
-from fsstore.combine.scan.scan_columns import batch_columns
+from fsstore.combine.scan.scan_columns import batch_columns, batch_of
 from fsstore.combine.scan.scanning import place_of
 from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.reference.load import PARQUET_NAMES
+from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
+from fsstore.kvstore.reference.table.value import is_url
 from fsstore.kvstore.reference.target.location import beside, name_of
+from fsstore.kvstore.reference.target.target_url import replaced
 from fsstore.kvstore.reference.tools.relocation import Moving, moving, written_as
+from fsstore.kvstore.reference.tools.report import Report
+from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.mosaic.document import stored_of
-from fsstore.mosaic.driver import mosaic_driver
-from fsstore.mosaic.stored import StoredColumns
-from fsstore.mosaic.value import Mosaic
+from fsstore.mosaic.driver import MosaicDriver, mosaic_driver
+from fsstore.mosaic.kind import load_mosaic
+from fsstore.mosaic.stored import StoredColumns, is_mosaic
+from fsstore.mosaic.value import HIDDEN, Mosaic
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
-__all__ = ["Combined", "CombinedSaving", "document_bytes", "moved_batch", "moved_mosaic"]
+_HEAD = 256
+
+__all__ = ["Combined", "CombinedSaving", "dataset_at", "document_bytes", "moved_batch", "moved_mosaic"]
 
 CombinedSaving = Literal[
     "mosaic", "mosaic.json", "json", "json.zst", "json.gz", "json.bz2", "json.xz", "parquet"
@@ -40,13 +51,27 @@ class Combined:
     def __init__(
         self,
         mosaic: Mosaic,
-        report: CombineReport,
-        batch: FileBatch,
-        place: KvPrefix,
+        report: CombineReport | None,
+        batch: FileBatch | None,
+        place: KvPrefix | None,
         wishes: Mapping[str, Any],
     ) -> None:
         self.mosaic, self.report, self.batch = mosaic, report, batch
         self.place, self.wishes = place, dict(wishes)
+
+    @classmethod
+    def open(cls, url: Any) -> Combined:
+        """Return the dataset that was saved at a URL or kvstore spec, to be looked into, moved and saved again."""
+
+        async def run() -> Combined:
+            base = await place_of(url)
+            found = await dataset_at(base)
+            if found is None:
+                raise StoreError(f"There is no virtual dataset at {base.describe()}, but something else")
+            return found
+
+        opened: Combined = execution.call(run())
+        return opened
 
     @property
     def is_references(self) -> bool:
@@ -66,13 +91,57 @@ class Combined:
     @property
     def store(self) -> KvStore:
         """The key-value store that shows it as a zarr hierarchy."""
-        from fsstore.kvstore.spec.opening import OpenKv
-        from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+        return _shown(self._driver({}))
 
-        driver = mosaic_driver(self.mosaic, {}, base=self.place, described="combined files")
-        kind = kv_kind("memory")
-        assert kind is not None
-        return KvStore.of(OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver)))
+    def _driver(self, members: Mapping[str, Any]) -> MosaicDriver:
+        return mosaic_driver(self.mosaic, members, base=self.place, described="combined files")
+
+    def inspect(self) -> Report:
+        """Return what reading it would touch; nothing is fetched."""
+        report = References(State(self.mosaic.references)).inspect()
+        shown = [path for path in report.arrays if not path.startswith(HIDDEN)]
+        return replace(report, arrays=tuple(sorted([*shown, *self.mosaic.layered])))
+
+    def rewrite(self, changes: Mapping[str, str]) -> Combined:
+        """Return the dataset with the longest prefix of each URL that `changes` names replaced.
+
+        Raises `StoreError` if no URL begins with any of them.
+        """
+        urls = self.mosaic.references.table.urls
+        if urls and not any(url.startswith(tuple(changes)) for url in urls):
+            wanted = ", ".join(map(quote, changes)) or "no prefix"
+            raise StoreError(
+                f"Nothing to rewrite: no URL begins with {wanted}; the first is {quote(urls[0])}"
+            )
+
+        def changed_url(url: str) -> str:
+            made = replaced(url, changes)
+            if not made or not is_url(made):
+                raise StoreError(f"Cannot rewrite {quote(url)} to {quote(made)}: that is no URL")
+            return made
+
+        mosaic = _mosaic_with(self.mosaic, changed_url)
+        batch = None if self.batch is None else _batch_with(self.batch, changed_url)
+        return Combined(mosaic, self.report, batch, self.place, self.wishes)
+
+    def verify(self, *, decode: bool = False, **members: Any) -> SetVerification:
+        """Return what is wrong between it and its files: missing, short and changed ones.
+
+        With `decode` every chunk of every array is read.  `members` are those of the `mosaic` kvstore.
+        """
+        refs = References(State(self.mosaic.references), "combined files", place=self.place)
+        driver = self._driver(members)
+        found = execution.call(verify_targets(refs, members))
+        known = {problem.url for problem in found.problems}
+        problems = list(found.problems)
+        for url, why in execution.call(changes_of(driver)).items():
+            if url not in known:
+                problems.append(Problem(url, f"the file {why} since it was scanned"))
+        if decode:
+            store = _shown(driver)
+            damaged = chain(undecodable(refs, store), undecodable_pieces(driver, store))
+            problems += islice(damaged, MAX_PROBLEMS)
+        return replace(found, problems=tuple(problems))
 
     def save(
         self,
@@ -105,7 +174,7 @@ class Combined:
             return
         move = moving(self.place, await beside(base), relative)
         as_json = how == "mosaic.json" or (how is None and name.endswith(".json"))
-        batch = moved_batch(self.batch, move)
+        batch = None if self.batch is None else moved_batch(self.batch, move)
         data = document_bytes(moved_mosaic(self.mosaic, move), batch, self.wishes, as_json=as_json)
         if_equal = UNKNOWN
         if not overwrite and base.driver.features.create_only:
@@ -122,9 +191,38 @@ class Combined:
         return f"<Combined: {len(self.mosaic.files)} files{how}>"
 
 
-def document_bytes(mosaic: Mosaic, batch: FileBatch, wishes: Mapping[str, Any], *, as_json: bool) -> bytes:
-    """Return the document of a dataset, with what is needed to add files."""
-    header, columns = batch_columns(batch)
+def _shown(driver: MosaicDriver) -> KvStore:
+    from fsstore.kvstore.spec.opening import OpenKv
+    from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+
+    kind = kv_kind("memory")
+    assert kind is not None
+    return KvStore.of(OpenKv(driver, "", KvSpecValue.of(kind, "").replace(live=driver)))
+
+
+async def dataset_at(base: KvPrefix) -> Combined | None:
+    """Return the dataset at a place, or what a store of one shows; None where something else is."""
+    if isinstance(base.driver, MosaicDriver):
+        mosaic, place = base.driver.mosaic, base.driver.references.fetcher.targets.base
+    else:
+        try:
+            head = await base.read("", 0, _HEAD)
+        except StoreError:  # smaller than any document, or a directory
+            return None
+        if head.state != "value" or not is_mosaic(bytes(head.value)):
+            return None
+        mosaic, place = (await load_mosaic(base, with_scan=True))[0], await beside(base)
+    scan = mosaic.facts.get("scan")
+    batch = None if mosaic.scan is None or not scan else batch_of(scan, mosaic.scan)
+    report = CombineReport.from_json(mosaic.facts.get("report"))
+    return Combined(mosaic, report, batch, place, mosaic.facts.get("options") or {})
+
+
+def document_bytes(
+    mosaic: Mosaic, batch: FileBatch | None, wishes: Mapping[str, Any], *, as_json: bool
+) -> bytes:
+    """Return the document of a dataset, with what is needed to add files, where that is known."""
+    header, columns = ({}, {}) if batch is None else batch_columns(batch)
     kept = replace(mosaic, facts={**mosaic.facts, "options": dict(wishes), "scan": header})
     stored: StoredColumns = stored_of(kept, columns)
     return stored_bytes(stored, as_json=as_json)
@@ -132,23 +230,22 @@ def document_bytes(mosaic: Mosaic, batch: FileBatch, wishes: Mapping[str, Any], 
 
 def moved_mosaic(mosaic: Mosaic, move: Moving | None) -> Mosaic:
     """Return a dataset whose relative URLs are written in another way."""
-    if move is None:
-        return mosaic
-    from fsstore.kvstore.reference.state.refset import TableSet
-
-    table = mosaic.references.table
-    urls = _moved_all(table.urls, move)
-    files = [fact._replace(url=written_as(fact.url, move)) for fact in mosaic.files]
-    return replace(mosaic, references=TableSet(replace(table, urls=urls)), files=files)
+    return mosaic if move is None else _mosaic_with(mosaic, lambda url: written_as(url, move))
 
 
 def moved_batch(batch: FileBatch, move: Moving | None) -> FileBatch:
     """Return a batch whose relative URLs are written in another way."""
-    if move is None:
-        return batch
-    files = [fact._replace(url=written_as(fact.url, move)) for fact in batch.files]
-    return replace(batch, files=files, urls=_moved_all(batch.urls, move))
+    return batch if move is None else _batch_with(batch, lambda url: written_as(url, move))
 
 
-def _moved_all(urls: Sequence[str], move: Moving) -> list[str]:
-    return [written_as(url, move) for url in urls]
+def _mosaic_with(mosaic: Mosaic, url_of: Callable[[str], str]) -> Mosaic:
+    table = mosaic.references.table
+    moved = TableSet(replace(table, urls=[url_of(url) for url in table.urls]))
+    return replace(
+        mosaic, references=moved, files=[fact._replace(url=url_of(fact.url)) for fact in mosaic.files]
+    )
+
+
+def _batch_with(batch: FileBatch, url_of: Callable[[str], str]) -> FileBatch:
+    files = [fact._replace(url=url_of(fact.url)) for fact in batch.files]
+    return replace(batch, files=files, urls=[url_of(url) for url in batch.urls])

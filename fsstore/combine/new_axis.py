@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Set
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fsstore.combine.report import CombineError
-from fsstore.combine.scan.facts import NONE, FileBatch, Form
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
 
 __all__ = ["with_new_axes"]
 
@@ -27,7 +28,7 @@ def with_new_axes(batch: FileBatch, dims: Set[str]) -> FileBatch:
     """
     if not dims:
         return batch
-    forms = list(batch.forms)
+    forms, values = list(batch.forms), list(batch.values)
     variables = dict(batch.variables)
     for path, columns in batch.variables.items():
         name = path.rpartition("/")[2]
@@ -42,9 +43,23 @@ def with_new_axes(batch: FileBatch, dims: Set[str]) -> FileBatch:
             forms.append(_extended(path, forms[number], sorted(dims)))
             table[number] = len(forms) - 1
         table[-1] = NONE
-        form = table[columns.form]
-        variables[path] = replace(columns, form=form, value=np.full_like(columns.value, NONE))
-    return replace(batch, forms=forms, variables=variables)
+        value = _with_values(batch, columns, values, len(dims))
+        variables[path] = replace(columns, form=table[columns.form], value=value)
+    return replace(batch, forms=forms, values=values, variables=variables)
+
+
+def _with_values(batch: FileBatch, columns: VariableColumns, values: list[Any], more: int) -> Ints:
+    """Return the column of values of a variable that has more dimensions; `values` gets them, or their fingerprints."""
+    known: dict[tuple[int, int], int] = {}
+    out = columns.value.copy()
+    for at in np.flatnonzero((columns.value != NONE) & (columns.form != NONE)).tolist():
+        pair = int(columns.value[at]), int(columns.form[at])
+        if pair not in known:
+            value, shape = batch.values[pair[0]], batch.forms[pair[1]].shape
+            known[pair] = len(values)
+            values.append(value.reshape((1,) * more + shape) if value.shape == shape else value)
+        out[at] = known[pair]
+    return out
 
 
 def _extended(path: str, form: Form, dims: list[str]) -> Form:

@@ -115,14 +115,12 @@ def time_scale(forms: Mapping[int, Form]) -> TimeScale | None:
     return TimeScale(first, str(forms[number].attrs.get("calendar") or "standard"), parsed)
 
 
-def order_along(
-    batch: FileBatch, dim: str, given: Sequence[Any] | None, on_overlap: OnOverlap, *, alone: bool
-) -> DimensionOrder:
+def order_along(batch: FileBatch, dim: str, on_overlap: OnOverlap, *, alone: bool) -> DimensionOrder:
     """Return where files lie along a dimension; raises `CombineError` if their coordinates leave no order.
 
-    `given` are coordinates of each file, instead of its own.  A dimension that is `alone` holds a file a block.
+    Coordinates that are given stand for those that files have.  A dimension that is `alone` holds a file a block.
     """
-    sizes = extents(batch, dim)
+    sizes, given = extents(batch, dim), batch.given.get(dim)
     path, is_new = _coordinate(batch, dim), bool((sizes < 0).all())
     if not is_new and (sizes < 0).any():
         at = int(np.flatnonzero(sizes < 0)[0])
@@ -134,7 +132,7 @@ def order_along(
     attributes: dict[str, Any] = {}
     each: list[Any] = []
     if given is not None:
-        each = [np.atleast_1d(np.asarray(value)) for value in given]
+        each = [batch.values[value] for value in given.tolist()]
     else:
         assert path is not None
         scale, attributes, each = _read(batch, path)

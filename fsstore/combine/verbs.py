@@ -18,19 +18,21 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.assembly import OnDifference, Wishes, assemble
+from fsstore.combine.checking import changes
 from fsstore.combine.combined import Combined, document_bytes, moved_batch
+from fsstore.combine.coordinates import Coordinates, CoordinatesOf, with_given_of
 from fsstore.combine.order import OnOverlap
 from fsstore.combine.report import CombineError, CombineReport
 from fsstore.combine.scan.facts import FileBatch, joined
 from fsstore.combine.scan.many import ScanMeans, scan_many, written_out
 from fsstore.combine.scan.scan_columns import batch_of
-from fsstore.combine.scan.scanning import place_of
+from fsstore.combine.scan.scanning import Wanted, place_of
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.tools.relocation import moving
-from fsstore.mosaic.driver import changed, mosaic_driver
+from fsstore.mosaic.driver import mosaic_driver
 from fsstore.mosaic.kind import load_mosaic
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
@@ -39,7 +41,6 @@ from fsstore.values.json_value import quote
 __all__ = ["append", "changed_files", "combine", "drop", "replace"]
 
 _TRIES = 50
-_AT_ONCE = 64
 
 
 async def _here() -> KvPrefix:
@@ -53,7 +54,7 @@ def combine(
     dry_run: bool = False,
     on_difference: OnDifference = "layer",
     on_overlap: OnOverlap = "raise",
-    coords: Mapping[str, Sequence[Any]] | None = None,
+    coords: Mapping[str, CoordinatesOf] | None = None,
     variables: Mapping[str, str | None] | None = None,
     executor: Executor | None = None,
     batch: int = 100,
@@ -64,7 +65,9 @@ def combine(
 
     `places` are paths, URLs, patterns with wildcards, or an iterable of these: files of scanned formats, zarr
     hierarchies, reference sets.  Each is scanned once; coordinates put them in order.  A dimension that no file has is
-    made, one step a file, from scalar coordinates of its name or from `coords`, a value for each file.
+    made, one step a file, from scalar coordinates of its name or from `coords`: for a dimension a value for each file,
+    a compiled pattern of their URLs (the first group, or groups called year, month, day, hour, minute, second),
+    `attr:name` for an attribute of each file, or a function of the URL.
 
     Where files differ in how a variable is stored or packed, it becomes a stack of pieces (`layer`), an error
     (`raise`), or most files win (`skip`).  What would give wrong numbers is an error; so are other values of a
@@ -77,23 +80,34 @@ def combine(
     """
     dims = (dim,) if isinstance(dim, str) else tuple(dim)
     _check(on_difference, on_overlap)
-    wishes = Wishes(dims, on_difference, on_overlap, dict(coords or {}))
+    wishes, given = Wishes(dims, on_difference, on_overlap), Coordinates.of(coords, dims)
     means = ScanMeans(executor, batch, progress, journal)
     options = {
         "dims": list(dims),
         "on_difference": on_difference,
         "on_overlap": on_overlap,
         "variables": dict(variables or {}),
-        "coords": bool(coords),
+        "coords": given.to_json(),
     }
 
     async def run() -> Combined | CombineReport:
         urls = await written_out(places)
-        found = _renamed(await scan_many(urls, dims, means), variables or {})
+        found = await _scanned(urls, dims, given, (means, variables or {}))
         mosaic, report = await execution.offload(assemble, found, wishes, kind="compute")
         return report if dry_run else Combined(mosaic, report, found, await _here(), options)
 
     return execution.start(run())
+
+
+async def _scanned(
+    urls: Sequence[str],
+    dims: Sequence[str],
+    given: Coordinates,
+    how: tuple[ScanMeans, Mapping[str, str | None]],
+) -> FileBatch:
+    means, names = how
+    found = await scan_many(urls, Wanted(tuple(dims), tuple(given.attributes)), means)
+    return given.put(_renamed(found, names), urls)
 
 
 def _check(on_difference: str, on_overlap: str) -> None:
@@ -130,10 +144,12 @@ def append(
     executor: Executor | None = None,
     progress: Any = None,
     journal: Any = None,
+    coords: Mapping[str, CoordinatesOf] | None = None,
 ) -> Future[CombineReport]:
     """Begin to add files to a saved virtual dataset; only these are scanned.  The result is the report of the whole.
 
-    Files that the dataset has already are an error: `replace` scans them again.
+    Files that the dataset has already are an error: `replace` scans them again.  Where coordinates of the others were
+    given by value, those of the new files are `coords`; patterns and attributes are known.
     """
 
     def change(before: FileBatch, new: FileBatch) -> FileBatch:
@@ -143,7 +159,8 @@ def append(
             raise CombineError(f"The dataset has {quote(doubled[0])} already; `replace` scans it again")
         return joined([before, new])
 
-    return execution.start(_change(dataset, places, ScanMeans(executor, 100, progress, journal), change))
+    means = ScanMeans(executor, 100, progress, journal)
+    return execution.start(_change(dataset, places, means, change, coords=coords))
 
 
 def replace(
@@ -165,11 +182,12 @@ def replace(
             raise CombineError(f"{quote(url)} cannot be scanned: {why}")
         mine = {fact.url for fact in new.files}
         kept = np.array([at for at, fact in enumerate(before.files) if fact.url not in mine], np.int64)
-        both = joined([before.only(kept), new])
+        both = joined([before.only(kept), with_given_of(new, before)])
         rank = [known[fact.url] for fact in both.files]
         return both.only(np.argsort(np.array(rank, np.int64), kind="stable"))
 
-    return execution.start(_change(dataset, places, ScanMeans(executor, 100, progress), change))
+    means = ScanMeans(executor, 100, progress)
+    return execution.start(_change(dataset, places, means, change, keeps=True))
 
 
 def drop(dataset: Any, places: Any) -> Future[CombineReport]:
@@ -193,7 +211,13 @@ def _fits(url: str, wanted: str) -> bool:
 
 
 async def _change(
-    dataset: Any, places: Any, means: ScanMeans, change: Callable[[FileBatch, FileBatch], FileBatch]
+    dataset: Any,
+    places: Any,
+    means: ScanMeans,
+    change: Callable[[FileBatch, FileBatch], FileBatch],
+    *,
+    coords: Mapping[str, CoordinatesOf] | None = None,
+    keeps: bool = False,
 ) -> CombineReport:
     base = await place_of(dataset)
     if not base.driver.features.conditional_write:
@@ -207,11 +231,10 @@ async def _change(
         options = dict(mosaic.facts.get("options") or {})
         wishes = _wishes(options)
         if new is None:
-            found = (
-                _renamed(await scan_many(urls, wishes.dims, means), options.get("variables") or {})
-                if urls
-                else FileBatch()
-            )
+            known = options.get("coords") if urls else {}
+            rules = Coordinates(coords or {}).for_more(known, wishes.dims, keeps=keeps)
+            how = means, options.get("variables") or {}
+            found = await _scanned(urls, wishes.dims, rules, how) if urls else FileBatch()
             new = moved_batch(found, moving(await _here(), await beside(base)))
         after = change(before, new)
         whole, report = await execution.offload(assemble, after, wishes, kind="compute")
@@ -224,10 +247,6 @@ async def _change(
 
 
 def _wishes(options: Mapping[str, Any]) -> Wishes:
-    if options.get("coords"):
-        raise UnimplementedError(
-            "A dataset whose coordinates were given is not added to; combine its files again"
-        )
     dims, difference, overlap = options.get("dims"), options.get("on_difference"), options.get("on_overlap")
     if not isinstance(dims, list) or not isinstance(difference, str) or not isinstance(overlap, str):
         raise StoreError("The dataset does not say how it was combined, and cannot be added to")
@@ -247,18 +266,6 @@ def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:
         driver = mosaic_driver(
             mosaic, members, base=await beside(base), described=f"virtual dataset {base.describe()}"
         )
-        out: dict[str, str] = {}
-
-        async def one(fact: Any) -> None:
-            try:
-                why = await changed(driver.references, fact)
-            except StoreError as error:
-                why = f"cannot be reached: {error.message}"
-            if why:
-                out[fact.url] = why
-
-        for start in range(0, len(mosaic.files), _AT_ONCE):
-            await execution.gather(one(fact) for fact in mosaic.files[start : start + _AT_ONCE])
-        return {fact.url: out[fact.url] for fact in mosaic.files if fact.url in out}
+        return await changes(driver)
 
     return execution.start(run())

@@ -16,7 +16,15 @@ from fsstore.errors import StoreError
 from fsstore.format.node_words import ZARR2_WORDS, ZARR3_WORDS, NodeWords, parsed
 from fsstore.kvstore.contract.driver import KvPrefix
 
-__all__ = ["consolidate", "is_consolidated", "levels_above", "renew", "root_document", "says_the_same"]
+__all__ = [
+    "consolidate",
+    "consolidated",
+    "is_consolidated",
+    "levels_above",
+    "renew",
+    "root_document",
+    "says_the_same",
+]
 
 _DOCUMENTS = (*ZARR2_WORDS.documents, "zarr.json")
 
@@ -56,6 +64,15 @@ async def consolidate(place: KvPrefix, words: NodeWords) -> list[str]:
     if not before:
         return []
     return sorted({_path(name, words) for name in {*before, *fresh} if before.get(name) != fresh.get(name)})
+
+
+def consolidated(documents: Mapping[str, bytes], words: NodeWords) -> dict[str, bytes]:
+    """Return the document with the consolidated metadata of a group, under its key, given all documents below it."""
+    key = root_document(words)
+    if key is None:
+        return {}
+    known = {name: parsed(value, name) for name, value in documents.items()}
+    return {key: _document(known.get(key, {}), _collected(known, words), words)}
 
 
 async def renew(place: KvPrefix, words: NodeWords, path: str, *, gone: bool = False) -> None:

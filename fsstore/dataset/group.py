@@ -301,7 +301,7 @@ class Group:
 
     def __repr__(self) -> str:
         """Return the place and the format."""
-        where = self._place.below(self._path).describe()
+        where = self._place.below(self._path).describe().removeprefix('"" in ')
         return f"<Group {quote(self._path) + ' ' if self._path else ''}of {_format(self.zarr_format)} in {where}>"
 
     def _repr_html_(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
+from fsstore.dataset.consolidated import consolidate, consolidated, is_consolidated, root_document
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
 from fsstore.dataset.removal import delete_tree
@@ -265,8 +266,16 @@ async def _moved(job: ArrayCopy, run: _Run) -> CopyReport:
     return CopyReport((job.path,), state.tasks, before, state.nbytes, 0.0, state.retries)
 
 
-async def _commit(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes], run: _Run) -> CopyReport:
-    """Copy arrays into databases of the workers, and take all of them with the documents in one commit."""
+async def _commit(
+    jobs: Sequence[ArrayCopy],
+    groups: Mapping[str, bytes],
+    run: _Run,
+    consolidated_at: tuple[str, NodeWords] | None = None,
+) -> CopyReport:
+    """Copy arrays into databases of the workers, and take all of them with the documents in one commit.
+
+    The group at `consolidated_at`, a path and a format, gets consolidated metadata.
+    """
     names = [await job.name(untouched=False) for job in jobs]
     stage = Stage.of(jobs[0].store, job_name({"jobs": names}))
     reports, documents, deleted = [], dict(groups), []
@@ -279,6 +288,10 @@ async def _commit(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes], run: _
         reports.append(await _moved(staged, run))
         deleted.append(KeyRange.prefix(job.place.path))
         documents |= {f"{job.place.path}{key}": value for key, value in (await job.documents()).items()}
+    if consolidated_at is not None:
+        root, words = consolidated_at
+        below = {key.removeprefix(root): value for key, value in documents.items()}
+        documents |= {f"{root}{key}": value for key, value in consolidated(below, words).items()}
     await stage.commit(documents, deleted)
     for job in jobs:
         await job.scratch.clear()
@@ -291,6 +304,7 @@ async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> Co
     for path, error in listed.damaged.items():
         raise error.within(f"{path!r} in {group!r} cannot be copied")
     words, reports, jobs = group._place.words, [], []
+    collects = await _gets_consolidated(group, store)
     for path in [path for path, node in listed.nodes.items() if node.kind == "array"]:
         source = await group.open(path)
         if "zarr_format" in run.options.wishes or scheme:
@@ -313,10 +327,26 @@ async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> Co
         place = f"{store.path}{path}/" if path else store.path
         documents |= {f"{place}{key}": value for key, value in words.new_group(attributes).items()}
     if jobs:
-        return combined([*reports, await _commit(jobs, documents, run)])
-    for key, value in documents.items():
-        await KvPrefix(store.driver).write(key, value)
+        root = (store.path, words) if collects else None
+        reports.append(await _commit(jobs, documents, run, root))
+        collects = collects and any(report.skipped for report in reports)
+    else:
+        for key, value in documents.items():
+            await KvPrefix(store.driver).write(key, value)
+    if collects and root_document(words) is not None:
+        await consolidate(store.prefix, words)
     return combined(reports)
+
+
+async def _gets_consolidated(source: Group, target: OpenKv) -> bool:
+    """Return whether a copy gets consolidated metadata: if its source or what it replaces has them, or if the source is
+    a file of another format, where all is in one place anyway.
+    """
+    place = source._place
+    if is_consolidated(place.believed, place.words) or not place.prefix.driver.features.writable:
+        return True
+    found = await look(target.prefix)
+    return is_consolidated(found.consolidated, found.words)
 
 
 def _groups(nodes: Mapping[str, Any]) -> set[str]:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 
-from fsstore.errors import StoreError
+from fsstore.errors import NotFoundError, StoreError
 from fsstore.serve.answer import Answer
 from fsstore.viewer.chunk_map import MOST, chunk_map
 from fsstore.viewer.description import describe, described_members, plain_json
@@ -81,7 +81,7 @@ def routed(subject: Subject, route: str, query: str, limits: PictureLimits) -> A
             return _refused(404, "There is no such question")
         return work(_Question(subject, {name: values[0] for name, values in given.items()}, limits))
     except StoreError as error:
-        return _refused(502, str(error))
+        return _refused(404 if isinstance(error, NotFoundError) else 502, str(error))
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
         return _refused(400, f"The question makes no sense: {error}")
     except MemoryError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -195,6 +196,7 @@ await page.keyboard.press('?');
 found.keys = await page.isVisible('#keytable');
 await page.keyboard.press('Escape');
 await page.click('#copies summary');
+await page.waitForFunction(() => document.getElementById('snippets').textContent);
 found.snippets = await page.textContent('#snippets');
 await page.click('#chunks summary');
 await page.waitForFunction(() => document.getElementById('chunktext').textContent.includes('stored'));
@@ -208,10 +210,22 @@ await page.waitForFunction(() => document.getElementById('name').textContent.inc
 await settled();
 found.owned = await page.evaluate(() => window.owned ?? null);
 found.images = await page.locator('img').count();
+await page.locator('.twig').first().click();
+await page.waitForSelector('table.members');
+found.group = await page.evaluate(() => location.hash);
+found.members = await page.locator('table.members a').allTextContents();
+await page.locator('table.members a', { hasText: /^t$/ }).click();
+await page.waitForFunction(() => document.getElementById('name').textContent === 't');
+await open(found.group);
+found.again = await page.locator('table.members a').count();
+await open('#path=none');
+found.missing = await page.textContent('#empty');
+found.errors = found.errors.filter((text) => !text.includes('404'));
 await page.setViewportSize({ width: 390, height: 800 });
 await open('#path=t&at=0,0&down=0&across=1');
 found.wide = await page.evaluate(() => document.documentElement.scrollWidth);
 await page.click('#menu');
+await page.waitForSelector('#filter', { state: 'visible' });
 found.drawer = await page.isVisible('#filter');
 console.log(JSON.stringify(found));
 await browser.close();
@@ -219,7 +233,7 @@ await browser.close();
 
 
 def test_the_viewer_in_chromium(place, running, tmp_path):
-    """The page works in a browser: picture, point, series, zoom, keys, code, chunks, themes, phone; its address is all of
+    """The page works in a browser: picture, point, series, zoom, keys, code, chunks, groups, themes, phone; its address is all of
     its state, nothing comes from elsewhere, and names and attributes are text."""
     needed("playwright-core", browser=True)
     server = running(page_server(str(place)))
@@ -238,5 +252,30 @@ def test_the_viewer_in_chromium(place, running, tmp_path):
     assert "import fsstore as ts" in found["snippets"] and "fsstore cat" in found["snippets"]
     assert found["chunks"].startswith("9 of 9 chunks")
     assert (found["owned"], found["images"]) == (None, 0)
+    assert (found["group"], found["members"][-1], found["again"]) == ("#path=", "t", 4)
+    assert "no array" in found["missing"]
     assert found["wide"] <= 390
     assert found["drawer"] is True
+
+
+def test_the_pictures_of_the_documentation(tmp_path):
+    """The pictures are made by the code: what notebooks show is what the files have, and the page is photographed in the
+    sizes that the files have, at a place that is the same everywhere."""
+    needed("playwright-core", browser=True)
+    pictures = ROOT / "docs" / "pictures"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make_pictures.py"), "--into", str(tmp_path), "--playwright",
+         str(MODULES / "playwright-core"), "--chromium", CHROMIUM],
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    kept = {path.name: path.read_bytes() for path in pictures.iterdir()}
+    assert sorted(made) == sorted(kept)
+    for name, data in made.items():
+        if name.endswith(".html"):
+            assert data == kept[name]
+        elif name.endswith(".png"):  # the size stands in the header; letters differ from machine to machine
+            assert data[16:24] == kept[name][16:24]
+            assert len(data) > len(kept[name]) / 2
+        assert b"/tmp/" not in kept[name]

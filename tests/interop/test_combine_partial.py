@@ -143,3 +143,44 @@ def test_an_added_file_is_compared_too(tmp_path):
         references.append(tmp_path / "all.mosaic", paths[5]).result()
     _tile(tmp_path, 1, 2, 3)
     assert references.append(tmp_path / "all.mosaic", paths[5]).result().dims == {"y": 4, "x": 12}
+
+
+@SIZES
+def test_a_new_dimension_and_one_that_is_there(tmp_path, size):
+    """Orography of a member is one for all its times; what differs between members gets their dimension."""
+    for number in range(4):
+        time, member = divmod(number, 2)
+        steps = 2 * time + np.arange(2)
+        data = xr.Dataset(
+            {
+                "t": ("time", steps + 10.0 * member),
+                "oro": ("z", LEVELS[size] + member),
+                "mask": ("z", LEVELS[size]),
+                "time_bnds": (("time", "nv"), np.stack([np.arange(2.0), np.arange(2.0) + 1], axis=1)),
+            },
+            {
+                "time": (
+                    "time",
+                    np.arange(2),
+                    {"units": f"days since 2000-01-0{1 + 2 * time}", "bounds": "time_bnds"},
+                ),
+                "member": member,
+            },
+        )
+        data.to_netcdf(tmp_path / f"{number}.nc", engine="netcdf4")
+    paths = [str(tmp_path / f"{number}.nc") for number in range(4)]
+    with _read(references.combine(paths, ["time", "member"]).result(), tmp_path) as found:
+        assert found["mask"].dims == ("z",)
+        np.testing.assert_array_equal(
+            found["oro"].transpose("member", "z").values, [LEVELS[size], LEVELS[size] + 1]
+        )
+        np.testing.assert_array_equal(
+            found["t"].transpose("member", "time").values, [np.arange(4), np.arange(4) + 10]
+        )
+        bounds = found["time_bnds"].isel(member=1, missing_dims="ignore").values
+        np.testing.assert_array_equal(bounds[:, 0], found["time"].values)
+    data = xr.load_dataset(paths[3])
+    data["oro"][1] += 1
+    data.to_netcdf(paths[3], engine="netcdf4")
+    with pytest.raises(references.CombineError, match='"oro".*other values'):
+        references.combine(paths, ["time", "member"]).result()

@@ -22,6 +22,7 @@ from fsstore.runtime import execution
 sys.path.insert(0, str(Path(__file__).parent))
 import hdf5_corpus
 from hdf5_corpus import CORPUS
+from hdf5_walks import assert_same
 
 sys.path.pop(0)
 
@@ -72,6 +73,16 @@ def test_values_are_those_of_h5py(name, folder):
             np.testing.assert_array_equal(got, want)
         else:
             assert got.tolist() == want.tolist(), each
+
+
+# what of a file is left to h5py: types that it converts in ways of its own
+BY_H5PY = {"types": ("brain", "times")}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_structures_are_those_of_h5py(name, folder):
+    """Every object of a file is parsed to what h5py says of it."""
+    assert_same(folder / f"{name}.h5", BY_H5PY.get(name.partition("-")[0], ()))
 
 
 def test_fields_of_records_are_those_of_h5py(folder):

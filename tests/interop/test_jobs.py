@@ -68,6 +68,39 @@ def test_a_hierarchy_in_one_commit(tmp_path):
     assert bool(ts.verify(f"file://{tmp_path}/db/|ocdbt:", str(tmp_path / "a")).result())
 
 
+@pytest.mark.parametrize("target", ["{}/b/", "{}/db/|ocdbt:x/"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_consolidated_metadata_are_copied_too(tmp_path, target, version):
+    """A copy has consolidated metadata if its source has them, true ones, and in the same commit."""
+    group = ts.open_group(tmp_path / "a", mode="w", zarr_format=version).result()
+    group.create_array("g/b", shape=[3], dtype="i1").result()[:] = [1, 2, 3]
+    target, options = f"file://{target}".format(tmp_path), {"atomic": "ocdbt" in target}
+    ts.copy(tmp_path / "a", target, **options).result()
+    collected = {2: b".zmetadata", 3: b"zarr.json"}
+    store = ts.KvStore.open(target).result()
+    assert b'metadata"' not in store.read(collected[version]).result().value
+    group.consolidate().result()
+    ts.copy(
+        tmp_path / "a", target, if_exists="replace", schema={"zarr_format": 5 - version}, **options
+    ).result()
+    assert b'metadata"' in store.read(collected[5 - version]).result().value
+    assert ts.open_group(target).result()["g/b"].read().result().tolist() == [1, 2, 3]
+    if options["atomic"]:
+        assert len(versions(f"file://{tmp_path}/db/|ocdbt:")) == 2
+    ts.copy(target, tmp_path / "c").result()
+    assert ts.open_group(tmp_path / "c").result()["g/b"].shape == (3,)
+
+
+def test_a_copy_of_a_file_opens_at_once(tmp_path):
+    """xarray finds consolidated metadata in the copy of a NetCDF file."""
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("netCDF4")
+    given = xarray.Dataset({"a": (("x", "y"), VALUES[0])}, coords={"x": np.arange(20)})
+    given.to_netcdf(tmp_path / "a.nc")
+    ts.copy(tmp_path / "a.nc", tmp_path / "b").result()
+    assert xarray.open_zarr(tmp_path / "b", consolidated=True).identical(given)
+
+
 def test_what_cannot_be_atomic_is_refused(tmp_path):
     """A plain directory cannot take a copy in one step, and says what to do; nothing is written."""
     array = made(tmp_path / "a")

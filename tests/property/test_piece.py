@@ -1,6 +1,7 @@
 """Whatever part of a value a store sends, a range read is exact or an error."""
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fsstore.errors import OutOfRangeError, UnavailableError
@@ -25,11 +26,22 @@ def test_fit_is_exact(first, last, start, stop, known):
     except OutOfRangeError:
         assert not known or not 0 <= begin <= end <= 200
     except UnavailableError:
-        assert not low <= begin <= end <= high
+        assert not low <= begin < end <= high
     else:
         assert known or stop is not None or high == 200 or begin >= low
         if known or stop is not None:
             assert bytes(result.value) == VALUE[begin:end]
+
+
+@given(PLACES, st.integers(1, 200), st.integers(0, 200), st.none() | st.integers(1, 200), st.integers(0, 400))
+def test_part_of_another_place_is_asked_for_again(low, length, start, span, more):
+    """A part that does not begin where it was asked to is no answer, whatever it says of the size of the value."""
+    high = low + length
+    assume(low > 0 or more > 0)  # all that there is may be sent for any part
+    assume(not low <= start < high)
+    read = Read("k", start, None if span is None else start + span)
+    with pytest.raises(UnavailableError):
+        fit(RangeAnswer(bytes(length), low, high + more, b"g"), read)
 
 
 @given(st.integers(0, 10**12), st.integers(1, 10**9), st.none() | st.integers(0, 10**13))

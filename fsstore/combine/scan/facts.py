@@ -108,6 +108,7 @@ class FileBatch:
 
     `groups` has the attributes of groups by path, of the first file that has each; `varying` says which of these
     attributes are not the same in all.  `failed` says why files could not be scanned, `notes` what others lack.
+    `given` are columns of values that stand in no variable: coordinates of dimensions, or attributes.
     """
 
     files: Sequence[FileFact] = ()
@@ -120,6 +121,7 @@ class FileBatch:
     varying: Mapping[str, frozenset[str]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    given: Mapping[str, Ints] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +144,9 @@ class FileBatch:
         """Return the batch of some of its files, in the order asked for."""
         variables = {path: _taken(each, kept) for path, each in self.variables.items()}
         used = {path: each for path, each in variables.items() if (each.form != NONE).any()}
-        return replace(self, files=[self.files[at] for at in kept.tolist()], variables=used)
+        given = {name: column[kept] for name, column in self.given.items()}
+        files = [self.files[at] for at in kept.tolist()]
+        return replace(self, files=files, variables=used, given=given)
 
 
 def _taken(columns: VariableColumns, kept: Ints) -> VariableColumns:
@@ -185,7 +189,20 @@ def joined(batches: Sequence[FileBatch]) -> FileBatch:
         varying,
         {url: why for each in batches for url, why in each.failed.items()},
         {url: why for each in batches for url, why in each.notes.items()},
+        _given(batches, value_maps),
     )
+
+
+def _given(batches: Sequence[FileBatch], maps: Sequence[Ints]) -> dict[str, Ints]:
+    names = dict.fromkeys(name for each in batches for name in each.given)
+    absent = [np.full(len(each.files), NONE, np.int64) for each in batches]
+    return {
+        name: np.concatenate([
+            _mapped(value, each.given.get(name, none))
+            for each, value, none in zip(batches, maps, absent, strict=True)
+        ])
+        for name in names
+    }  # fmt: skip
 
 
 def _renumbered(found: VariableColumns, maps: tuple[Ints, Ints, Ints], first_inline: int) -> tuple[Any, ...]:

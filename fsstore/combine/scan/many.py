@@ -12,13 +12,13 @@ import glob
 import re
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Any
 
 from fsstore.combine.scan.facts import FileBatch, joined
 from fsstore.combine.scan.scan_columns import batch_columns, batch_of
-from fsstore.combine.scan.scanning import place_of, scan_files_here
+from fsstore.combine.scan.scanning import Wanted, place_of, scan_files_here
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.mosaic.stored import StoredColumns, from_bytes, to_json, to_parquet
@@ -82,19 +82,19 @@ async def _matching(pattern: str) -> list[str]:
     return [head + name + bar + rest for name in shown]
 
 
-async def scan_many(urls: Sequence[str], dims: Sequence[str], means: ScanMeans) -> FileBatch:
+async def scan_many(urls: Sequence[str], wanted: Wanted, means: ScanMeans) -> FileBatch:
     """Return what is found in files, in their order."""
     size = max(1, means.batch)
     shares = [list(urls[start : start + size]) for start in range(0, len(urls), size)]
     reporter = reporter_of(means.progress, "scan", len(shares), 0)
-    notes = await _notes(urls, dims, means, size)
+    notes = await _notes(urls, wanted, means, size)
     known = await notes.read(len(shares)) if notes else {}
     room = asyncio.Semaphore(max(1, width_of(means.executor)) if means.executor else 1)
     out: list[FileBatch | None] = [known.get(number) for number in range(len(shares))]
 
     async def one(number: int) -> None:
         async with room:
-            found = await _attempted(shares[number], list(dims), means.executor, reporter)
+            found = await _attempted(shares[number], wanted, means.executor, reporter)
         out[number] = found
         if notes:
             await notes.write(number, found)
@@ -108,18 +108,18 @@ async def scan_many(urls: Sequence[str], dims: Sequence[str], means: ScanMeans) 
 
 
 async def _attempted(
-    urls: list[str], dims: list[str], executor: Executor | None, reporter: Reporter
+    urls: list[str], wanted: Wanted, executor: Executor | None, reporter: Reporter
 ) -> FileBatch:
     """Return the batch of some files; where a worker was lost it is scanned again, in the end by this process."""
     for _ in range(_ATTEMPTS if executor is not None else 0):
         assert executor is not None
         try:
-            found: FileBatch = await asyncio.wrap_future(executor.submit(scan_files_here, urls, dims))
+            found: FileBatch = await asyncio.wrap_future(executor.submit(scan_files_here, urls, wanted))
         except (BrokenExecutor, OSError, RuntimeError):
             reporter.retried()
             continue
         return found
-    return await execution.offload(scan_files_here, urls, dims)
+    return await execution.offload(scan_files_here, urls, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +154,13 @@ class _Notes:
         return f"{_DIRECTORY}/{self.name}/{number:08d}"
 
 
-async def _notes(urls: Sequence[str], dims: Sequence[str], means: ScanMeans, size: int) -> _Notes | None:
+async def _notes(urls: Sequence[str], wanted: Wanted, means: ScanMeans, size: int) -> _Notes | None:
     if means.journal is None:
         return None
     text = fspath(means.journal) if isinstance(means.journal, PathLike) else means.journal
     place = await place_of(text if not isinstance(text, str) or text.endswith("/") else text + "/")
     begin_creating(place.driver)
-    return _Notes(place, job_name({"urls": list(urls), "dims": list(dims), "size": size, "version": 2}))
+    return _Notes(place, job_name({"urls": list(urls), **asdict(wanted), "size": size, "version": 3}))
 
 
 def stored_bytes(stored: StoredColumns, *, as_json: bool = False) -> bytes:

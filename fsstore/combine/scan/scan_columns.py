@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns
+from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.stored import Column, StoredColumns
@@ -32,6 +32,7 @@ def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
         "varying": {path: sorted(each) for path, each in batch.varying.items()},
         "failed": dict(batch.failed),
         "notes": {url: list(each) for url, each in batch.notes.items()},
+        "given": list(batch.given),
     }
     columns: dict[str, Column] = {
         "scan/file/url": [fact.url for fact in batch.files],
@@ -44,6 +45,8 @@ def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
     for number, each in enumerate(batch.variables.values()):
         for name, column in zip(_NAMES, (*each_of(each), *each.rows), strict=True):
             columns[f"scan/{number}/{name}"] = np.asarray(column, np.int64)
+    for number, column in enumerate(batch.given.values()):
+        columns[f"scan/given/{number}"] = column
     return header, columns
 
 
@@ -88,6 +91,7 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
         str(path): _variable(stored, number, len(files), limits)
         for number, path in enumerate(header["variables"])
     }
+    given = _given(header["given"], stored, len(files), len(values))
     return FileBatch(
         files,
         forms,
@@ -99,7 +103,18 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
         {path: frozenset(each) for path, each in header["varying"].items()},
         dict(header["failed"]),
         {url: list(each) for url, each in header["notes"].items()},
+        given,
     )
+
+
+def _given(names: Any, stored: StoredColumns, files: int, values: int) -> dict[str, Ints]:
+    given = {
+        str(name): stored.ints(f"scan/given/{number}", of_scan=True) for number, name in enumerate(names)
+    }
+    for column in given.values():
+        if len(column) != files or (files and not NONE <= column.min() <= column.max() < values):
+            raise JsonError("The coordinates kept for adding files are not one for each")
+    return given
 
 
 def _variable(

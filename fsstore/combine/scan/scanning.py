@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from os import fspath
 from typing import Any
@@ -20,27 +20,24 @@ import numpy as np
 
 from fsstore.combine.scan.calendar import is_time
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns, value_key
-from fsstore.combine.scan.source_file import ArrayReferences, ElsewhereError, SourceFile, open_source
+from fsstore.combine.scan.file_values import fingerprint_in, whole_of
+from fsstore.combine.scan.source_file import ArrayReferences, SourceFile, open_source
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.table.table import INLINE, Rows
-from fsstore.mosaic.fingerprint import Fingerprint
 from fsstore.mosaic.value import FileFact
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
-__all__ = ["FileStores", "place_of", "scan_files_here"]
+__all__ = ["FileStores", "Wanted", "place_of", "scan_files_here"]
 
 _SMALL = (
     64 * 1024
 )  # bytes of a variable that is compared, up to which its values are kept; else a fingerprint is
-_GROUP = 4 * 2**20  # bytes of chunks that a fingerprint reads at once
-_GROUP_CHUNKS = 64
 _READERS = 4  # files of which fingerprints are made at once
-_MOST_FILL = 2**28  # elements of chunks that are not there, of a fill value other than zero
 _TIMES = 2**20
 _COORDINATE = 64 * 2**20
 _AT_ONCE = 16  # files of a store that waits that are scanned together
@@ -73,9 +70,17 @@ class FileStores:
         return self.known[head].join(name)
 
 
-def scan_files_here(urls: Sequence[str], dims: Sequence[str]) -> FileBatch:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for in files: the dimensions that grow, and attributes that tell where files lie."""
+
+    dims: tuple[str, ...]
+    attributes: tuple[str, ...] = ()
+
+
+def scan_files_here(urls: Sequence[str], wanted: Wanted) -> FileBatch:
     """Return what is found in files; a worker calls it with its share of them."""
-    builder = BatchBuilder(frozenset(dims))
+    builder = BatchBuilder(wanted)
 
     async def run() -> FileBatch:
         places = FileStores()
@@ -120,10 +125,11 @@ class _Variable:
 class BatchBuilder:
     """Collects files; `failed` are those that could not be scanned."""
 
-    def __init__(self, dims: frozenset[str]) -> None:
-        self.dims = dims
+    def __init__(self, wanted: Wanted) -> None:
+        self.dims, self.attributes = frozenset(wanted.dims), wanted.attributes
         self.failed: dict[str, str] = {}
         self._files: dict[str, tuple[FileFact, dict[str, _Variable]]] = {}
+        self._said: dict[str, list[int]] = {}
         self._notes: dict[str, list[str]] = {}
         self._forms: dict[Form, int] = {}
         self._listed: list[Form] = []
@@ -142,18 +148,19 @@ class BatchBuilder:
         found = await source.references(paths)
         forms = [self._form(path, source) for path in paths]
         bounds = {name for number in forms for name in _bounds(self._form_at(number))}
-        compared = self.dims <= {dim for number in forms for dim in self._form_at(number).dims}
+        there = self.dims & {dim for number in forms for dim in self._form_at(number).dims}
         variables = {}
         for path, form, references in zip(paths, forms, found, strict=True):
             value = NONE
-            if self._is_wanted(path, self._form_at(form), bounds, compared=compared):
+            if self._is_wanted(path, self._form_at(form), bounds, there):
                 value = await self._value(path, form, source, references)
-            elif compared and self._is_compared(path, self._form_at(form)):
+            elif self._is_compared(path, self._form_at(form), there):
                 value = await self._fingerprint(path, form, source, references)
             variables[path] = _Variable(form, value, references)
         self._add_groups(source)
         if source.notes:
             self._notes[url] = [f'"{path}": {why}' for path, why in sorted(source.notes.items())]
+        self._said[url] = self._told(source) if self.attributes else []
         self._files[url] = (source.fact, variables)
 
     def _form_at(self, number: int) -> Form:
@@ -175,18 +182,18 @@ class BatchBuilder:
                 self._listed.append(form)
         return number
 
-    def _is_compared(self, path: str, form: Form) -> bool:
-        """Return whether several files may hold the same part of a variable: it lacks a dimension that grows."""
-        return not self.dims <= set(form.dims) and form.dims != (path.rpartition("/")[2],)
+    def _is_compared(self, path: str, form: Form, there: Set[str]) -> bool:
+        """Return whether several files may hold the same part: it lacks a growing dimension that is `there`."""
+        return not there <= set(form.dims) and form.dims != (path.rpartition("/")[2],)
 
-    def _is_wanted(self, path: str, form: Form, bounds: set[str], *, compared: bool) -> bool:
+    def _is_wanted(self, path: str, form: Form, bounds: set[str], there: Set[str]) -> bool:
         size = math.prod(form.shape) * _itemsize(form)
         name = path.rpartition("/")[2]
         if form.dims == (name,):
             return size <= _COORDINATE
         if is_time(form.attrs) or name in bounds:
             return size <= _TIMES
-        shared = not self.dims & set(form.dims) or (compared and self._is_compared(path, form))
+        shared = not self.dims & set(form.dims) or self._is_compared(path, form, there)
         return shared and size <= _SMALL
 
     def _array(self, form: int) -> ChunkedArray:
@@ -199,25 +206,13 @@ class BatchBuilder:
         return array
 
     async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
-        array = self._array(form)
-        value = _whole(array, source.grids[path].shape, found, await source.chunks(path, found))
-        return self._number(value)
+        return self._number(await whole_of(self._array(form), path, source, found))
 
     async def _fingerprint(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
         """Return the number of the fingerprint of a variable; NONE where its values cannot be compared."""
-        array, grid = self._array(form), source.grids[path].shape
-        out = Fingerprint(array.shape, array.model.dtype)
         async with self._room:
-            for at in _groups(found.rows.length):
-                some = ArrayReferences(found.number[at], found.rows.take(at), found.urls, found.inline)
-                try:
-                    chunks = await source.chunks(path, some)
-                except ElsewhereError:
-                    return NONE
-                await execution.offload(_add_chunks, out, array, grid, (some.number, chunks))
-            if not await execution.offload(_add_fill, out, array, grid, found.number):
-                return NONE
-        return self._number(out.value())
+            made = await fingerprint_in(self._array(form), path, source, found)
+        return NONE if made is None else self._number(made)
 
     def _number(self, value: Any) -> int:
         key = value_key(value)
@@ -247,9 +242,25 @@ class BatchBuilder:
             }
             self._varying.setdefault(path, set()).update(differs)
 
+    def _told(self, source: SourceFile) -> list[int]:
+        """Return the numbers of the values of the attributes of the file that are asked for."""
+        text = source.documents.get(".zattrs") or source.documents.get("zarr.json") or b"{}"
+        said = dict(loads(text, lenient=True))
+        said = said.get("attributes", {}) if "zarr_format" in said else said
+        plain = [said.get(name) for name in self.attributes]
+        return [
+            self._number(np.asarray(value)) if isinstance(value, str | int | float) else NONE
+            for value in plain
+        ]
+
     def finish(self, urls: Sequence[str]) -> FileBatch:
         """Return the batch, its files in the order of `urls`."""
-        listed = [self._files[url] for url in urls if url in self._files]
+        done = [url for url in urls if url in self._files]
+        listed = [self._files[url] for url in done]
+        given = {
+            f"attr:{name}": np.array([self._said[url][at] for url in done], np.int64)
+            for at, name in enumerate(self.attributes)
+        }
         names: dict[str, int] = {}
         inline: list[bytes] = []
         paths = dict.fromkeys(path for _, variables in listed for path in variables)
@@ -268,6 +279,7 @@ class BatchBuilder:
             {path: frozenset(each) for path, each in self._varying.items()},
             self.failed,
             self._notes,
+            given,
         )
 
 
@@ -331,60 +343,3 @@ def _itemsize(form: Form) -> int:
         return max(1, np.dtype(kind).itemsize)
     except TypeError:
         return 16
-
-
-def _whole(array: ChunkedArray, grid: Sequence[int], found: ArrayReferences, chunks: Sequence[Any]) -> Any:
-    """Return the values of an array, from all its chunks."""
-    out = np.full(array.shape, array.model.fill, array.model.dtype)
-    for number, data in zip(found.number.tolist(), chunks, strict=True):
-        values = array.model.chain.decode(data)
-        sides = _sides(array, grid, number)
-        inner = tuple(slice(0, side.stop - side.start) for side in sides)
-        out[sides] = values[inner]
-    return out.astype(str) if out.dtype.kind == "O" else out
-
-
-def _sides(array: ChunkedArray, grid: Sequence[int], number: int) -> tuple[slice, ...]:
-    """Return where a chunk lies, without what is outside the array."""
-    place = np.unravel_index(number, grid) if array.shape else ()
-    return tuple(
-        slice(int(at) * step, min((int(at) + 1) * step, size))
-        for at, step, size in zip(place, array.read_chunk, array.shape, strict=True)
-    )
-
-
-def _groups(lengths: Any) -> Iterator[slice]:
-    """Yield chunks that are read together: few bytes, or one chunk."""
-    start, held = 0, 0
-    for at, length in enumerate(lengths.tolist()):
-        size = max(length, _GROUP // _GROUP_CHUNKS)
-        if at > start and held + size > _GROUP:
-            yield slice(start, at)
-            start, held = at, 0
-        held += size
-    if start < len(lengths):
-        yield slice(start, len(lengths))
-
-
-def _add_chunks(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], found: tuple[Any, Any]) -> None:
-    numbers, chunks = found
-    for number, data in zip(numbers.tolist(), chunks, strict=True):
-        sides = _sides(array, grid, number)
-        inner = tuple(slice(0, side.stop - side.start) for side in sides)
-        out.add([side.start for side in sides], array.model.chain.decode(data)[inner])
-
-
-def _add_fill(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], present: Any) -> bool:
-    """Add the chunks that are not there; return whether that can be done within bounds."""
-    count, fill = math.prod(grid), array.model.fill
-    if len(present) == count or not Fingerprint.counts(fill, array.model.dtype):
-        return True
-    if math.prod(array.shape) > _MOST_FILL:
-        return False
-    there = np.zeros(count, np.bool_)
-    there[present] = True
-    for number in np.flatnonzero(~there).tolist():
-        sides = _sides(array, grid, number)
-        shape = [side.stop - side.start for side in sides]
-        out.add_fill([side.start for side in sides], shape, np.asarray(fill, array.model.dtype))
-    return True

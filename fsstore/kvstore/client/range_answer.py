@@ -123,9 +123,23 @@ def is_slow(elapsed_s: float, size: int, idle_s: float) -> bool:
     return elapsed_s > idle_s + size / _SLOWEST
 
 
+def _is_elsewhere(piece: RangeAnswer, read: Read, end: int) -> bool:
+    """Return whether a store sent a part of a value that does not begin where it was asked to.
+
+    One that cannot send what was asked for sends nothing or the whole.
+    """
+    if is_empty(read) or not piece.body or (piece.start == 0 and piece.total in (None, end)):
+        return False
+    if read.start < 0:
+        return piece.total not in (None, end)
+    return not piece.start <= read.start < end
+
+
 def fit(piece: RangeAnswer, read: Read) -> ReadResult:
     """Return the answer to `read` out of what a store sent for it."""
     end = piece.start + len(piece.body)
+    if _is_elsewhere(piece, read, end):  # what it says of the size is believed no more than the rest
+        raise UnavailableError(f"the store sent bytes [{piece.start}, {end}) for those from {read.start} on")
     if piece.total is not None:
         start, stop = resolve_range(read.start, read.stop, piece.total)
     elif read.start < 0:

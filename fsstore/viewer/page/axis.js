@@ -17,6 +17,18 @@ export function plain(value) {
   return (text.includes('e') ? text.replace(/\.?0+e/, 'e') : text.replace(/\.?0+$/, '')).replace('-', '−');
 }
 
+const UPPER = { '-': '⁻', 0: '⁰', 1: '¹', 2: '²', 3: '³', 4: '⁴', 5: '⁵', 6: '⁶', 7: '⁷', 8: '⁸', 9: '⁹' };
+
+/** Units as people write them: °N for degrees_north, m s⁻¹ for m s-1. */
+export function unit(text) {
+  if (typeof text !== 'string') return '';
+  const side = /^degrees?_?(north|east|n|e)$/i.exec(text);
+  if (side) return `°${side[1][0].toUpperCase()}`;
+  if (/^(deg|degrees?)_?(c|celsius)$|^celsius$/i.test(text)) return '°C';
+  const raised = (_, before, letters, digits) => before + letters + [...digits].map((each) => UPPER[each]).join('');
+  return text.replace(/(^|[\s*/.(])([A-Za-zµ]+)(?:\^|\*\*)?(-\d)(?!\d)/g, raised).replace(/(^|[\s*/.(])([cmk]?m|s)(?:\^|\*\*)?([2-4])(?!\d)/g, raised);
+}
+
 const DEGREES = [1, 2, 5, 10, 15, 30, 45, 60, 90, 180];
 
 export function niceStep(span, count, units = '') {
@@ -82,7 +94,7 @@ export class Axis {
   }
 
   get title() {
-    const units = this.info?.units && this.info.kind !== 'time' ? ` (${this.info.units})` : '';
+    const units = this.info?.units && this.info.kind !== 'time' ? ` (${unit(this.info.units)})` : '';
     return this.name + units;
   }
 
@@ -111,8 +123,7 @@ export class Axis {
     if (!this.values) return String(whole);
     const value = this.value(whole);
     if (this.info.kind === 'time') return time(Math.round(value));
-    const units = this.info.units ? ` ${this.info.units.replace(/^degrees?_(north|east|N|E)$/, '°$1').replace(/°(.).*/, (_, c) => `°${c.toUpperCase()}`)}` : '';
-    return plain(Number(value.toPrecision(7))) + units;
+    return `${plain(Number(value.toPrecision(7)))} ${unit(this.info.units)}`.trimEnd();
   }
 
   /** Ticks between two places; elements reach from index to index + 1, and their coordinate is in the middle. */

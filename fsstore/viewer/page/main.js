@@ -1,9 +1,9 @@
 // The page: its state, its address, and what happens when either changes.
 
 import { Latest, Refused, ask, askNumbers, askText } from './ask.js';
-import { Axis, plain, time } from './axis.js';
+import { Axis, plain, time, unit } from './axis.js';
 import { MAPS, spread } from './colour.js';
-import { ChunkMap, arrayFacts, attributeFacts, chips, facts, snippets, table } from './panel.js';
+import { ChunkMap, arrayFacts, attributeFacts, chips, facts, members, snippets, table } from './panel.js';
 import { Picture } from './picture.js';
 import { Histogram, drawSeries } from './plot.js';
 import { Tree } from './tree.js';
@@ -16,12 +16,12 @@ const [pictures, series, chunkQuestions, points, arrays] = [1, 2, 3, 4, 5].map((
 const picture = new Picture($('picture'), $('canvas'), { moved, pointed, chosen });
 const histogram = new Histogram($('histogram'), (low, high) => { Object.assign(state, { low, high, percent: '' }); restyle(); save(); });
 const chunkMap = new ChunkMap($('chunkmap'), $('chunktext'));
-const tree = new Tree($('tree'), $('filter'), (path, isGroup) => (isGroup ? showGroup(path) : show(path)));
+const tree = new Tree($('tree'), $('filter'), (path) => open(path));
 
 // --- the address
 
 function save() {
-  if (!array) return;
+  if (!array) { if (state.path !== null) history.replaceState(null, '', `#${new URLSearchParams({ path: state.path })}`); return; }
   const parts = new URLSearchParams({ path: state.path });
   if (array.rank > 1) {
     parts.set('down', state.rows);
@@ -48,14 +48,35 @@ function saved() {
 
 // --- arrays
 
-async function show(path, restore = false) {
+const open = (path, restore = false) => (tree.isGroup(path) ? showGroup(path) : show(path, restore));
+
+/** Begin to show something else: what is asked for is not shown any more. */
+function leave() {
   stop();
-  $('side').classList.remove('open');
-  $('shade').hidden = true;
+  openSide(false);
+  $('note').hidden = true;
+}
+
+/** Show nothing but some words, in place of an array. */
+function only(text) {
+  array = null;
+  for (const id of ['view', 'sheet', 'colours', 'point', 'about', 'chunks', 'attributes', 'copies']) $(id).hidden = true;
+  $('chips').replaceChildren();
+  $('empty').hidden = false;
+  $('empty').firstElementChild.textContent = text;
+}
+
+async function show(path, restore = false) {
+  leave();
   let found;
   try {
     found = await arrays.run((signal) => ask('array', { path }, signal));
-  } catch (error) { return complain(error); }
+  } catch (error) {
+    if (error?.name === 'AbortError') return;
+    [$('name').textContent, $('long').textContent] = [path || '/', 'cannot be shown'];
+    only(words(error));
+    return;
+  }
   if (!found) return;
   array = found;
   axes = array.shape.map((size, k) => new Axis(array.axes[k], size, array.names[k], k));
@@ -69,6 +90,7 @@ async function show(path, restore = false) {
   const isEmpty = array.shape.includes(0), hasPicture = array.drawable && array.rank > 0 && !isEmpty;
   $('empty').hidden = !isEmpty;
   $('empty').firstElementChild.textContent = isEmpty ? 'This array has no elements.' : '';
+  for (const id of ['about', 'attributes', 'copies']) $(id).hidden = false;
   $('view').hidden = !hasPicture;
   $('sheet').hidden = hasPicture || isEmpty;
   $('colours').hidden = !hasPicture || array.rank < 2 || isColour();
@@ -109,20 +131,29 @@ function restored() {
 }
 
 async function showGroup(path) {
+  leave();
+  let found;
   try {
-    const found = await ask('group', { path });
-    $('name').textContent = path || '/';
-    $('long').textContent = 'group';
-    $('chips').replaceChildren();
-    facts($('facts'), []);
-    attributeFacts($('attrs'), found.attributes);
-    $('view').hidden = $('colours').hidden = $('point').hidden = $('chunks').hidden = true;
-    $('sheet').hidden = true;
-    $('empty').hidden = false;
-    $('empty').firstElementChild.textContent = 'Choose an array to see it.';
-    array = null;
-  } catch (error) { complain(error); }
+    found = await arrays.run((signal) => ask('group', { path }, signal));
+  } catch (error) { if (error?.name !== 'AbortError') only(words(error)); return; }
+  if (!found) return;
+  state.path = path;
+  const inside = tree.inside(path), title = found.attributes.title ?? found.attributes.description;
+  only(inside.length ? '' : 'There is nothing in this group.');
+  $('name').textContent = path || placeName();
+  $('long').textContent = typeof title === 'string' ? title : '';
+  document.title = `${$('name').textContent} · fsstore`;
+  tree.select(path);
+  chips($('chips'), null, inside);
+  attributeFacts($('attrs'), found.attributes);
+  $('attributes').hidden = false;
+  $('empty').hidden = inside.length > 0;
+  $('sheet').hidden = !inside.length;
+  members($('sheet'), inside.map((each) => ({ ...each, isImage: tree.images.has(each.path) })), path, open);
+  save();
 }
+
+const placeName = () => $('place').textContent.replace(/\/+$/, '').split(/[/|]/).filter(Boolean).at(-1) ?? '/';
 
 const isColour = () => array.colours !== null && state.rows === array.rows && state.columns === array.columns;
 const drawn = () => [state.rows, state.columns];
@@ -145,13 +176,14 @@ function begin(window) {
   const wide = (axes[state.columns].size / (axes[state.rows].size * (picture.square || 1)));
   picture.box.style.setProperty('--wide', picture.square ? wide.toFixed(3) : '1.4');
   picture.box.classList.toggle('up', axes[state.rows].up);
+  picture.box.classList.toggle('shaped', picture.square > 0);
   if (window) picture.show(window);
   load();
 }
 
 function describe() {
-  $('name').textContent = array.path || ($('place').textContent.replace(/\/+$/, '').split(/[/|]/).filter(Boolean).at(-1) ?? 'array');
-  $('long').textContent = [array.long_name, array.units].filter((each) => typeof each === 'string' && each).join(' · ');
+  $('name').textContent = array.path || placeName();
+  $('long').textContent = [array.long_name, unit(array.units)].filter((each) => typeof each === 'string' && each).join(' · ');
   document.title = `${array.path || $('name').textContent} · fsstore`;
   chips($('chips'), array);
   arrayFacts($('facts'), array);
@@ -186,28 +218,30 @@ async function load(fresh = false) {
     if (fresh) picture.replace(numbers, look()); else picture.add(numbers, look());
     if (!isColour()) histogram.set(numbers.values, known, look());
     controls();
-    about(numbers, seen);
+    about(numbers, seen, known);
     drawChunks();
     save();
   } catch (error) { complain(error); } finally { if (!pictures.busy) $('busy').hidden = true; }
 }
 
-function about(numbers, seen) {
+function about(numbers, seen, known) {
   const levels = array.levels.length, coarse = numbers.step.map((each, k) => each / Math.max(1, (seen.window[2 * k + 1] - seen.window[2 * k]) / numbers.pixels[k]));
   $('level').textContent = [levels > 1 ? `level ${numbers.level + 1} of ${levels}` : '', numbers.coarse.some((each) => each > 1) ? `every ${numbers.coarse.join(' × ')}` : 'every element'].filter(Boolean).join(', ');
   const isCoarse = Math.max(...coarse) > 2.5;
-  $('note').hidden = !isCoarse;
+  $('note').hidden = !isCoarse && known.some;
   $('note').className = 'soft';
-  $('note').textContent = isCoarse ? 'A sample of few chunks: zoom in to see more' : '';
+  $('note').textContent = known.some ? (isCoarse ? 'A sample of few chunks: zoom in to see more' : '') : 'Nothing but missing values here';
 }
 
 function complain(error) {
   if (error?.name === 'AbortError') return;
   $('note').hidden = false;
   $('note').className = '';
-  $('note').textContent = error instanceof Refused ? error.message : `The page cannot reach its server (${error?.message ?? error})`;
+  $('note').textContent = words(error);
   if ($('view').hidden) { $('empty').hidden = false; $('empty').firstElementChild.textContent = $('note').textContent; }
 }
+
+const words = (error) => (error instanceof Refused ? error.message : `The page cannot reach its server (${error?.message ?? error})`);
 
 function ranged(known) {
   if (!known.some) { Object.assign(state, { low: 0, high: 1 }); return; }
@@ -236,6 +270,7 @@ function restyle() {
   controls();
 }
 
+const measured = () => (array.is_time || !unit(array.units) ? '' : ` ${unit(array.units)}`);
 const shownValue = (value) => (array?.is_time ? time(value) : plain(value));
 
 function controls() {
@@ -253,7 +288,7 @@ function pointed(px, py) {
   const [y, x] = picture.place(px, py), found = picture.valueAt(y, x);
   if (!found || y < 0 || x < 0 || y >= axes[state.rows].size || x >= axes[state.columns].size) { tip.hidden = true; return; }
   const value = document.createElement('b'), where = document.createElement('span');
-  value.textContent = Array.isArray(found.value) ? found.value.join(', ') : shownValue(found.value) + (array.units && !array.is_time && typeof array.units === 'string' ? ` ${array.units}` : '');
+  value.textContent = Array.isArray(found.value) ? found.value.join(', ') : shownValue(found.value) + measured();
   where.textContent = drawn().map((k, n) => `${axes[k].name} ${axes[k].label(found.at[n])}`).join('   ');
   tip.replaceChildren(value, where);
   tip.hidden = false;
@@ -287,7 +322,7 @@ async function drawPoint() {
   const rows = axes.map((axis, k) => [axis.name, axis.info ? `${axis.label(pin[k])}  [${pin[k]}]` : String(pin[k])]);
   try {
     const found = await points.run((signal) => ask('value', { path: array.path, at: pin.join() }, signal));
-    if (found && state.pin === pin) facts($('pointed'), [['value', found.value === 'nan' || found.value === 'NaT' ? 'missing' : found.value + (typeof array.units === 'string' && array.units && !array.is_time ? ` ${array.units}` : ''), true], ...rows]);
+    if (found && state.pin === pin) facts($('pointed'), [['value', found.value === 'nan' || found.value === 'NaT' ? 'missing' : found.value + measured(), true], ...rows]);
   } catch (error) { facts($('pointed'), [['value', error.message], ...rows]); }
 }
 
@@ -415,7 +450,7 @@ $('in').addEventListener('click', () => picture.zoom(0.6));
 $('out').addEventListener('click', () => picture.zoom(1 / 0.6));
 const flip = (name, then) => { state[name] = !state[name]; controls(); then(); save(); };
 $('gridded').addEventListener('click', () => flip('grid', drawChunks));
-$('square').addEventListener('click', () => flip('square', () => { picture.square = elementShape(); picture.fit(); moved(); }));
+$('square').addEventListener('click', () => flip('square', () => { picture.square = elementShape(); picture.box.classList.toggle('shaped', picture.square > 0); picture.fit(); moved(); }));
 $('turn').addEventListener('click', () => flip('turn', restyle));
 $('log').addEventListener('click', () => flip('log', restyle));
 $('map').replaceChildren(...MAPS.map((name) => new Option(name)));
@@ -497,7 +532,7 @@ function openSide(open) {
 }
 $('menu').addEventListener('click', () => openSide(!$('side').classList.contains('open')));
 $('shade').addEventListener('click', () => openSide(false));
-addEventListener('hashchange', () => show(saved().parts.get('path') ?? state.path, true));
+addEventListener('hashchange', () => open(saved().parts.get('path') ?? state.path, true));
 applyTheme();
 
 // --- the beginning
@@ -508,7 +543,7 @@ async function main() {
     const found = await ask('tree');
     document.querySelector('.frame').classList.toggle('alone', !found.group);
     document.body.classList.toggle('many', found.group);
-    tree.set(found.members, found.images, found.root_is_image);
+    if (found.group) tree.set(found.members, found.images, found.root_is_image, placeName());
     $('damaged').replaceChildren(...Object.entries(found.damaged).map(([path, why]) => {
       const line = document.createElement('div');
       line.textContent = `${path || '/'} cannot be shown: ${why}`;
@@ -516,7 +551,7 @@ async function main() {
     }));
     const wanted = saved().parts.get('path');
     const first = found.group ? (found.root_is_image ? '' : found.images[0] ?? firstArray(found.members)) : '';
-    if (wanted !== null) await show(wanted, true);
+    if (wanted !== null) await open(wanted, true);
     else if (first !== undefined) await show(first);
     else await showGroup('');
   } catch (error) { complain(error); }

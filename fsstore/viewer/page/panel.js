@@ -25,8 +25,11 @@ export function bytes(count) {
 
 const times = (list) => list.map((each) => each ?? '?').join(' × ') || 'scalar';
 
-export function chips(box, array) {
-  const made = [['', array.dtype], ['', times(array.shape)], ['', bytes(array.bytes)]].map(([, text], k) => {
+/** What is said in the heading: of an array its type, shape and size, of a group how much is in it. */
+export function chips(box, array, inside = []) {
+  const count = (many, word) => (many ? [`${many.toLocaleString('en')} ${word}${many === 1 ? '' : 's'}`] : []);
+  const texts = array ? [array.dtype, times(array.shape), bytes(array.bytes)] : ['group', ...count(inside.filter((each) => each.shape).length, 'array'), ...count(inside.filter((each) => !each.shape).length, 'group')];
+  const made = texts.map((text, k) => {
     const chip = document.createElement('span');
     chip.className = 'chip';
     const strong = document.createElement(k ? 'span' : 'b');
@@ -146,6 +149,27 @@ export function snippets(box, array, state, seen, columnsOf) {
     snippet.append(head, code);
     return snippet;
   }));
+}
+
+/** What is in a group: a line for each array and group, which opens it. */
+export function members(box, inside, path, opened) {
+  const made = document.createElement('table'), head = made.createTHead().insertRow();
+  made.className = 'members';
+  for (const text of ['name', 'what it is', 'type', 'shape']) {
+    const cell = document.createElement('th');
+    cell.textContent = text;
+    head.append(cell);
+  }
+  const body = made.createTBody();
+  for (const each of inside) {
+    const line = body.insertRow(), link = document.createElement('a');
+    link.textContent = path ? each.path.slice(path.length + 1) : each.path;
+    link.href = `#${new URLSearchParams({ path: each.path })}`;
+    link.addEventListener('click', (event) => { event.preventDefault(); opened(each.path); });
+    line.insertCell().append(link);
+    for (const text of [each.about, each.shape ? each.dtype : each.isImage ? 'image' : 'group', each.shape ? times(each.shape) : '']) line.insertCell().textContent = text ?? '';
+  }
+  box.replaceChildren(made);
 }
 
 export async function table(box, array, state) {

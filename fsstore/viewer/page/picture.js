@@ -2,7 +2,7 @@
 
 import { paint, paintColours } from './colour.js';
 
-const LEFT = 66, BOTTOM = 40, TOP = 12, RIGHT = 16;
+const LEFT = 76, BOTTOM = 40, TOP = 12, RIGHT = 16;
 
 export class Picture {
   constructor(box, canvas, heard) {
@@ -331,13 +331,14 @@ export class Picture {
     }
     ctx.textAlign = 'right';
     ctx.textBaseline = 'middle';
-    let used = Infinity;
+    let used = Infinity, widest = 20;
     const ticks = this.rows.ticks(y0, y1, plot.h, 46).map(({ at, text }) => ({ y: this.screenY(at), text })).sort((a, b) => b.y - a.y);
     for (const { y, text } of ticks) {
       if (y < edges[0] - 0.5 || y > edges[1] + 0.5) continue;
       ctx.moveTo(left - 4, y); ctx.lineTo(left, y);
       if (y > used - 13) continue;
       ctx.fillText(text, left - 7, y);
+      widest = Math.max(widest, ctx.measureText(text).width);
       used = y;
     }
     ctx.stroke();
@@ -347,7 +348,7 @@ export class Picture {
     ctx.textBaseline = 'alphabetic';
     ctx.fillText(this.columns.title, (left + right) / 2, Math.min(edges[1] + 34, this.box.clientHeight - 5));
     ctx.save();
-    ctx.translate(Math.max(12, left - 54), (edges[0] + edges[1]) / 2);
+    ctx.translate(Math.max(11, left - 17 - widest), (edges[0] + edges[1]) / 2);
     ctx.rotate(-Math.PI / 2);
     ctx.fillText(this.rows.title, 0, 0);
     ctx.restore();

@@ -24,7 +24,7 @@ export function drawSeries(svg, series, axis, here, formatted = plain) {
   let low = finite.reduce((a, b) => Math.min(a, b)), high = finite.reduce((a, b) => Math.max(a, b));
   if (low === high) { const room = Math.abs(low) / 10 || 1; low -= room; high += room; }
   const x = (index) => box.x + (index + 0.5) / axis.size * box.w, y = (value) => box.y + (high - value) / (high - low) * box.h;
-  const each = niceStep(high - low, 3);
+  const each = niceStep(high - low, Math.max(3, box.h / 30));
   for (let k = Math.ceil(low / each); k * each <= high; k++) {
     const at = y(k * each).toFixed(1);
     element(svg, 'line', { x1: box.x, x2: box.x + box.w, y1: at, y2: at, class: 'rule' });

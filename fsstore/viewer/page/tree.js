@@ -11,12 +11,25 @@ export class Tree {
     this.wanted = '';
   }
 
-  set(members, images, rootIsImage) {
+  set(members, images, rootIsImage, root) {
+    this.root = root || '/';
     this.images = new Set(images);
-    this.members = rootIsImage ? [{ path: '', image: true }, ...members] : members;
+    this.members = [{ path: '', image: rootIsImage }, ...members];
     const arrays = this.members.filter((each) => each.shape).length;
     if (arrays > 60) for (const each of this.members) if (!each.shape && each.path.includes('/')) this.closed.add(each.path);
     this.draw();
+  }
+
+  /** Whether a path is that of a group, and not of an image. */
+  isGroup(path) {
+    const found = this.members.find((each) => each.path === path);
+    return Boolean(found) && !found.shape && !found.image && !this.images.has(path);
+  }
+
+  /** What is directly in a group. */
+  inside(path) {
+    const above = path ? `${path}/` : '';
+    return this.members.filter((each) => each.path && each.path.startsWith(above) && !each.path.slice(above.length).includes('/'));
   }
 
   select(path) {
@@ -38,7 +51,7 @@ export class Tree {
   }
 
   draw() {
-    const rows = this.members.filter((each) => this.#shown(each)).slice(0, 2000).map((each) => this.#twig(each));
+    const rows = this.members.filter((each) => !(this.wanted && !each.path) && this.#shown(each)).slice(0, 2000).map((each) => this.#twig(each));
     this.box.replaceChildren(...rows);
     const current = this.box.querySelector('[aria-selected="true"]') ?? rows[0];
     if (current) current.tabIndex = 0;
@@ -51,18 +64,18 @@ export class Tree {
     twig.tabIndex = -1;
     twig.setAttribute('role', 'treeitem');
     twig.setAttribute('aria-level', depth);
-    twig.setAttribute('aria-selected', String(each.path === this.path && (!isGroup || isImage)));
+    twig.setAttribute('aria-selected', String(each.path === this.path));
     twig.style.setProperty('padding-left', `${6 + (depth - 1) * 14}px`);
     twig.dataset.path = each.path;
     const fold = document.createElement('span');
     fold.className = 'fold';
-    if (isGroup) {
+    if (isGroup && each.path) {
       fold.textContent = '▸';
       twig.setAttribute('aria-expanded', String(this.wanted !== '' || !this.closed.has(each.path)));
     }
     const label = document.createElement('span');
     label.className = 'label';
-    label.textContent = each.path ? each.path.slice(each.path.lastIndexOf('/') + 1) : '/';
+    label.textContent = each.path ? each.path.slice(each.path.lastIndexOf('/') + 1) : this.root;
     twig.title = each.about || each.path;
     twig.append(fold, label);
     if (each.shape || isImage) {
@@ -71,8 +84,11 @@ export class Tree {
       size.textContent = isImage ? 'image' : each.shape.join('×') || 'scalar';
       twig.append(size);
     }
-    fold.addEventListener('click', (event) => { if (isGroup) { event.stopPropagation(); this.#fold(each.path); } });
-    twig.addEventListener('click', () => { if (each.shape || isImage) this.chosen(each.path); else { this.#fold(each.path); this.chosen(each.path, true); } });
+    fold.addEventListener('click', (event) => { if (isGroup && each.path) { event.stopPropagation(); this.#fold(each.path); } });
+    twig.addEventListener('click', () => {
+      if (isGroup && each.path && (each.path === this.path || this.closed.has(each.path))) this.#fold(each.path);
+      this.chosen(each.path);
+    });
     return twig;
   }
 

@@ -19,6 +19,7 @@ gone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -126,10 +127,21 @@ async def _is_current(state: State) -> bool:
 
 
 def _check_places(held: ParquetSet, changes: Changes) -> None:
-    """Raise if values are given to keys that are no chunks; such keys can only be deleted, for they do not exist."""
-    keys = [key for key, value in changes.items() if value is not None]
-    placed = {position for positions, _ in held.places(keys).values() for position in positions}
-    homeless = [quote(key) for position, key in enumerate(keys) if position not in placed]
+    """Raise if values are given to keys that are no chunks; such keys can only be deleted, for they do not exist.
+
+    A key that is a chunk of two arrays is not changed: it may have to go from two files, which is no single step.
+    """
+    keys = list(changes)
+    placed = Counter(position for positions, _ in held.places(keys).values() for position in positions)
+    doubtful = [quote(keys[position]) for position, count in placed.items() if count > 1]
+    if doubtful:
+        raise StoreError(
+            f"{', '.join(doubtful[:20])} is a chunk of an array and of another within it, which a parquet set can hold "
+            "but not change: save it as JSON, change it there, and save that as parquet"
+        )
+    homeless = [
+        quote(key) for position, key in enumerate(keys) if changes[key] is not None and not placed[position]
+    ]
     if homeless:
         raise StoreError(
             f"{', '.join(homeless[:20])} is no chunk of an array of the set, so a parquet set cannot hold it"

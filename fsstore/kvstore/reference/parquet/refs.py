@@ -5,12 +5,13 @@ The reference of chunk `n` (C order) of an array is row `n % record_size` of its
 not exist holds no reference.
 
 Keys outside the chunk grid do not exist, however well they would wrap to another row.  Beyond what other readers
-support, arrays of zarr version 3 and keys with slashes are found too.
+support, arrays of zarr version 3 and keys with slashes are found too.  A key that is a chunk of an array and of another
+around it is looked for in both, in the inner one first, as other readers have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from fsstore.kvstore.reference.parquet.files import PartitionFiles, Where
 from fsstore.kvstore.reference.parquet.metadata import parse_metadata
 from fsstore.kvstore.reference.parquet.read import Partition
 from fsstore.kvstore.reference.state.refset import Page, Resolved
-from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.table.grid import Grid, around_others
 from fsstore.kvstore.reference.table.keys import split
-from fsstore.kvstore.reference.table.table import INLINE, Row, Rows
+from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.values.json_value import quote
 
 __all__ = ["ParquetSet"]
@@ -39,7 +40,12 @@ class ParquetSet:
         self.files = files
         self.waits: bool = files.base.driver.features.waits
         self.metadata, self.grids, self.record_size, self.scanned = parse_metadata(data)
-        self._families = {grid.family: grid for grid in self.grids.values() if grid.family is not None}
+        self._around = around_others(self.grids)
+        self._families = {
+            grid.family: grid
+            for grid in self.grids.values()
+            if grid.family is not None and grid.path not in self._around
+        }
 
     @property
     def base(self) -> KvPrefix:
@@ -61,14 +67,19 @@ class ParquetSet:
                 inline.append(value)
         wanted = self.places(keys)
         files = await self.files.load(list(wanted))
-        for where, (positions, numbers) in wanted.items():
+        for where in sorted(
+            wanted, key=lambda where: len(where[0])
+        ):  # of two arrays the inner one is put last
             file = files[where].partition
             if file is not None:
-                _place(rows, inline, file, np.array(positions), np.array(numbers))
+                _place(rows, inline, file, *map(np.array, wanted[where]))
         return Resolved(rows, self.files.urls, inline)
 
     def places(self, keys: Sequence[str]) -> dict[Where, tuple[list[int], list[int]]]:
-        """Return the files that hold keys, with positions among `keys` and rows; what is no chunk is left out."""
+        """Return the files that may hold keys, with positions among `keys` and rows; what is no chunk is left out.
+
+        A key has one place, or several where an array lies in another.
+        """
         wanted: dict[Where, tuple[list[int], list[int]]] = {}
         for grid, positions, numbers in self._chunks(keys):
             for position, number in zip(positions, numbers, strict=True):
@@ -90,21 +101,18 @@ class ParquetSet:
             else:
                 loose += positions
         for position in loose:
-            found = self._single(keys[position])
-            if found is not None:
-                yield found[0], [position], [found[1]]
+            for grid, number in self._chunks_called(keys[position]):
+                yield grid, [position], [number]
 
-    def _single(self, key: str) -> tuple[Grid, int] | None:
-        """Return the chunk a key names, trying every array whose path starts it."""
+    def _chunks_called(self, key: str) -> Iterator[tuple[Grid, int]]:
+        """Yield the chunks a key names, of every array whose path starts it, the longest first."""
         cut = len(key)
-        while True:
+        while cut >= 0:
             cut = key.rfind("/", 0, cut)
             grid = self.grids.get(key[: max(cut, 0)])
             number = grid.number(key[cut + 1 :]) if grid is not None else None
             if grid is not None and number is not None:
-                return grid, number
-            if cut < 0:
-                return None
+                yield grid, number
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Page]:
         """Yield the keys in a range: metadata first, then array by array, file by file."""
@@ -129,9 +137,22 @@ class ParquetSet:
             if file is None:
                 continue
             found, resolved = self._entries(grid, record, file)
-            kept = [position for position, key in enumerate(found) if keys.contains(key)]
+            inner = await self._in_others(grid, found) if grid.path in self._around else set()
+            kept = [position for position, key in enumerate(found) if keys.contains(key) and key not in inner]
             if kept:
                 yield [found[k] for k in kept], resolved._replace(rows=resolved.rows.take(kept))
+
+    async def _in_others(self, grid: Grid, keys: Sequence[str]) -> set[str]:
+        """Return those of the keys of an array that arrays within it hold: they are listed there."""
+        places = {where: each for where, each in self.places(keys).items() if len(where[0]) > len(grid.path)}
+        files = await self.files.load(list(places))
+        inner = set()
+        for where, (positions, numbers) in places.items():
+            file = files[where].partition
+            if file is not None:
+                held = zip(positions, _present(file, np.array(numbers)).tolist(), strict=True)
+                inner |= {keys[position] for position, there in held if there}
+        return inner
 
     def _entries(self, grid: Grid, record: int, file: Partition) -> tuple[list[str], Resolved]:
         first = record * self.record_size
@@ -156,9 +177,16 @@ def _may_hold(grid: Grid, keys: KeyRange) -> bool:
     return all(not end or low < end for end in (own.exclusive_max, keys.exclusive_max))
 
 
+def _present(file: Partition, numbers: Any) -> Any:
+    """Return which rows of a file are references; those past its end are none."""
+    inside = numbers < len(file.rows.url)
+    inside[inside] = file.rows.url[numbers[inside]] != ABSENT
+    return inside
+
+
 def _place(rows: Rows, inline: list[bytes], file: Partition, positions: Any, numbers: Any) -> None:
-    """Put rows of a file into the answer; rows past its end are absent."""
-    known = numbers < len(file.rows.url)
+    """Put the rows that a file has into the answer."""
+    known = _present(file, numbers)
     positions, numbers = positions[known], numbers[known]
     found = file.rows.take(numbers)
     for at in np.flatnonzero(found.url == INLINE).tolist():

@@ -33,7 +33,7 @@ from fsstore.kvstore.reference.parquet.metadata import (
 from fsstore.kvstore.reference.state.refset import Resolved
 from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.table.grid import Grid, grid_of, is_document
+from fsstore.kvstore.reference.table.grid import Grid, around_others, grid_of, is_document
 from fsstore.kvstore.reference.table.keys import split
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Rows
 from fsstore.kvstore.reference.table.value import is_url
@@ -89,7 +89,10 @@ class _Plan:
             grid = grid_of(path, json.loads(value)) if name in (".zarray", "zarr.json") else None
             if grid is not None:
                 self.arrays[path] = _Array(grid)
-        self._families = {array.grid.family: array for array in self.arrays.values()}
+        around = around_others(self.arrays)
+        self._families = {
+            array.grid.family: array for path, array in self.arrays.items() if path not in around
+        }
 
     def take(self, names: list[str], found: Resolved) -> None:
         """Sort references to their arrays."""

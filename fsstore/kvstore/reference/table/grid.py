@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from fsstore.errors import JsonError
 from fsstore.kvstore.reference.table.keys import Family
 from fsstore.values.json_value import integer, show
 
-__all__ = ["Grid", "grid_of", "is_document"]
+__all__ = ["Grid", "around_others", "grid_of", "is_document"]
 
 _DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 _COORDS = re.compile(r"(?:0|[1-9][0-9]{0,17})")
@@ -27,6 +27,20 @@ _COORDS = re.compile(r"(?:0|[1-9][0-9]{0,17})")
 def is_document(key: str) -> bool:
     """Return whether a key names a metadata document."""
     return key.rpartition("/")[2] in _DOCUMENTS
+
+
+def around_others(paths: Iterable[str]) -> set[str]:
+    """Return the paths of arrays that have another below them, whose keys may read as chunks of both.
+
+    Zarr has no array in an array, but a set may name some: `g/0/1` is a chunk of `g` and of `g/0`.
+
+    >>> around_others(["g", "g/0", "h"])
+    {'g'}
+    """
+    known = set(paths)
+    inside = [(path, place) for path in known for place, letter in enumerate(path) if letter == "/"]
+    found = {path[:place] for path, place in inside} & known
+    return found | ({""} if "" in known and len(known) > 1 else set())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Attributes as JSON: what xarray's NetCDF engines show of them, where JSON can hold it.
+"""Attributes as JSON, read by h5py: what xarray's NetCDF engines show of them, where JSON can hold it.
 
 References, records and opaque values are left out and named; arrays of one element are scalars, as NetCDF has it.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from fsstore.kvstore.scan.hierarchy import attribute_json
 from fsstore.values.json_value import Json
 
-__all__ = ["HIDDEN", "attribute_names", "attributes_of", "read_attribute"]
+__all__ = ["HIDDEN", "attribute_names", "attributes_of", "read_attribute", "scalar_or_array"]
 
 HIDDEN = frozenset(
     {
@@ -74,6 +74,11 @@ def read_attribute(owner: Any, name: bytes) -> Any:
         texts = np.empty(shape, object)
         texts.reshape(-1)[:] = [_text(each) for each in value.reshape(-1).tolist()]
         value = texts
+    return scalar_or_array(value)
+
+
+def scalar_or_array(value: Any) -> Any:
+    """Return the one element of an array that has no other, as NetCDF has it, or the array."""
     return value.reshape(())[()] if value.size == 1 else value
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from fsstore.errors import UnimplementedError
 from fsstore.values.json_value import Json
 
-__all__ = ["Element", "dtype_json", "element_of"]
+__all__ = ["FLOATS", "Element", "dtype_json", "element_from", "element_of", "of_objects"]
 
-_FLOATS = {  # sign, exponent and mantissa: their places and sizes
+FLOATS = {  # sign, exponent and mantissa: their places and sizes
     2: (15, 10, 5, 0, 10),
     4: (31, 23, 8, 0, 23),
     8: (63, 52, 11, 0, 52),
@@ -52,18 +52,26 @@ def element_of(kind: Any) -> Element:
     if dtype.kind == "O":
         if h5py.check_string_dtype(dtype) is not None:
             return Element(dtype, as_stored=False, text=True)
-        what = "references" if h5py.check_ref_dtype(dtype) is not None else "lists of any length"
-        raise UnimplementedError(f"its elements are {what}")
+        raise of_objects(is_reference=h5py.check_ref_dtype(dtype) is not None)
+    return element_from(dtype, exact=dtype.itemsize == kind.get_size() and _is_exact(kind))
+
+
+def element_from(dtype: np.dtype[Any], *, exact: bool) -> Element:
+    """Return the elements that a dtype shows; `exact`: the bytes in the file are such elements."""
     if dtype.hasobject:
         raise UnimplementedError("fields of its elements have any length, or are references")
     plain = _without_metadata(dtype)
     if plain.itemsize == 0:
         raise UnimplementedError("its elements have no bytes")
-    if plain.kind == "f" and plain.itemsize not in _FLOATS:
+    if plain.kind == "f" and plain.itemsize not in FLOATS:
         raise UnimplementedError(f"its elements are {plain}, which no array of zarr holds")
     packed = _packed(plain)
-    exact = packed.itemsize == plain.itemsize == kind.get_size() and _is_exact(kind)
-    return Element(packed, as_stored=exact)
+    return Element(packed, as_stored=exact and packed.itemsize == plain.itemsize)
+
+
+def of_objects(*, is_reference: bool) -> UnimplementedError:
+    """Return the error for elements that zarr cannot hold."""
+    return UnimplementedError(f"its elements are {'references' if is_reference else 'lists of any length'}")
 
 
 def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -105,7 +113,7 @@ def _is_exact(kind: Any) -> bool:
     if which == h5t.FLOAT:
         size = kind.get_size()
         standard = kind.get_precision() == 8 * size and kind.get_offset() == 0
-        return bool(standard and _FLOATS.get(size) == kind.get_fields())
+        return bool(standard and FLOATS.get(size) == kind.get_fields())
     if which == h5t.STRING:
         return bool(kind.get_strpad() == h5t.STR_NULLPAD or kind.get_size() == 1)
     if which in (h5t.ENUM, h5t.ARRAY):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.scan.hdf5.dataset import Filter
+from fsstore.kvstore.scan.hdf5.format.filter import Filter
 from fsstore.values.json_value import Json
 
 __all__ = ["codecs_of", "encoded_plainly", "undone"]

@@ -1,9 +1,9 @@
-"""An HDF5 file opened by h5py over cached blocks: a miss is an exception.
+"""An HDF5 file over cached blocks, parsed here, and opened by h5py where it has to be: a miss is an exception.
 
 HDF5 asks for a few hundred bytes at a time, one request after the other.  Far away that is a round trip each, under a
 lock of the whole process.  So the file object given to it never waits: a read of what is not cached raises, the HDF5
 call fails cleanly, what it wanted is noted, and the work goes on with something else.  All that was noted is fetched
-together, and what failed is tried again.
+together, and what failed is tried again.  What is parsed here reads in the same way.
 
 Whether a call failed for want of a block is told by the note, never by the type of the error: HDF5 turns it into any.
 """
@@ -15,30 +15,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fsstore.errors import DataLossError, StoreError, UnimplementedError
+from fsstore.kvstore.scan.hdf5.format.global_heap import COLLECTION, ends
+from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
+from fsstore.kvstore.scan.hdf5.format.superblock import begin
 from fsstore.kvstore.scan.source import Blocks, MissError, ScanSource
 from fsstore.runtime import fork
 
 __all__ = ["OpenHdf5", "load_h5py", "refused"]
 
 T = TypeVar("T")
-_HEAP = b"GCOL\1"
 _AHEAD = 2048  # bytes of an object header that are fetched with the links to it
-
-
-def _ends(heap: bytes, width: int) -> bool:
-    """Return whether a walk through the objects of a global heap comes to an end; HDF5 does not see to that.
-
-    An object of number 0 is what is left, and its size counts its header too.
-    """
-    head, at = 8 + width, 8 + width
-    end = int.from_bytes(heap[8:at], "little")
-    while at + head <= min(end, len(heap)):
-        size = int.from_bytes(heap[at + 8 : at + head], "little")
-        step = head + -(-size // 8) * 8 if heap[at] or heap[at + 1] else size
-        if not 0 < step <= end - at:
-            return False
-        at += step
-    return True
 
 
 def load_h5py() -> Any:
@@ -46,7 +32,9 @@ def load_h5py() -> Any:
     try:
         import h5py
     except ImportError:
-        raise UnimplementedError("HDF5 files need h5py: pip install 'fsstore[hdf5]'") from None
+        raise UnimplementedError(
+            "Reading this needs h5py, which is not installed: pip install 'fsstore[hdf5]'"
+        ) from None
     return h5py
 
 
@@ -60,10 +48,36 @@ class _BlockFile:
         self.width = 8  # of lengths in the file
         self._at = 0
 
+    @property
+    def size(self) -> int:
+        """The size of the file."""
+        return 0 if self.blocks is None else self.blocks.size
+
+    def octets(self, start: int, stop: int) -> bytes:
+        """Return the bytes `[start, stop)`; the end of the file ends them."""
+        if self.blocks is None:
+            raise OSError("the file is closed")
+        try:
+            return self.blocks.read(start, stop)
+        except MissError:
+            self.missed = True
+            raise
+        except StoreError as error:
+            self.failure = error
+            raise
+
+    def ahead(self, start: int, stop: int) -> None:
+        """Say that bytes will be read: of a file that is far away."""
+        if self.blocks is not None and self.blocks.source.waits:
+            self.blocks.want(start, stop)
+
+    def describe(self, offset: int) -> str:
+        """Return how messages call a place in the file."""
+        return "it" if self.blocks is None else self.blocks.source.describe(offset)
+
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place; the end is that of the file."""
-        size = 0 if self.blocks is None else self.blocks.size
-        self._at = offset + (self._at if whence == 1 else size if whence == 2 else 0)
+        self._at = offset + (self._at if whence == 1 else self.size if whence == 2 else 0)
         return self._at
 
     def tell(self) -> int:
@@ -73,18 +87,12 @@ class _BlockFile:
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer; behind the end of the file are zeros."""
         view = memoryview(buffer).cast("B")
-        if self.blocks is None:
-            raise OSError("the file is closed")
-        try:
-            data = self.blocks.read(self._at, self._at + len(view))
-            if data.startswith(_HEAP) and not _ends(data, self.width):
-                raise DataLossError(f"the global heap at offset {self._at} is damaged: a size leads nowhere")
-        except MissError:
-            self.missed = True
-            raise
-        except StoreError as error:
-            self.failure = error
-            raise
+        data = self.octets(self._at, self._at + len(view))
+        if data.startswith(COLLECTION) and not ends(data, self.width):
+            self.failure = DataLossError(
+                f"the global heap at offset {self._at} is damaged: a size leads nowhere"
+            )
+            raise self.failure
         view[: len(data)] = data
         if len(data) < len(view):
             view[len(data) :] = bytes(len(view) - len(data))
@@ -106,27 +114,30 @@ class _BlockFile:
 class OpenHdf5:
     """One generation of an HDF5 file.
 
-    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have.  `url` is
-    what chunk tables call it: empty for the scanned file, as other files are called that it refers to.
+    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have, `root` is
+    the address of the root group.  `url` is what chunk tables call it: empty for the scanned file, as other files are
+    called that it refers to.  `reader` reads its structures, and is None if only HDF5 can.
     """
 
     def __init__(self, source: ScanSource, url: str = "") -> None:
         self.source, self.url = source, url
-        self.h5py = load_h5py()
-        self.base = 0
+        self.base = self.root = 0
         self.sizes: tuple[int, int] = (8, 8)
+        self.reader: Reader | None = None
+        self._begun = False
         self._file = _BlockFile()
         self._id: Any = None
         self._lock = fork.lock()
 
-    async def run(self, job: Callable[[Any], T]) -> T:
-        """Return what `job` returns, given the file's identifier, once nothing it reads is missing."""
+    async def run(self, job: Callable[[], T]) -> T:
+        """Return what `job` returns, once nothing it reads is missing."""
 
         def work(blocks: Blocks) -> T:
             with self._lock:
                 self._file.blocks = blocks
                 try:
-                    return job(self._opened())
+                    self._begin()
+                    return job()
                 except Exception:
                     if self._file.failure is not None:
                         failure, self._file.failure = self._file.failure, None
@@ -134,6 +145,17 @@ class OpenHdf5:
                     raise
 
         return await self.source.settle(work)
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        try:
+            self.reader, self.root = begin(self._file)
+        except UnknownError:
+            self.library()
+        else:
+            self.base, self.sizes = self.reader.base, (self.reader.width, self.reader.lengths)
+        self._begun = True
 
     def attempt(self, job: Callable[[], T]) -> tuple[bool, T | Exception]:
         """Return whether nothing that `job` needs was missing, and what came of it: a value or its error."""
@@ -148,12 +170,14 @@ class OpenHdf5:
 
     def expect(self, address: int) -> None:
         """Say that an object header at an address will be read."""
-        blocks, start = self._file.blocks, self.base + address
-        if blocks is not None and 0 <= start < blocks.size:
-            blocks.want(start, min(start + _AHEAD, blocks.size))
+        start = self.base + address
+        if 0 <= start < self._file.size:
+            self._file.ahead(start, min(start + _AHEAD, self._file.size))
 
-    def _opened(self) -> Any:
+    def library(self) -> Any:
+        """Return the file's identifier of h5py, in a job that runs."""
         if self._id is None:
+            load_h5py()
             from h5py import h5f, h5fd, h5p
 
             access = h5p.create(h5p.FILE_ACCESS)

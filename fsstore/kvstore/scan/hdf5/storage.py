@@ -22,9 +22,9 @@ from fsstore.kvstore.scan.chunk_table import Columns, Made, Strided, empty, run_
 from fsstore.kvstore.scan.contract import MADE, ChunkTable
 from fsstore.kvstore.scan.hdf5.dataset import Dataset
 from fsstore.kvstore.scan.hdf5.filter_pipeline import codecs_of, encoded_plainly, undone
-from fsstore.kvstore.scan.hdf5.index import load_index
-from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks
-from fsstore.kvstore.scan.hdf5.layout_message import IndexPlace, index_place
+from fsstore.kvstore.scan.hdf5.format.layout import IndexPlace, index_place
+from fsstore.kvstore.scan.hdf5.index.load import load_index
+from fsstore.kvstore.scan.hdf5.index.value import Chunked, Chunks
 from fsstore.kvstore.scan.hdf5.library import can_decode, encoded, read_box
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5, refused
 from fsstore.values.json_value import Json
@@ -59,7 +59,7 @@ def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Stor
     if dataset.layout != "chunked":
         return ByLibrary(file, dataset, shape, run_chunks(dataset.shape, _bytes(dataset)))
     codecs = codecs_of(dataset.filters, _bytes(dataset), _bytes(dataset) * math.prod(dataset.chunks))
-    if file.sizes == (8, 8) and not dataset.by_library and codecs is not None:
+    if file.reader is not None and file.sizes == (8, 8) and not dataset.by_library and codecs is not None:
         return IndexedStorage(file, dataset, shape, codecs)
     for step in dataset.filters:
         if not can_decode(step.id):
@@ -92,7 +92,7 @@ class ByLibrary:
 
     async def make(self, coords: Coords) -> Sequence[Buffer]:
         """Return chunks, all of them read in shared passes."""
-        return await self._file.run(lambda identifier: self._read(identifier, coords))
+        return await self._file.run(lambda: self._read(self._file.library(), coords))
 
     def _read(self, identifier: Any, coords: Coords) -> list[Buffer]:
         rank, out, lacking = len(self._dataset.shape), list[Buffer](), None
@@ -176,7 +176,10 @@ class IndexedStorage:
 
     async def _load(self) -> tuple[IndexPlace, Chunks]:
         source, base, dataset = self._file.source, self._file.base, self._dataset
-        place = await index_place(source, base, dataset.address)
+        reader = self._file.reader
+        if reader is None:
+            raise DataLossError("HDF5 can read it, but where its chunk index is cannot be told")
+        place = await self._file.run(lambda: index_place(reader, dataset.address))
         chunked = Chunked(
             dataset.shape,
             dataset.maxshape,

@@ -1,21 +1,25 @@
 """The objects of a file: links followed, groups and datasets described.
 
-Links are walked and objects opened one by one: what visits a whole file in one call asks every dataset for the size of
-its chunk index, and so reads it.  Every object is tried in each pass until nothing it needs is missing; what succeeded
-is kept.  A group is shown once, under the first hard link to it, so that no cycle of links is without end.  Soft links
-are followed when everything else is known.
+Objects are parsed here; what is unknown of one is described by h5py.  Links are walked and objects opened one by one:
+what visits a whole file in one call asks every dataset for the size of its chunk index, and so reads it.  Every object
+is tried in each pass until nothing it needs is missing; what succeeded is kept.  A group is shown once, under the first
+hard link to it, so that no cycle of links is without end.  Soft links are followed when everything else is known.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.scan.hdf5.attribute import attribute_names, attributes_of
-from fsstore.kvstore.scan.hdf5.dataset import Dataset, describe
+from fsstore.kvstore.scan.hdf5.dataset import Dataset
+from fsstore.kvstore.scan.hdf5.described import describe, links_of
+from fsstore.kvstore.scan.hdf5.format.link import ObjectLink
+from fsstore.kvstore.scan.hdf5.format.reader import UnknownError
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
+from fsstore.kvstore.scan.hdf5.parsed import ParsedGroup, parsed_object
 from fsstore.values.json_value import Json
 
 __all__ = ["FileLink", "Objects", "Walk"]
@@ -45,34 +49,32 @@ class Objects:
     links: dict[str, FileLink] = field(default_factory=dict)
 
 
-class _Link(NamedTuple):
-    """An object to open: by its name in a group."""
+class _Awaited(NamedTuple):
+    """An object to describe: its path, and the address of its header."""
 
-    parent: Any
-    name: bytes
     path: str
     address: int
 
 
 class Walk:
-    """The walk through a file; `step` is called until it is done."""
+    """The walk through a file; `step` is called until it is done.  `parse` is false to let h5py describe everything."""
 
-    def __init__(self, file: OpenHdf5) -> None:
-        self._file = file
+    def __init__(self, file: OpenHdf5, *, parse: bool = True) -> None:
+        self._file, self._parse = file, parse
         self.found = Objects()
-        self._pending: list[_Link] = []
+        self._pending: list[_Awaited] = []
         self._seen: dict[int, str] = {}
         self._soft: dict[str, str] = {}
         self._order: list[str] = []
         self._begun = False
         self._count = 0
 
-    def step(self, identifier: Any) -> Objects:
+    def step(self) -> Objects:
         """Go as far as what is cached allows; what is returned is complete if nothing was missing."""
         if not self._begun:
-            self._pending.append(_Link(identifier, b"/", "", -1))
+            self._pending.append(_Awaited("", self._file.root))
             self._begun = True
-        waiting: list[_Link] = []
+        waiting: list[_Awaited] = []
         while self._pending:
             link = self._pending.pop()
             whole, found = self._file.attempt(partial(self._visit, link))
@@ -91,42 +93,53 @@ class Walk:
             raise DataLossError(f"its root group cannot be read: {why}")
         self.found.notes[path] = why or type(error).__name__
 
-    def _visit(self, link: _Link) -> None:
+    def _visit(self, object_: _Awaited) -> None:
+        path, address = object_
+        reader = self._file.reader if self._parse else None
+        if reader is None:
+            self._by_library(path, address)
+            return
+        try:
+            found = parsed_object(reader, path, address)
+        except UnknownError:
+            self._by_library(path, address)
+            return
+        if isinstance(found, ParsedGroup):
+            self._group(path, found)
+        elif found is not None:
+            self.found.datasets[path] = found
+
+    def _by_library(self, path: str, address: int) -> None:
         from h5py import h5d, h5g, h5o
 
-        opened = h5o.open(link.parent, link.name)
+        name = path.encode("utf-8", "surrogateescape") or b"/"
+        opened = h5o.open(self._file.library(), name)
         if isinstance(opened, h5d.DatasetID):
-            address = link.address if link.address >= 0 else int(h5g.get_objinfo(opened).objno[0])
-            self.found.datasets[link.path] = describe(opened, link.path, address)
+            self.found.datasets[path] = describe(opened, path, address)
         elif isinstance(opened, h5g.GroupID):
-            self._group(link, opened)
+            attributes, lost = attributes_of(opened, attribute_names(opened))
+            self._group(path, ParsedGroup(attributes, lost, links_of(opened)))
 
-    def _group(self, link: _Link, group: Any) -> None:
-        from h5py import h5l
-
-        attributes = attributes_of(group, attribute_names(group))
-        names = list(group)
-        infos = [(name, group.links.get_info(name)) for name in names]
-        known = (h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL)
-        values = {name: group.links.get_val(name) for name, info in infos if info.type in known}
-        self.found.groups[link.path] = attributes
-        self._count += len(names)
-        if self._count > _MOST_LINKS or link.path.count("/") > _DEEPEST:
+    def _group(self, path: str, group: ParsedGroup) -> None:
+        self.found.groups[path] = (group.attributes, group.lost)
+        self._count += len(group.links)
+        if self._count > _MOST_LINKS or path.count("/") > _DEEPEST:
             raise StoreError("there are too many links, or groups lie too deep")
-        for name, info in infos:
-            path = _joined(link.path, name)
-            self._order.append(path)
-            if info.type == h5l.TYPE_HARD:
-                self._hard(group, name, path, int(info.u))
-            elif info.type == h5l.TYPE_SOFT:
-                self._soft[path] = _text(values[name])
-            elif info.type == h5l.TYPE_EXTERNAL:
-                file, target = values[name]
-                self.found.links[path] = FileLink(_text(file), _target("", "/" + _text(target)))
-            else:
-                self.found.notes[path] = "it is a link of a kind that nobody knows"
+        for link in group.links:
+            self._link(link, _joined(path, link.name))
 
-    def _hard(self, group: Any, name: bytes, path: str, address: int) -> None:
+    def _link(self, link: ObjectLink, path: str) -> None:
+        self._order.append(path)
+        if link.kind == "hard":
+            self._hard(link.name, path, link.address)
+        elif link.kind == "soft":
+            self._soft[path] = _text(link.target)
+        elif link.kind == "external":
+            self.found.links[path] = FileLink(_text(link.file), _target("", "/" + _text(link.target)))
+        else:
+            self.found.notes[path] = "it is a link of a kind that nobody knows"
+
+    def _hard(self, name: bytes, path: str, address: int) -> None:
         if b"/" in name or name in (b".", b"..", b""):
             self.found.notes[path] = "its name cannot be part of a path"
             return
@@ -141,7 +154,7 @@ class Walk:
             self._soft[path] = "/" + known
             return
         self._file.expect(address)
-        self._pending.append(_Link(group, name, path, address))
+        self._pending.append(_Awaited(path, address))
 
     def _follow(self) -> None:
         """Show the datasets that soft links lead to."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import posixpath
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
 
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError
 from fsstore.kvstore.reference.target.target_url import is_relative
-from fsstore.kvstore.scan.hdf5.dataset import Dataset, described_at
+from fsstore.kvstore.scan.hdf5.dataset import Dataset
+from fsstore.kvstore.scan.hdf5.described import described_at
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5, refused
 from fsstore.kvstore.scan.hdf5.walk import Objects, Walk
 from fsstore.kvstore.scan.source import ScanSource
@@ -80,7 +80,7 @@ class OtherFiles:
         for url in urls:
             try:
                 file = OpenHdf5(await self._source.other(url), url)
-                await file.run(lambda _: None)
+                await file.run(lambda: None)
             except StoreError as error:
                 raise error.within(f"Error opening the file {url!r}, which it refers to") from error
             self._kept[url] = file
@@ -95,7 +95,7 @@ class OtherFiles:
         known = self._datasets.get((file.url, path))
         if known is None:
             try:
-                known = await file.run(partial(described_at, path=path.strip("/")))
+                known = await file.run(lambda: described_at(file.library(), path.strip("/")))
             except KeyError:
                 raise NotFoundError(f"There is no dataset {path!r} in {file.source.describe()}") from None
             except (OSError, RuntimeError, ValueError) as error:

@@ -154,7 +154,7 @@ class Hdf5Scanner:
         first: dict[tuple[str, str], tuple[OpenHdf5, Dataset] | None] = {}
         for mount in mounts:
             await _see_sources(files, mount, first)
-        return await file.run(lambda _: Hdf5File(files, mounts, first))
+        return await file.run(lambda: Hdf5File(files, mounts, first))
 
 
 async def _see_sources(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,7 +171,7 @@ async def values_of(
         return await _stacked(files, file, whole, start, stop, depth)
     if not dataset.external:
         try:
-            return await file.run(partial(read_box, dataset=dataset, start=start, stop=stop))
+            return await file.run(lambda: read_box(file.library(), dataset, start, stop))
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise refused(error) from error
     if dataset.by_library:

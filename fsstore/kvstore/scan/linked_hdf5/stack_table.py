@@ -18,7 +18,8 @@ from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.table import ABSENT, Rows
 from fsstore.kvstore.scan.chunk_table import Columns
 from fsstore.kvstore.scan.contract import MADE, ChunkTable
-from fsstore.kvstore.scan.hdf5.dataset import Dataset, Filter
+from fsstore.kvstore.scan.hdf5.dataset import Dataset
+from fsstore.kvstore.scan.hdf5.format.filter import Filter
 from fsstore.kvstore.scan.hdf5.mapping import AxisSelection, VirtualPart, paired
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.kvstore.scan.hdf5.storage import IndexedStorage, RunStorage, storage_of

@@ -14,8 +14,8 @@ import numpy as np
 
 from fsstore.errors import DataLossError
 from fsstore.kvstore.scan.contract import Numbers
-from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks, elements, nodes
-from fsstore.kvstore.scan.hdf5.layout_message import UNDEFINED
+from fsstore.kvstore.scan.hdf5.format.layout import UNDEFINED
+from fsstore.kvstore.scan.hdf5.index.value import Chunked, Chunks, elements, nodes
 from fsstore.kvstore.scan.source import ScanSource
 
 __all__ = ["extensible", "fixed"]

@@ -5,13 +5,14 @@ A level of the tree is one round.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks, elements, nodes
-from fsstore.kvstore.scan.hdf5.layout_message import UNDEFINED
+from fsstore.kvstore.scan.hdf5.format.layout import UNDEFINED
+from fsstore.kvstore.scan.hdf5.format.tree2 import child_pointers
+from fsstore.kvstore.scan.hdf5.index.value import Chunked, Chunks, elements, nodes
 from fsstore.kvstore.scan.source import ScanSource, Span
 
 __all__ = ["version_1", "version_2"]
@@ -79,34 +80,6 @@ def _level(
     return level, entries[np.arange(most) < used[:, None]]
 
 
-class _TreeForm(NamedTuple):
-    """A B-tree of version 2: the type and sizes of its records, and how children are written by level."""
-
-    kind: int
-    node: int
-    record: int
-    pointers: list[tuple[int, int, int]]
-    """By level of the node: bytes of a pointer, of the number of records in it, of the total below."""
-
-
-def _tree(kind: int, node: int, record: int, depth: int) -> _TreeForm:
-    most = (node - 10) // record
-    width, totals, pointers = _width(most), 0, [(0, 0, 0)]
-    below = most
-    for _ in range(depth):
-        pointer = 8 + width + totals
-        pointers.append((pointer, width, totals))
-        inside = (node - 10 - pointer) // (record + pointer)
-        below = (inside + 1) * below + inside
-        totals = _width(below)
-    return _TreeForm(kind, node, record, pointers)
-
-
-def _width(limit: int) -> int:
-    """Return how many bytes hold a number up to a limit."""
-    return (max(limit, 1).bit_length() - 1) // 8 + 1
-
-
 async def version_2(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of a B-tree of version 2."""
     at, rank = base + address, len(chunked.chunks)
@@ -118,7 +91,7 @@ async def version_2(source: ScanSource, base: int, address: int, chunked: Chunke
         raise _damaged(source, at, "there is no B-tree of chunks")
     if root == UNDEFINED:
         return Chunks.none(rank)
-    tree = _tree(kind, node, record, depth)
+    pointers = child_pointers(node, record, depth, 8)
     places = [(root, int.from_bytes(head[24:26], "little"))]
     records: list[bytes] = []
     seen = 0
@@ -136,13 +109,13 @@ async def version_2(source: ScanSource, base: int, address: int, chunked: Chunke
                 raise _damaged(source, span[0], "there is no node of a chunk index")
             records.append(data[_HEAD_2:end])
             if level:
-                below += _children(data[end:], count + 1, tree.pointers[level])
+                below += _children(data[end:], count + 1, pointers[level])
         places = below
     return _records(source, b"".join(records), record, chunked)
 
 
-def _children(data: bytes, count: int, sizes: tuple[int, int, int]) -> list[tuple[int, int]]:
-    pointer, width, _ = sizes
+def _children(data: bytes, count: int, sizes: tuple[int, int]) -> list[tuple[int, int]]:
+    pointer, width = sizes
     out = []
     for at in range(0, min(count * pointer, len(data) - pointer + 1), pointer):
         place = int.from_bytes(data[at : at + 8], "little")

@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from fsstore.kvstore.scan.hdf5 import index_array, index_tree
-from fsstore.kvstore.scan.hdf5.index_value import Chunked, Chunks
-from fsstore.kvstore.scan.hdf5.layout_message import UNDEFINED, IndexPlace
+from fsstore.kvstore.scan.hdf5.format.layout import UNDEFINED, IndexPlace
+from fsstore.kvstore.scan.hdf5.index import array, tree
+from fsstore.kvstore.scan.hdf5.index.value import Chunked, Chunks
 from fsstore.kvstore.scan.source import ScanSource
 
 __all__ = ["load_index"]
@@ -31,10 +31,10 @@ async def load_index(source: ScanSource, base: int, place: IndexPlace, chunked: 
     if place.kind == "implicit":
         return _implicit(source, base, place, chunked)
     if place.kind == "tree1":
-        return await index_tree.version_1(source, base, place.address, chunked)
+        return await tree.version_1(source, base, place.address, chunked)
     if place.kind == "tree2":
-        return await index_tree.version_2(source, base, place.address, chunked)
-    load = index_array.fixed if place.kind == "fixed" else index_array.extensible
+        return await tree.version_2(source, base, place.address, chunked)
+    load = array.fixed if place.kind == "fixed" else array.extensible
     return await load(source, base, place.address, chunked)
 
 
