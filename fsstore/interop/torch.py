@@ -3,7 +3,8 @@
     from torch.utils.data import DataLoader
     from fsstore.interop.torch import BatchedArrays
 
-    loader = DataLoader(BatchedArrays({"image": images, "label": labels}, 32, shuffle=True), batch_size=None, num_workers=4)
+    data = BatchedArrays({"image": images, "label": labels}, 32, shuffle=True)
+    loader = DataLoader(data, batch_size=None, num_workers=4)
 
 `BatchedArrays` yields whole batches and is the quick one: chunks are read once a pass, in an order that is random all
 the same.  `IndexedArrays` has samples by number, for samplers that choose; `ChunkSampler` is one that lets neighbours
@@ -50,9 +51,7 @@ class _Epoch:
 
     def __init__(self, seed: int | None, ranks: int) -> None:
         if seed is None and ranks > 1:
-            raise ValueError(
-                "Ranks that shuffle together need the same seed: give seed=, and call set_epoch in each pass"
-            )
+            raise ValueError("Ranks that shuffle together need the same seed; give seed=, and call set_epoch")
         self.seed = seed
         self._number = torch.zeros((), dtype=torch.int64).share_memory_()
         self._passes = 0

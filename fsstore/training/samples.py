@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -162,5 +163,5 @@ def _bounds(stores: list[TensorStore], memory: int, keep: int) -> list[int]:
     common = set(_boundaries(heaviest)).intersection(*map(_boundaries, large))
     size = sum(map(_sample_bytes, stores))
     together = sorted(common)
-    largest = max((high - low for low, high in zip(together, together[1:], strict=False)), default=0)
+    largest = max((high - low for low, high in pairwise(together)), default=0)
     return together if largest * size <= memory else _boundaries(heaviest)
