@@ -17,12 +17,12 @@ from fsstore.runtime.future import Future
 from fsstore.training.order import Pieces
 from fsstore.values.json_value import quote
 
-__all__ = ["Reading", "Samples"]
+__all__ = ["Fetching", "Samples"]
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
-class Reading:
+class Fetching:
     """Samples that are being read: memory for each array, and what fills it."""
 
     def __init__(self, memory: list[Array], begun: list[Future[Any]]) -> None:
@@ -80,7 +80,7 @@ class Samples:
             raise IndexError(f"A sample is not among the {self.length} that there are")
         return self._begin(wanted).result()
 
-    def begin(self, pieces: Pieces) -> Reading:
+    def begin(self, pieces: Pieces) -> Fetching:
         """Begin to read ranges of samples, one after the other, into the same memory."""
         sizes = (pieces[:, 1] - pieces[:, 0]).tolist()
         memory, begun = [], []
@@ -94,9 +94,9 @@ class Samples:
                     part[...] = self._kept(number)[low:high]
                 else:
                     begun.append(store[low:high].read(out=part))
-        return Reading(memory, begun)
+        return Fetching(memory, begun)
 
-    def _begin(self, wanted: np.ndarray[Any, np.dtype[np.int64]]) -> Reading:
+    def _begin(self, wanted: np.ndarray[Any, np.dtype[np.int64]]) -> Fetching:
         memory, begun = [], []
         first = int(wanted[0]) if wanted.size else 0
         in_a_row = np.array_equal(wanted, np.arange(first, first + wanted.size))
@@ -109,7 +109,7 @@ class Samples:
                 begun.append(store[first : first + wanted.size].read(out=held))
             else:
                 begun.append(store.oindex[wanted].read(out=held))
-        return Reading(memory, begun)
+        return Fetching(memory, begun)
 
     def _is_kept(self, number: int) -> bool:
         store = self.stores[number]
