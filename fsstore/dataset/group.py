@@ -108,6 +108,11 @@ class Group:
         return self._place.words.zarr_format
 
     @property
+    def is_written(self) -> bool:
+        """Whether it has metadata of its own; a directory with arrays below is a group too."""
+        return execution.call(self._place.look(self._path)).kind is not None
+
+    @property
     def kvstore(self) -> Any:
         """The key-value store, at the path of the group."""
         return KvStore.of(self._place.store.at(self._place.below(self._path).path))
