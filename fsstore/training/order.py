@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Pieces", "Share", "pieces_of", "pools_of", "sample_order"]
+__all__ = ["Pieces", "Share", "permutation", "pieces_of", "pools_of", "sample_order"]
 
 Pieces: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """Ranges of samples, as rows of a begin and an end."""

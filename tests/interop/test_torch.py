@@ -178,8 +178,9 @@ def test_wrong_options(arrays, options, why):
 
 
 def test_the_page_about_training_runs(tmp_path, monkeypatch):
-    """All blocks of the page run one after the other, those too that the other test of pages leaves out."""
+    """All blocks of the page run one after the other, those too that the other test of pages leaves out, but for JAX."""
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "page"}
     for block in blocks(PAGE.read_text(encoding="utf-8")):
-        run(block, PAGE.name, namespace)
+        if "JAX" not in (block.reason or ""):
+            run(block, PAGE.name, namespace)

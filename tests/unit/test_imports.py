@@ -104,6 +104,7 @@ PACKAGES: tuple[str, ...] = (
     "plugin",
     "testing",
     "interop",
+    "compat",  # our doors under other names
 )
 
 # Packages that must not know each other, nor what is in them.
