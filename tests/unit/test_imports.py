@@ -140,7 +140,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "yarl": ("kvstore.client.web",),
     "aiobotocore": ("kvstore.root.aws",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.root.live", "interop.zarr"),
+    "zarr": ("kvstore.root.live", "interop"),
     "xarray": ("interop",),
     "dask": ("interop",),
     "torch": ("interop.torch",),
@@ -153,6 +153,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
+    "virtualizarr": ("interop.virtualizarr",),
+    "icechunk": ("interop.icechunk",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.
