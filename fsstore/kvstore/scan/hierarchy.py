@@ -20,7 +20,7 @@ from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.scan.contract import ScanHierarchy
 from fsstore.values.json_value import Json, quote
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))  # making one for each document takes as long as encoding it
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # making one takes as long as encoding a document
 
 __all__ = ["Array", "HierarchyBuilder", "attribute_json", "fill_json"]
 
