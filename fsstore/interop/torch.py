@@ -80,7 +80,7 @@ def _ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:
     return Share(rank, ranks).rank, ranks
 
 
-class BatchedArrays(IterableDataset[Any]):
+class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is untyped here
     """The samples of arrays in batches: every sample once a pass, every chunk read and decoded once.
 
     A sample is what the arrays hold at one index of their first dimension.  `arrays` is one array, a mapping or a
@@ -136,7 +136,7 @@ class _Assembled(list[Any]):
         self.batch = batch
 
 
-class IndexedArrays(Dataset[Any]):
+class IndexedArrays(Dataset[Any]):  # type: ignore[misc]  # as above
     """The samples of arrays by number; a loader gets all samples of a batch in one read.
 
     `collate` as the loader's `collate_fn` hands the memory on into which the samples were read; without it the loader
@@ -169,7 +169,7 @@ class IndexedArrays(Dataset[Any]):
         return torch.utils.data.default_collate(samples)
 
 
-class ChunkSampler(Sampler[int]):
+class ChunkSampler(Sampler[int]):  # type: ignore[misc]  # as above
     """The numbers of the samples of `IndexedArrays` in random order, in which those of a chunk come close together.
 
     The order is that of `BatchedArrays` with the same seed, without workers.  Each rank gets as many as the others.
