@@ -3,8 +3,8 @@
 numcodecs shuffles while it holds the interpreter lock: undoing it for 64 MB takes 37 ms, whatever the number of
 threads.  NumPy copies a plane of bytes at a time without the lock, 13 ms on two threads.
 
-Elements of two or four bytes, if there are many of them, are put together as numbers instead, which takes a third and two
-thirds of that time: bytes are joined in pairs, and these again, as many at a time as caches of processors hold.
+Elements of two or four bytes, if there are many of them, are put together as numbers instead, which takes a third and
+two thirds of that time: bytes are joined in pairs, and these again, as many at a time as caches of processors hold.
 """
 
 from __future__ import annotations
