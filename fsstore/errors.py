@@ -86,8 +86,9 @@ class StoreError(ValueError):
 
     def within(self, place: str) -> Self:
         """Return the same error with `place` and a colon put before its message, once; cause and traceback stay."""
-        if self.message.startswith(f"{place}: "):
-            return self
+        before, _, last = place.rpartition(": ")
+        if self.message.startswith(f"{last}: "):
+            return self._with_message(f"{before}: {self.message}") if before else self
         return self._with_message(f"{place}: {self.message}")
 
     def but(self, fact: str) -> Self:

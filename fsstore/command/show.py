@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from fsstore.command.output import columns, plain, put, put_json
 from fsstore.command.places import array_of, context_of, place_of, source_of
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
+from fsstore.errors import StoreError
 
 __all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
 
 _SAMPLE = 16_000_000  # elements that `stats` reads unless it is told to read all
+_MOST_PAGES = 5  # of Neuroglancer
 _MOST_PRINTED = 1_000_000  # elements as text
 
 
@@ -101,34 +105,46 @@ def _stored(store: Any) -> dict[str, Any]:
 def ls(arguments: Namespace) -> int:
     """List what is directly below a place, or its keys."""
     if arguments.keys:
-        return _list_keys(arguments)
-    found = source_of(arguments)
+        _put_names(_keys(arguments), arguments)
+        return 0
     from fsstore.dataset.group import Group
 
+    try:
+        found = source_of(arguments)
+    except StoreError:  # no array is there, and no group; but perhaps files
+        with suppress(StoreError):
+            if names := _directory(arguments):
+                _put_names(names, arguments)
+                return 0
+        raise
     if not isinstance(found, Group):
         raise UsageError(
             f"{arguments.place} is an array; `fsstore ls --keys` lists its keys, and `fsstore info` describes it"
         )
-    names = found.keys()
+    _put_names(found.keys() if found.is_written else _directory(arguments), arguments)
+    return 0
+
+
+def _put_names(names: Iterable[str], arguments: Namespace) -> None:
     if arguments.json:
-        put_json(names)
+        put_json(list(names))
     else:
         for name in names:
             put(name)
-    return 0
 
 
-def _list_keys(arguments: Namespace) -> int:
+def _keys(arguments: Namespace, *, of_directory: bool = False) -> list[str]:
     from fsstore.kvstore.store.kv_store import KvStore
 
     store = KvStore.open(place_of(arguments), context=context_of(arguments)).result()
-    keys = [key.decode("utf-8", "backslashreplace") for key in store.list().result()]
-    if arguments.json:
-        put_json(sorted(keys))
-    else:
-        for key in sorted(keys):
-            put(key)
-    return 0
+    if of_directory:
+        store = KvStore.of(store._open.as_directory())
+    return sorted(key.decode("utf-8", "backslashreplace") for key in store.list().result())
+
+
+def _directory(arguments: Namespace) -> list[str]:
+    """Return what is directly in a directory that is no group: arrays, groups and files of any kind."""
+    return list(dict.fromkeys(key.partition("/")[0] for key in _keys(arguments, of_directory=True)))
 
 
 def tree(arguments: Namespace) -> int:
@@ -253,7 +269,9 @@ def spec(arguments: Namespace) -> int:
 
 def detect(arguments: Namespace) -> int:
     """Say which formats stand at a place, one inside the other."""
+    from fsstore.dataset.place import look
     from fsstore.dataset.source import store_spec
+    from fsstore.discover.absence import no_array
     from fsstore.discover.probe import looked_for
     from fsstore.driver.auto import enter
     from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -261,7 +279,8 @@ def detect(arguments: Namespace) -> int:
 
     context = context_of(arguments)
 
-    async def look() -> list[str]:
+    async def found_there() -> tuple[list[str], str]:
+        """Return the steps, and why there is no array and no group; empty if there is one."""
         place = place_of(arguments)
         opened = await open_kv(store_spec(place), context)
         inside, found = await enter(opened, context)
@@ -270,17 +289,22 @@ def detect(arguments: Namespace) -> int:
         while at is not None:
             steps.append(at.driver.id)
             at = at.base
-        return [*reversed(steps), found.name or ("group" if not found.is_file else "unknown")]
+        group = None if found.is_file else await look(inside.as_directory().prefix)
+        if group is not None and group.kind == "group":
+            return [*reversed(steps), f"{group.words.driver} group"], ""
+        if found.name is not None:
+            return [*reversed(steps), found.name], ""
+        return [*reversed(steps), "unknown"], await no_array(inside.prefix, bare=found.bare)
 
-    steps = execution.call(look())
-    known = steps[-1] not in ("group", "unknown")
+    steps, lack = execution.call(found_there())
     if arguments.json:
-        put_json({"steps": steps, "detected": known})
+        put_json({"steps": steps, "detected": not lack})
     else:
         put(" | ".join(steps))
-        if not known:
-            put(f"no array here: {looked_for()}")
-    return 0 if known else 1
+        if lack:
+            put(lack)
+            put(f"what was looked for: {looked_for()}")
+    return 1 if lack else 0
 
 
 def serve(arguments: Namespace) -> int:
@@ -303,6 +327,16 @@ def serve(arguments: Namespace) -> int:
     )  # fmt: skip
     put(server.url)
     sys.stdout.flush()
+    _put_pages(server.neuroglancer_pages())
+    sys.stdout.flush()
     with server:
         server.serve_forever()
     return 0
+
+
+def _put_pages(pages: dict[str, str]) -> None:
+    """Print where Neuroglancer shows what is served."""
+    for path, page in list(pages.items())[:_MOST_PAGES]:
+        put(f"{path or 'this'} in Neuroglancer: {page}")
+    if len(pages) > _MOST_PAGES:
+        put(f"and {len(pages) - _MOST_PAGES} more arrays that Neuroglancer shows")

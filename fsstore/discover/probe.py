@@ -98,10 +98,7 @@ def looked_for() -> str:
     names = detections()
     files = sorted(f"{each.files[0]} ({each.name})" for each in names if each.files)
     signed = sorted({each.name for each in names if each.is_of_files})
-    return (
-        f"there is neither a file that begins or ends like {', '.join(signed)},"
-        f" nor a directory with one of {', '.join(files)}"
-    )
+    return f"a file that begins or ends like {', '.join(signed)}; a directory with one of {', '.join(files)}"
 
 
 def _is_single(kvstore: OpenKv) -> bool:

@@ -34,7 +34,7 @@ VARYING = (
     (re.compile(r"^ +\d+\.\d+(?:e-\d+)?$", re.MULTILINE), "    N"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "UUID"),
     (re.compile(r"^! +\^+$", re.MULTILINE), "! ^^^"),
-    (re.compile(r"there is neither a file that begins.*"), "WHAT WAS LOOKED FOR"),
+    (re.compile(r"what was looked for: a file that begins.*"), "WHAT WAS LOOKED FOR"),
 )
 
 

@@ -128,7 +128,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "eccodes": ("codec.numcodecs.kerchunk_v2", "kvstore.scan.grib.library"),
     "msgpack": ("codec.numcodecs.object_list",),
     "pcodec": ("codec.numcodecs.numeric_v2",),
-    "zfpy": ("codec.numcodecs.numeric_v2",),
+    "zfpy": ("codec.numcodecs.numeric_v2", "codec.extension.zfp"),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
     "pyarrow": ("kvstore.reference", "mosaic.stored", "combine.scan.many"),
@@ -138,7 +138,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "yarl": ("kvstore.client.web",),
     "aiobotocore": ("kvstore.root.aws",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.root.live", "interop.zarr"),
+    "zarr": ("kvstore.root.live", "interop"),
     "xarray": ("interop",),
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
@@ -150,6 +150,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
+    "virtualizarr": ("interop.virtualizarr",),
+    "icechunk": ("interop.icechunk",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.

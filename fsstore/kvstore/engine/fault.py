@@ -153,6 +153,10 @@ def _translated(error: BaseException) -> StoreError:
     names = {cls.__name__ for cls in type(error).__mro__}
     if any(cls.__name__ == "HttpProcessingError" for cls in type(error.__cause__).__mro__):
         return UnavailableError(f"The answer is not proper HTTP: {text}")  # aiohttp calls that status 400
+    if _NO_BUCKET.search(f"{error} {error.__cause__}"):
+        return NotFoundError(
+            "There is no such bucket; check its name, and the endpoint if it is not Amazon's or Google's"
+        )
     status = status_of(error)
     if status is not None:
         return from_status(status, text)

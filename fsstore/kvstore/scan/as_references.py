@@ -28,7 +28,7 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
 from fsstore.values.foreign_format import IMAGES
 
-__all__ = ["document_of", "format_of", "references_of", "scan_at", "scanned_format"]
+__all__ = ["document_of", "format_of", "format_of_head", "references_of", "scan_at", "scanned_format"]
 
 _ALSO = {"grib2": "grib"}
 _HEAD = 8192
@@ -64,7 +64,11 @@ async def format_of(place: KvPrefix) -> str | None:
         found = await place.read()
     if found.state != "value":
         raise NotFoundError(f"{place.describe()} does not exist")
-    head = bytes(found.value[:_HEAD])
+    return format_of_head(bytes(found.value[:_HEAD]))
+
+
+def format_of_head(head: bytes) -> str | None:
+    """Return which of the scanned formats a file has that begins so, or None."""
     known = {each.name: each for each in IMAGES}
     for name in registry.scanners.names():
         detection = registry.detections.get(name) or known.get(name)
