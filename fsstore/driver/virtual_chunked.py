@@ -43,7 +43,7 @@ _Parts: TypeAlias = list[tuple[tuple[slice, ...], list[Array]]]
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedReadParameters:
-    """What a read function is told besides domain and array."""
+    """The third argument of a read function, besides domain and array."""
 
     if_not_equal: bytes = b""
     """The generation of a cached chunk; empty, as nothing is cached."""
@@ -55,7 +55,7 @@ class VirtualChunkedReadParameters:
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedWriteParameters:
-    """What a write function is told besides domain and array."""
+    """The third argument of a write function, besides domain and array."""
 
     if_equal: bytes = b""
     """The generation the chunk must still have; empty for no condition."""

@@ -1,4 +1,4 @@
-"""What may be written to a store: arrays that cast safely, and Python values that convert."""
+"""Values that may be written to a store: arrays that cast safely, and Python values that convert."""
 
 from __future__ import annotations
 

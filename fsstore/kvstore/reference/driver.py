@@ -84,7 +84,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
 
     @property
     def features(self) -> Features:
-        """What the store can do."""
+        """The abilities of the store."""
         return self._features
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
@@ -152,7 +152,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
     async def _bound(self, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]) -> int | None:
         """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
 
-        What whole targets may have at most is returned, for stores that learn their size on the way.
+        The greatest size of whole targets is returned, for stores that learn their size on the way.
         """
         limits = await limits_of(self.overlay, [asks.keys[number] for number in large])
         probes, whole = [], []
