@@ -119,9 +119,11 @@ def make_cells(place: Any) -> Any:
         data = image[:: 2**level, :: 2**level]
         group.create_array(str(level), shape=data.shape, dtype="u2", chunks=(256, 256)).result()[:] = data
     axes = [{"name": "y", "type": "space"}, {"name": "x", "type": "space"}]
-    group.attrs["multiscales"] = [
-        {"version": "0.4", "axes": axes, "datasets": [{"path": str(level)} for level in range(4)]}
+    levels = [
+        {"path": str(level), "coordinateTransformations": [{"type": "scale", "scale": [2.0**level] * 2}]}
+        for level in range(4)
     ]
+    group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": levels}]
     return group
 
 

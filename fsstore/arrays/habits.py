@@ -28,6 +28,8 @@ __all__ = ["ArrayHabits", "ArrayInfo", "Stored", "count_parts", "read_into", "wi
 class Stored:
     """How much of a store is stored; None where it was not asked."""
 
+    __module__ = "fsstore"
+    __qualname__ = "TensorStore.StorageStatistics"
     __slots__ = ("fully_stored", "not_stored")
 
     def __init__(self, *, not_stored: bool | None = None, fully_stored: bool | None = None) -> None:

@@ -14,10 +14,10 @@ from fsstore.context.context import (
     Context,
     ContextResource,
     ContextSpec,
-    ResourceNames,
     ResourceRef,
     bind_resource,
 )
+from fsstore.context.resource_names import ResourceNames
 from fsstore.driver.contract import DriverKind
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform

@@ -17,6 +17,7 @@ from fsstore.errors import StoreError
 __all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
 
 _SAMPLE = 16_000_000  # elements that `stats` reads unless it is told to read all
+_MOST_PAGES = 5  # of Neuroglancer
 _MOST_PRINTED = 1_000_000  # elements as text
 
 
@@ -326,6 +327,16 @@ def serve(arguments: Namespace) -> int:
     )  # fmt: skip
     put(server.url)
     sys.stdout.flush()
+    _put_pages(server.neuroglancer_pages())
+    sys.stdout.flush()
     with server:
         server.serve_forever()
     return 0
+
+
+def _put_pages(pages: dict[str, str]) -> None:
+    """Print where Neuroglancer shows what is served."""
+    for path, page in list(pages.items())[:_MOST_PAGES]:
+        put(f"{path or 'this'} in Neuroglancer: {page}")
+    if len(pages) > _MOST_PAGES:
+        put(f"and {len(pages) - _MOST_PAGES} more arrays that Neuroglancer shows")

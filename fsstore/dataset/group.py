@@ -63,6 +63,7 @@ class Group:
     array([15., 15., 15.], dtype=float32)
     """
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "_attrs", "_path", "_place")
 
     _attrs: Attributes

@@ -288,6 +288,10 @@ class ArrayDriver:
         """Begin to write values that broadcast to the view."""
         raise UnimplementedError("Destination does not support writing.")
 
+    def in_batch(self, batch: Any) -> ArrayDriver:
+        """Return the driver as a batch of reads uses it; most need not know that there is one."""
+        return self
+
     def base_view(self, transform: IndexTransform) -> IndexTransform:
         """Return which view of the base a view of the array shows."""
         return transform

@@ -82,7 +82,8 @@ class Dim(_Interval):
     "x": [0, 5*)
     """
 
-    __slots__ = ("_label",)
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_label")
     __hash__ = None  # type: ignore[assignment]  # the label and the flags can be set
 
     def __init__(self, *args: Any, **options: Any) -> None:

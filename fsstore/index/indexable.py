@@ -158,6 +158,7 @@ class _Vindex(_ArrayIndex[W]):
 class Indexable(DomainView):
     """Something that can be indexed as a TensorStore can: `[...]`, `oindex`, `vindex` and the rest."""
 
+    __module__ = "fsstore"
     __slots__ = ()
 
     def _assign(self, change: TransformChange, value: Any) -> None:

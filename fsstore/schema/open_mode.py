@@ -35,6 +35,8 @@ class OpenMode:
     OpenMode(open=True, create=True)
     """
 
+    __module__ = "fsstore"
+
     open: bool = False
     create: bool = False
     delete_existing: bool = False

@@ -22,6 +22,7 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 
 from fsstore.errors import StoreError
+from fsstore.values.json_like import WrittenAsJson
 from fsstore.values.json_value import quote
 
 __all__ = ["NAMES", "DTypeLike", "dtype", "dtype_of"]
@@ -78,7 +79,7 @@ _EXTENSION = re.compile(
 )  # NumPy's own spelling
 
 
-class dtype:  # noqa: N801  # TensorStore's name
+class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
     """A data type: `dtype("int32")`, or of a NumPy type, a Python type or another `dtype`.
 
     Compares equal to whatever names the same type (`ts.int32 == "int32"`);
@@ -88,7 +89,8 @@ class dtype:  # noqa: N801  # TensorStore's name
     dtype("float64")
     """
 
-    __slots__ = ("_name", "_numpy")
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_name", "_numpy")
 
     _name: str
     _numpy: np.dtype[Any] | None
@@ -292,8 +294,12 @@ def _as_descr(value: Any) -> list[tuple[Any, ...]]:
 
 
 def _as_json(value: Any) -> Any:
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()  # raises for half a character
+        return str(value)
     if isinstance(value, int):
         if not -(2**63) <= value < 2**64:
             raise OverflowError(f"Python integer {value} does not fit in 64 bits")
@@ -302,8 +308,6 @@ def _as_json(value: Any) -> Any:
         return float(value)
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufUO":
         return _as_json(value.tolist())
-    if isinstance(value, bytes):
-        return value.decode()
     if isinstance(value, dict):
         return {_key(name): _as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

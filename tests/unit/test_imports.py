@@ -138,7 +138,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "yarl": ("kvstore.client.web",),
     "aiobotocore": ("kvstore.root.aws",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.root.live", "interop.zarr"),
+    "zarr": ("kvstore.root.live", "interop"),
     "xarray": ("interop",),
     "dask": ("interop",),
     "pandas": ("kvstore.reference",),
@@ -150,6 +150,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
+    "virtualizarr": ("interop.virtualizarr",),
+    "icechunk": ("interop.icechunk",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.

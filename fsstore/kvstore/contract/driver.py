@@ -95,6 +95,8 @@ class Features:
     """Whether the empty key is where a value is expected, as in a store of one decompressed file."""
     coarse_generations: bool = False
     """Whether two writes may leave the same generation: the clock that makes them ticks slower than writers write."""
+    written_as_one: bool = False
+    """Whether each batch of writes makes everything anew: many changes belong into one transaction."""
     slow_writes: bool = False
     """Whether writes block for long although the driver never suspends (a sync to disk): worth a pool thread."""
 

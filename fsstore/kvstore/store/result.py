@@ -25,6 +25,9 @@ class TimestampedStorageGeneration:
     KvStore.TimestampedStorageGeneration(b'x', 1.500000)
     """
 
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.TimestampedStorageGeneration"
+
     generation: bytes
     time: float
 
@@ -55,6 +58,9 @@ class TimestampedStorageGeneration:
 @dataclass(slots=True, init=False, repr=False)
 class KvReadResult:
     """The answer to a read: `state` is "value", "missing", or "unspecified" (unchanged, value not sent)."""
+
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.ReadResult"
 
     state: Literal["unspecified", "missing", "value"]
     value: bytes
