@@ -21,7 +21,11 @@ NEWEST_TESTS_LONG := tests/interop $(SERVER_TESTS)
 NEWEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py chunked_memory.py) \
     $(addprefix --ignore=,$(SERVER_TESTS))
 
-.PHONY: help demo test test-suite test-newest test-newest-found test-long bench clean
+# What trains (PyTorch, JAX) is larger than everything else together: its tests have an environment of their own.
+TRAINING_VENV := .venv-training
+TRAINING_TESTS := tests/interop/test_torch.py tests/interop/test_orbax.py tests/interop/test_multiscale.py
+
+.PHONY: help demo test test-suite test-newest test-newest-found test-long test-training bench clean
 .PHONY: check check-format check-lint check-types check-docs format docs
 .DELETE_ON_ERROR:
 
@@ -29,6 +33,7 @@ help:
 	@echo "make demo       open arrays by URL; installs only what fsstore itself needs"
 	@echo "make test       the whole test suite, and its core on Python $(NEWEST)"
 	@echo "make test-long  the tests that loop for minutes, and those beside other libraries on Python $(NEWEST)"
+	@echo "make test-training  the tests beside PyTorch, JAX and the libraries of OME-Zarr"
 	@echo "make check      format, lint, types, docs"
 	@echo "make format     rewrite the source as the formatter wants it"
 	@echo "make docs       build the documentation into site/"
@@ -103,6 +108,16 @@ $(NEWEST_VENV)/.test: pyproject.toml
 test-long: $(VENV)/.development
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) -m long --timeout 3600
 	$(MAKE) test-newest NEWEST_TESTS="$(NEWEST_TESTS_LONG)" NEWEST_DESELECT=
+	$(MAKE) test-training
+
+test-training: $(TRAINING_VENV)/.test
+	$(TRAINING_VENV)/bin/python -m pytest $(TRAINING_TESTS) --timeout 600
+
+$(TRAINING_VENV)/.test: $(VENV)/.created pyproject.toml
+	test -e $(TRAINING_VENV)/bin/python || $(VENV)/bin/python -m venv $(TRAINING_VENV)
+	$(TRAINING_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(TRAINING_VENV)/bin/python -m pip install --quiet --editable . --group test --group training
+	touch $@
 
 check: check-format check-lint check-types check-docs
 
@@ -130,4 +145,4 @@ bench: $(VENV)/.development
 	$(VENV)/bin/python -m benchmarks.space.run
 
 clean:
-	rm -rf $(VENV) $(NEWEST_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST_VENV) $(TRAINING_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

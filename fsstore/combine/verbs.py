@@ -57,7 +57,7 @@ def combine(
     variables: Mapping[str, str | None] | None = None,
     as_coordinates: Sequence[str] = (),
     executor: Executor | None = None,
-    batch: int = 100,
+    batch: int | None = None,
     progress: Any = None,
     journal: Any = None,
 ) -> Future[Any]:
@@ -75,9 +75,9 @@ def combine(
     error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
     `variables` renames variables, with their dimensions, or drops those that are None; `as_coordinates` tells readers
-    which are coordinates.  Work is cut into batches of files for an `executor`; a
-    file that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on
-    where it was.
+    which are coordinates.  An `executor` is given batches of files that take some seconds, or of `batch` files; a file
+    that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on where
+    it was.
     """
     dims = (dim,) if isinstance(dim, str) else tuple(dim)
     _check(on_difference, on_overlap)
@@ -137,7 +137,7 @@ def append(
             raise CombineError(f"The dataset has {quote(doubled[0])} already; `replace` scans it again")
         return joined([before, new])
 
-    means = ScanMeans(executor, 100, progress, journal)
+    means = ScanMeans(executor, None, progress, journal)
     return execution.start(_change(dataset, places, means, change, coords=coords))
 
 
@@ -164,7 +164,7 @@ def replace(
         rank = [known[fact.url] for fact in both.files]
         return both.only(np.argsort(np.array(rank, np.int64), kind="stable"))
 
-    means = ScanMeans(executor, 100, progress)
+    means = ScanMeans(executor, None, progress)
     return execution.start(_change(dataset, places, means, change, keeps=True))
 
 

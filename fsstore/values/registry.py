@@ -145,6 +145,8 @@ codecs: Registry[Any] = Registry(
         "vlen-utf8": "fsstore.codec.zarr3.vlen:VlenUtf8Codec",
         "vlen-bytes": "fsstore.codec.zarr3.vlen:VlenBytesCodec",
         "bitround": "fsstore.codec.extension.bitround:BitroundCodec",
+        "n5_default": "fsstore.codec.extension.n5_default:N5DefaultCodec",
+        "zfp": "fsstore.codec.extension.zfp:ZfpCodec",
         "cast_value": "fsstore.codec.extension.cast_value:CastValueCodec",
         "packbits": "fsstore.codec.extension.packbits:PackbitsCodec",
         "reshape": "fsstore.codec.extension.reshape:ReshapeCodec",

@@ -103,12 +103,35 @@ def test_a_copy_of_a_file_opens_at_once(tmp_path):
     assert xarray.open_zarr(tmp_path / "b", consolidated=True).identical(given)
 
 
-def test_what_cannot_be_atomic_is_refused(tmp_path):
-    """A plain directory cannot take a copy in one step, and says what to do; nothing is written."""
+@pytest.mark.parametrize("schema", [None, {"chunks": [24, 4, 4]}], ids=["untouched", "rechunked"])
+def test_a_copy_into_a_reference_set_is_one_document(tmp_path, schema):
+    """An atomic copy refers to files beside the set, keeps what else is in it, and old data outlive a replacement."""
+    array = made(tmp_path / "a")
+    target = f"file://{tmp_path}/refs.json|reference:"
+    small = ts.open_group(target, mode="w", zarr_format=3).result()
+    small.create_array("other", shape=[3], dtype="i4", fill_value=0).result()[:] = [1, 2, 3]
+    options = {"schema": schema, "atomic": True, "max_memory": "20kB"}
+    ts.copy(array, f"{target}sea/", **options).result()
+    before = ts.open(f"{target}sea/|zarr3:").result()
+    assert np.array_equal(read(f"{target}sea/|zarr3:"), VALUES)
+    array[:4] = 5
+    ts.copy(array, f"{target}sea/", if_exists="replace", **options).result()
+    assert (read(f"{target}sea/|zarr3:")[:4] == 5).all()
+    assert np.array_equal(before.read().result(), VALUES)
+    assert read(f"{target}other/|zarr3:").tolist() == [1, 2, 3]
+    refs = ts.references.open(f"{tmp_path}/refs.json")
+    assert all(url.startswith("fsstore-data/") for url in refs.urls)
+    assert ts.references.verify(f"{tmp_path}/refs.json")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["b/", "refs.parquet/|reference:x/"])
+def test_what_cannot_be_atomic_is_refused(tmp_path, target):
+    """Neither a plain directory nor a set of many files takes a copy in one step; nothing is written."""
     array = made(tmp_path / "a")
     with pytest.raises(ts.errors.UnimplementedError, match="copy into an OCDBT database"):
-        ts.copy(array, tmp_path / "b", atomic=True).result()
-    assert not (tmp_path / "b").exists()
+        ts.copy(array, f"file://{tmp_path}/{target}", atomic=True).result()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_an_array_is_updated(tmp_path):

@@ -32,7 +32,7 @@ from fsstore.mosaic.value import FileFact
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
-__all__ = ["FileStores", "Wanted", "place_of", "scan_files_here"]
+__all__ = ["FileStores", "Wanted", "is_unchanged", "place_of", "scan_files_here"]
 
 _SMALL = (
     64 * 1024
@@ -101,6 +101,18 @@ def _may_wait(urls: Sequence[str]) -> bool:
 async def _open_first(urls: Sequence[str], places: FileStores, builder: BatchBuilder) -> None:
     if urls:
         await _scan(urls[0], places, builder)
+
+
+async def is_unchanged(fact: FileFact, places: FileStores) -> bool:
+    """Return whether a file that was scanned is what it was, as far as that is known."""
+    if fact.size < 0 and not fact.generation:
+        return True
+    try:
+        found = await (await places.open(fact.url)).read("", 0, 0)
+    except StoreError:
+        return False
+    same_size = fact.size < 0 or found.size in (None, fact.size)
+    return found.state == "value" and same_size and found.generation.hex() == fact.generation
 
 
 async def _scan(url: str, places: FileStores, builder: BatchBuilder) -> None:

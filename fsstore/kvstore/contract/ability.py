@@ -8,7 +8,7 @@ the driver below has it names it in `passes_on`, and `able` looks below by itsel
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp
@@ -194,14 +194,22 @@ class CopiesRanges:
 
 
 class TakesAllAtOnce:
-    """A driver whose `copies_from` holds for stores that it can take together, in one step with other changes."""
+    """A driver that takes what other stores hold without copying it, in one step with other changes.
+
+    It refers to stores of its own kind, or of files, below the directory that it lies in; `takes_stores` says which.
+    """
 
     __slots__ = ()
+
+    @property
+    def takes_stores(self) -> Literal["own", "files"] | None:
+        """Whether it takes stores of its own kind, or plain ones, or, as it was opened, none."""
+        return "own"
 
     async def take_all(
         self, others: Sequence[Any], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
     ) -> None:
-        """Delete the ranges, take all keys of the other drivers without copying values, and write, as one step."""
+        """Delete the ranges, take all keys below other prefixes without copying values, and write, as one step."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

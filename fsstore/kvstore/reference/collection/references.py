@@ -19,11 +19,11 @@ from fsstore.kvstore.reference.document.writer import encode, write_document
 from fsstore.kvstore.reference.load import PARQUET_NAMES
 from fsstore.kvstore.reference.parquet.write import save_parquet
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.rewritten import add_page
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import check_key
-from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.kvstore.reference.table.value import Located, is_url
 from fsstore.kvstore.reference.target.location import beside, directory, name_of
 from fsstore.kvstore.reference.target.target_url import replaced
@@ -183,7 +183,7 @@ class References(Mapping[str, bytes | Located]):
             some = Resolved(found.rows.take(at), found.urls, found.inline)
             values: list[bytes] = []
             keys, rows = slabs.cut([names[each] for each in at.tolist()], some, values)
-            _put(builder, keys, Resolved(rows, found.urls, values))
+            add_page(builder, keys, Resolved(rows, found.urls, values))
         return _made(builder, self.place)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
@@ -295,22 +295,7 @@ def _copy(
             at = np.array([keep(name) for name in names], np.bool_)
             names = [name for name, kept in zip(names, at.tolist(), strict=True) if kept]
             found = Resolved(found.rows.take(at), found.urls, found.inline)
-        _put(builder, names if key is None else [key(name) for name in names], found, url)
-
-
-def _put(
-    builder: TableBuilder, keys: list[str], found: Resolved, url: Callable[[str], str] | None = None
-) -> None:
-    rows = found.rows
-    numbers, offset = rows.url.copy(), rows.offset.copy()
-    used = np.unique(numbers[numbers >= 0])
-    texts = [found.urls[number] for number in used.tolist()]
-    ids = builder.url_ids([(text if url is None else url(text)).encode() for text in texts])
-    numbers[numbers >= 0] = ids[np.searchsorted(used, numbers[numbers >= 0])]
-    for position in np.flatnonzero(rows.url == INLINE).tolist():
-        builder.inline.append(found.inline[int(rows.offset[position])])
-        offset[position] = len(builder.inline) - 1
-    builder.add_rows([name.encode() for name in keys], Rows(numbers, offset, rows.length))
+        add_page(builder, names if key is None else [key(name) for name in names], found, url)
 
 
 def _made(builder: TableBuilder, place: KvPrefix | None) -> References:
