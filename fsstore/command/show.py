@@ -285,39 +285,16 @@ def spec(arguments: Namespace) -> int:
 
 
 def detect(arguments: Namespace) -> int:
-    """Say which formats stand at a place, one inside the other."""
+    """Say which formats stand at a place, one inside the other, and what was asked to find out."""
     from fsstore.context.statistics import bytes_text
-    from fsstore.dataset.place import look
-    from fsstore.dataset.source import store_spec
-    from fsstore.discover.absence import no_array
     from fsstore.discover.probe import looked_for
-    from fsstore.driver.auto import enter
     from fsstore.errors import FailedPreconditionError
-    from fsstore.kvstore.spec.opening import OpenKv, open_kv
     from fsstore.observe.trace import trace
     from fsstore.runtime import execution
 
-    context = context_of(arguments)
-
-    async def found_there() -> tuple[list[str], str]:
-        """Return the steps, and why there is no array and no group; empty if there is one."""
-        opened = await open_kv(store_spec(read_place_of(arguments)), context)
-        inside, found = await enter(opened, context)
-        steps: list[str] = []
-        at: OpenKv | None = inside
-        while at is not None:
-            steps.append(at.driver.id)
-            at = at.base
-        group = None if found.is_file else await look(inside.as_directory().prefix)
-        if group is not None and group.kind == "group":
-            return [*reversed(steps), f"{group.words.driver} group"], ""
-        if found.name is not None:
-            return [*reversed(steps), found.name], ""
-        return [*reversed(steps), "unknown"], await no_array(inside.prefix, bare=found.bare)
-
     with trace() as asked:
         try:
-            steps, lack = execution.call(found_there())
+            steps, lack = execution.call(_found_at(read_place_of(arguments), context_of(arguments)))
         except FailedPreconditionError as error:  # a file that begins like nothing that is known
             steps, lack = ["unknown"], error.message
     requests = [{"what": each.what, "place": each.place, "bytes": each.nbytes} for each in asked.observations]
@@ -331,6 +308,29 @@ def detect(arguments: Namespace) -> int:
     for each in requests[:_MOST_TOLD]:
         put(f"  {each['what']} {each['place']}: {bytes_text(each['bytes'])}")
     return 1 if lack else 0
+
+
+async def _found_at(place: Any, context: Any) -> tuple[list[str], str]:
+    """Return the steps to what stands at a place, and why there is no array and no group; empty if there is one."""
+    from fsstore.dataset.place import look
+    from fsstore.dataset.source import store_spec
+    from fsstore.discover.absence import no_array
+    from fsstore.driver.auto import enter
+    from fsstore.kvstore.spec.opening import OpenKv, open_kv
+
+    opened = await open_kv(store_spec(place), context)
+    inside, found = await enter(opened, context)
+    steps: list[str] = []
+    at: OpenKv | None = inside
+    while at is not None:
+        steps.append(at.driver.id)
+        at = at.base
+    group = None if found.is_file else await look(inside.as_directory().prefix)
+    if group is not None and group.kind == "group":
+        return [*reversed(steps), f"{group.words.driver} group"], ""
+    if found.name is not None:
+        return [*reversed(steps), found.name], ""
+    return [*reversed(steps), "unknown"], await no_array(inside.prefix, bare=found.bare)
 
 
 def serve(arguments: Namespace) -> int:
