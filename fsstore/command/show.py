@@ -305,8 +305,8 @@ def detect(arguments: Namespace) -> int:
     if lack:
         put(f"{lack}\nlooked for: {looked_for()}")
     put(f"\n{len(requests)} requests")
-    for each in requests[:_MOST_TOLD]:
-        put(f"  {each['what']} {each['place']}: {bytes_text(each['bytes'])}")
+    for each in asked.observations[:_MOST_TOLD]:
+        put(f"  {each.what} {each.place}: {bytes_text(each.nbytes)}")
     return 1 if lack else 0
 
 
