@@ -1,4 +1,4 @@
-"""What goes on: counters of operations, and who watches them one by one.
+"""Counters of operations, and observers that see each of them.
 
 A `Meter` counts what one store does for one context.  Stores that hold bytes themselves have one, and tell it what they
 did; everything above is counted by what it asks of them.  Counting is a few additions of integers, which no thread
@@ -39,13 +39,13 @@ COUNTS = (
     "batches", "reads", "bytes_read", "writes", "bytes_written", "deletes", "listings", "retries", "waiting_ns",
     "decodes", "decoding_ns", "hits", "misses", "failures",
 )  # fmt: skip
-"""What a meter counts.  Times of batches that ran at once are added, and a batch that fails is one failure."""
+"""The counters of a meter.  Times of batches that ran at once are added, and a batch that fails is one failure."""
 
 
 class Observation(NamedTuple):
     """One operation, on what, when, and of how many bytes.
 
-    What it is: `read`, `write`, `delete`, `list`, `retry`, `decode` or `fail`.  `place` is without secrets; of what
+    `what` is `read`, `write`, `delete`, `list`, `retry`, `decode` or `fail`.  `place` is without secrets; of what
     failed and of what is tried again it is the reason.  Times are those of `time.perf_counter_ns`.
     """
 
