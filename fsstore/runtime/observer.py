@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
+from fsstore.errors import OutOfRangeError
 from fsstore.redaction import redact
 from fsstore.values.registry import door
 
@@ -131,12 +132,15 @@ class Meter:
             _told(Observation("list", self.store, f"{place} ({entries} keys)", begin_ns, end_ns, 0))
 
     def failed(self, error: Exception, begin_ns: int) -> None:
-        """Count a batch, or a page of a listing, that ended with an error."""
+        """Count a batch, or a page of a listing, that ended with an error; that a value is too short is an answer."""
         end_ns = perf_counter_ns()
-        self.failures += 1
+        is_short = isinstance(error, OutOfRangeError)
+        self.reads += is_short
+        self.failures += not is_short
         self.waiting_ns += end_ns - begin_ns
         if is_watched():
-            _told(Observation("fail", self.store, str(error)[:_MOST_TOLD], begin_ns, end_ns, 0))
+            what = "read" if is_short else "fail"
+            _told(Observation(what, self.store, str(error)[:_MOST_TOLD], begin_ns, end_ns, 0))
 
     def decoded(self, chunks: int, begin_ns: int) -> None:
         """Count chunks that were decoded."""
