@@ -122,7 +122,7 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
 def _with_own(
     group: KvPrefix, words: NodeWords, own: Mapping[str, Any] | None, stored: bytes | None
 ) -> bytes | None:
-    """Return consolidated metadata of zarr v2 that repeat the attributes of the group itself; None if there are none."""
+    """Return consolidated metadata of zarr v2 that repeat the attributes of their group; None if there are none."""
     if stored is None:
         return None
     document = parsed(stored, group.describe(".zmetadata"))
