@@ -56,6 +56,7 @@ def combine(
     coords: Mapping[str, CoordinatesOf] | None = None,
     variables: Mapping[str, str | None] | None = None,
     as_coordinates: Sequence[str] = (),
+    along: Mapping[str, str] | None = None,
     executor: Executor | None = None,
     batch: int | None = None,
     progress: Any = None,
@@ -75,13 +76,16 @@ def combine(
     error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
     `variables` renames variables, with their dimensions, or drops those that are None; `as_coordinates` tells readers
-    which are coordinates.  An `executor` is given batches of files that take some seconds, or of `batch` files; a file
-    that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on where
-    it was.
+    which are coordinates.  `along`, such as `{"orbit": "time"}`, gives variables that do not grow a dimension, for the
+    steps of which each file's value is repeated.  An `executor` is given batches of files that take some seconds, or of `batch`
+    files; a file that fails is left out and named in the report.  With `journal`, a directory, a run that was killed
+    goes on where it was.
     """
     dims = (dim,) if isinstance(dim, str) else tuple(dim)
     _check(on_difference, on_overlap)
-    wishes, given = Wishes(dims, on_difference, on_overlap), Coordinates.of(coords, dims)
+    wishes = Wishes(dims, on_difference, on_overlap, dict(along or {}))
+    given = Coordinates.of(coords, dims)
+    _check_along(wishes)
     means, naming = ScanMeans(executor, batch, progress, journal), Naming(variables or {}, as_coordinates)
     options = {
         "dims": list(dims),
@@ -89,6 +93,7 @@ def combine(
         "on_overlap": on_overlap,
         "variables": dict(naming.names),
         "as_coordinates": list(naming.coordinates),
+        "along": dict(wishes.along),
         "coords": given.to_json(),
     }
 
@@ -106,6 +111,14 @@ async def _scanned(
 ) -> FileBatch:
     found = await scan_many(urls, Wanted(tuple(dims), tuple(given.attributes)), means)
     return given.put(found, urls)
+
+
+def _check_along(wishes: Wishes) -> None:
+    for path, dim in wishes.along.items():
+        if dim not in wishes.dims:
+            raise CombineError(
+                f"{quote(path)} is to be repeated along {quote(dim)}, along which files are not combined"
+            )
 
 
 def _check(on_difference: str, on_overlap: str) -> None:
@@ -231,7 +244,9 @@ def _wishes(options: Mapping[str, Any]) -> Wishes:
     if not isinstance(dims, list) or not isinstance(difference, str) or not isinstance(overlap, str):
         raise StoreError("The dataset does not say how it was combined, and cannot be added to")
     _check(difference, overlap)
-    return Wishes(tuple(map(str, dims)), difference, overlap)  # type: ignore[arg-type]  # checked
+    along = options.get("along")
+    along = {str(path): str(dim) for path, dim in along.items()} if isinstance(along, Mapping) else {}
+    return Wishes(tuple(map(str, dims)), difference, overlap, along)  # type: ignore[arg-type]  # checked
 
 
 def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:
