@@ -76,8 +76,8 @@ def combine(
     error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
     `variables` renames variables, with their dimensions, or drops those that are None; `as_coordinates` tells readers
-    which are coordinates.  `along`, such as `{"orbit": "time"}`, gives variables that do not grow a dimension: the value
-    of each file is repeated for its steps.  An `executor` is given batches of files that take some seconds, or of
+    which are coordinates.  `along`, such as `{"orbit": "time"}`, gives variables that do not grow a dimension: the
+    value of each file is repeated for its steps.  An `executor` is given batches of files that take some seconds, or of
     `batch` files; a file that fails is left out and named in the report.  With `journal`, a directory, a run that was
     killed goes on where it was.
     """
