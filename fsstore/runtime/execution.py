@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
@@ -108,7 +109,11 @@ def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
         state.thread_id = threading.get_ident()
         asyncio.set_event_loop(new)
         new.call_soon(started.set)
-        new.run_forever()
+        while (
+            True
+        ):  # a task that ends in `KeyboardInterrupt` or `SystemExit` of offloaded work ends the run too
+            with suppress(KeyboardInterrupt, SystemExit):
+                new.run_forever()
 
     try:
         begin_thread(run, "fsstore-loop")
@@ -222,7 +227,7 @@ def _start_on(
         except asyncio.CancelledError as error:
             futures.fail(future, error)
             raise
-        except Exception as error:  # noqa: BLE001  # the future carries it
+        except BaseException as error:  # noqa: BLE001  # the future carries it, `KeyboardInterrupt` of a callback too
             futures.fail(future, error)
         finally:
             ended()
