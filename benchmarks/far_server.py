@@ -23,22 +23,29 @@ def _answer(root: Path, request: str) -> bytes:
     file = root / path.partition("?")[0].lstrip("/")
     if not file.is_file():
         return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-    body, status, extra = file.read_bytes(), b"200 OK", b""
-    tag = b"%d" % file.stat().st_mtime_ns
+    status, extra, info = b"200 OK", b"", file.stat()
+    tag, size = b"%d" % info.st_mtime_ns, info.st_size
+    start, stop = 0, size
     found = _RANGE.search(request)
     if found is not None:
-        size = len(body)
         start = int(found[1]) if found[1] else size - int(found[2])
         stop = min(int(found[2]) + 1, size) if found[1] and found[2] else size
         extra = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, size)
-        body, status = body[start:stop], b"206 Partial Content"
+        status = b"206 Partial Content"
+    body = b"" if method == "HEAD" else _read(file, start, stop)
     head = b'HTTP/1.1 %s\r\nAccept-Ranges: bytes\r\nContent-Length: %d\r\nETag: "%s"\r\n%s\r\n' % (
         status,
-        len(body),
+        stop - start,
         tag,
         extra,
     )
-    return head if method == "HEAD" else head + body
+    return head + body
+
+
+def _read(file: Path, start: int, stop: int) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(start)
+        return opened.read(stop - start)
 
 
 async def _serve(root: Path, delay: float) -> None:

@@ -1,4 +1,4 @@
-"""Makes the pictures of the documentation: the viewer in a browser, a trace, and what notebooks show.
+"""Makes the pictures of the documentation: the viewer in a browser, a trace, a plot, and what notebooks show.
 
     python docs/make_pictures.py            # all of them
     python docs/make_pictures.py --no-browser
@@ -119,9 +119,11 @@ def make_cells(place: Any) -> Any:
         data = image[:: 2**level, :: 2**level]
         group.create_array(str(level), shape=data.shape, dtype="u2", chunks=(256, 256)).result()[:] = data
     axes = [{"name": "y", "type": "space"}, {"name": "x", "type": "space"}]
-    group.attrs["multiscales"] = [
-        {"version": "0.4", "axes": axes, "datasets": [{"path": str(level)} for level in range(4)]}
+    levels = [
+        {"path": str(level), "coordinateTransformations": [{"type": "scale", "scale": [2.0**level] * 2}]}
+        for level in range(4)
     ]
+    group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": levels}]
     return group
 
 
@@ -259,6 +261,17 @@ def make_reprs(into: Path) -> None:
         (into / f"{name}.html").write_text(shown._repr_html_() + "\n", encoding="utf-8")
 
 
+def make_plot(into: Path) -> None:
+    """Run the tutorial about climate data and keep the plot it draws."""
+    from docs.notebooks import FENCE
+
+    page = (HERE / "tutorials" / "climate.md").read_text(encoding="utf-8")
+    program = "\n".join(found["code"] for found in FENCE.finditer(page))
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        (into / "tutorial-climate.png").write_bytes((Path(folder) / "sst.png").read_bytes())
+
+
 def main() -> None:
     """Make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -270,6 +283,7 @@ def main() -> None:
     options.into.mkdir(exist_ok=True)
     make_trace(options.into)
     make_reprs(options.into)
+    make_plot(options.into)
     if not options.no_browser:
         for path in photograph(options.into, playwright=options.playwright, chromium=options.chromium):
             print(f"{path.name}: {path.stat().st_size // 1000} kB")

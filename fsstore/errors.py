@@ -73,7 +73,7 @@ class StoreError(ValueError):
     prefix: ClassVar[str] = ""
     transient: ClassVar[bool] = False
     culprit: str = ""
-    """What cannot decode the bytes, such as `codec "gzip"`."""
+    """The part that cannot decode the bytes, such as `codec "gzip"`."""
 
     def __init__(self, message: str) -> None:
         message = without_secrets(message)
@@ -86,8 +86,9 @@ class StoreError(ValueError):
 
     def within(self, place: str) -> Self:
         """Return the same error with `place` and a colon put before its message, once; cause and traceback stay."""
-        if self.message.startswith(f"{place}: "):
-            return self
+        before, _, last = place.rpartition(": ")
+        if self.message.startswith(f"{last}: "):
+            return self._with_message(f"{before}: {self.message}") if before else self
         return self._with_message(f"{place}: {self.message}")
 
     def but(self, fact: str) -> Self:
@@ -202,7 +203,7 @@ class AlreadyExistsError(_SystemError, FileExistsError):
 
 
 class FailedPreconditionError(StoreError):
-    """What is stored does not agree with what was asked for, or the state forbids the operation."""
+    """The stored data do not agree with the request, or the state forbids the operation."""
 
     prefix = "FAILED_PRECONDITION: "
 

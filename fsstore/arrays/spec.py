@@ -28,7 +28,8 @@ class Spec(SpecValue, Indexable):
     {'driver': 'zarr3', 'kvstore': {'driver': 'memory', 'path': 'a/'}}
     """
 
-    __slots__ = ()
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__",)
 
     def __new__(cls, json: SpecLike) -> Spec:
         """Parse `json`."""
@@ -125,10 +126,6 @@ class Spec(SpecValue, Indexable):
         return self.replace()
 
     __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Spec:
-        """Return a copy; nothing below is mutable."""
-        return self.replace()
 
     def update(self, **options: Unpack[UpdateOptions]) -> None:
         """Add constraints and change how the array is opened, in place.

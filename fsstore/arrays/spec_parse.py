@@ -26,6 +26,7 @@ from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import registry
 from fsstore.values.dtypes import dtype_of
+from fsstore.values.json_like import json_like
 from fsstore.values.json_value import (
     DEEPEST_SPEC,
     MISSING,
@@ -205,6 +206,7 @@ def _resource(name: str, value: Any) -> Any:
 
 def _from_json(json: Mapping[str, Any]) -> SpecValue:
     check_depth(json, DEEPEST_SPEC)
+    json = json_like(json)
     head = Fields({name: value for name, value in json.items() if name == "driver"})
     name = head.require("driver", _driver_name)
     head.finish()

@@ -48,6 +48,7 @@ T = TypeVar("T")
 class TensorStore(ArrayHabits):
     """An open array or a view of one.  Made by `open`; immutable, and usable from any thread."""
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "_driver", "_readable", "_transform", "_writable")
 
     _driver: ArrayDriver
@@ -113,7 +114,8 @@ class TensorStore(ArrayHabits):
             raise TypeError(f"Invalid `order`: {order!r}; it is 'C' or 'F'")
         if out is not None:
             return self._track(lambda: read_into(self._opened, out), batch)
-        return self._track(lambda: self._driver.read(self._transform, order), batch)
+        driver = self._driver if batch is None else self._driver.in_batch(batch)
+        return self._track(lambda: driver.read(self._transform, order), batch)
 
     def write(
         self, source: Any, *, batch: Batch | None = None, can_reference_source_data_indefinitely: bool = False
@@ -130,8 +132,8 @@ class TensorStore(ArrayHabits):
             )
         if isinstance(source, TensorStore):
             return WriteFutures(self._track(lambda: self._copy_from(source), batch))
-        values = source_array(source, self._driver.dtype)
-        del can_reference_source_data_indefinitely  # the source is never referenced after the commit
+        values = source_array(source, self._driver.dtype, self.rank)
+        as_flag("can_reference_source_data_indefinitely", can_reference_source_data_indefinitely)
         return WriteFutures(self._track(lambda: self._driver.write(self._transform, values)))
 
     def _copy_from(self, source: TensorStore) -> Future[None]:
@@ -191,7 +193,7 @@ class TensorStore(ArrayHabits):
 
     @property
     def schema(self) -> Schema:
-        """What is known of the array, through the view."""
+        """The constraints that describe the array, through the view."""
         return self._driver.schema().through(self._transform)
 
     @property
@@ -249,7 +251,7 @@ class TensorStore(ArrayHabits):
         """Return the store bound to a transaction, or to none."""
         check_rebinding(self.transaction, transaction)
         if transaction is self.transaction:
-            return self.copy()
+            return self
         return self._with(self._transform, self._driver.with_transaction(transaction))
 
     def astype(self, dtype: DTypeLike) -> TensorStore:
@@ -260,8 +262,8 @@ class TensorStore(ArrayHabits):
         return TensorStore._of(opened, readable=self._readable, writable=self._writable)
 
     def copy(self) -> TensorStore:
-        """Return a handle to the same array."""
-        return self._with(self._transform)
+        """Return a handle to the same array: the store itself, which never changes."""
+        return self
 
     __copy__ = copy
 

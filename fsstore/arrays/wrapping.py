@@ -10,6 +10,7 @@ from fsstore.arrays.spec import Spec
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.driver.contract import OpenArray
+from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError
 from fsstore.index.transform import identity
 from fsstore.schema.open_mode import as_flag
@@ -39,21 +40,26 @@ def array(
     """
     from fsstore.driver.array import InMemoryDriver
 
-    native = None if dtype is None else dtype_of(dtype).numpy_dtype
-    if copy is not None or not isinstance(array, np.ndarray):
-        copy = copy is None or as_flag("copy", copy)
-    values = np.array(array, dtype=native, copy=copy)
-    if dtype is None:
-        dtype = "json" if values.dtype == np.dtype(object) else values.dtype
-    if as_flag("write", write) and not values.flags.writeable and copy is not False:
+    values = array if dtype is not None else np.asarray(array)
+    kind = dtype_of(_object_kind(values) if dtype is None else dtype)
+    if dtype is not None or values.dtype.kind == "O":
+        values = source_array(values, kind)
+    is_own = not isinstance(array, np.ndarray) or not np.may_share_memory(values, array)
+    refuses_copy = copy is not None and not as_flag("copy", copy)
+    must_copy = bool(copy) or (as_flag("write", write) and not values.flags.writeable)
+    if refuses_copy and (is_own or must_copy):
+        raise StoreError("Unable to avoid copy while creating an array as requested.")
+    if must_copy and not is_own:
         values = values.copy()
     resources = {"data_copy_concurrency": context_of(context)["data_copy_concurrency"]}
-    driver = InMemoryDriver(values, dtype_of(dtype), resources)
-    if write and not driver.writable:
-        raise StoreError("the array is read-only")
+    driver = InMemoryDriver(values, kind, resources)
     return TensorStore._of(
         OpenArray(driver, identity(driver.domain())), writable=write is not False and driver.writable
     )
+
+
+def _object_kind(values: np.ndarray[Any, Any]) -> DTypeLike:
+    return "json" if values.dtype.kind == "O" else values.dtype
 
 
 def cast(base: _S, dtype: DTypeLike) -> _S:

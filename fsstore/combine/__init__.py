@@ -10,6 +10,7 @@ added to (`combined`, `verbs`).  Where files differ, arrays become layers instea
 * `coordinates`: coordinates of files that are in no variable: given, or told by names and attributes
 * `differ`: how the forms of one variable differ, and how its values are to be decoded
 * `layers`: arrays of pieces: sources for files that are encoded alike, and where each file lies
+* `naming`: variables under other names, left out, or made coordinates
 * `new_axis`: variables of files that have no dimension of the name: each file becomes one step of a new one
 * `order`: where files lie along a dimension: coordinates sorted, and gaps, overlaps and doubles found
 * `report`: what combining says of itself

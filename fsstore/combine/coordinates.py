@@ -108,7 +108,10 @@ class Coordinates:
             return [_array(dim, rule(url), url) for url in files]
         if len(rule) != len(urls):
             raise CombineError(f"There are {len(rule)} coordinates of {quote(dim)} for {len(urls)} files")
-        of = dict(zip(urls, rule, strict=True))
+        of = {
+            url.rpartition("|")[0]: value for url, value in zip(urls, rule, strict=True)
+        }  # of scanned files
+        of.update(zip(urls, rule, strict=True))
         return [_array(dim, of[url], url) for url in files]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace as replaced
 from fnmatch import fnmatchcase
 from functools import partial
 from os import PathLike, fspath
@@ -21,6 +20,7 @@ from fsstore.combine.assembly import OnDifference, Wishes, assemble
 from fsstore.combine.checking import changes
 from fsstore.combine.combined import Combined, document_bytes, moved_batch
 from fsstore.combine.coordinates import Coordinates, CoordinatesOf, with_given_of
+from fsstore.combine.naming import Naming
 from fsstore.combine.order import OnOverlap
 from fsstore.combine.report import CombineError, CombineReport
 from fsstore.combine.scan.facts import FileBatch, joined
@@ -29,7 +29,6 @@ from fsstore.combine.scan.scan_columns import batch_of
 from fsstore.combine.scan.scanning import Wanted, place_of
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
-from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.tools.relocation import moving
 from fsstore.mosaic.driver import mosaic_driver
@@ -56,8 +55,9 @@ def combine(
     on_overlap: OnOverlap = "raise",
     coords: Mapping[str, CoordinatesOf] | None = None,
     variables: Mapping[str, str | None] | None = None,
+    as_coordinates: Sequence[str] = (),
     executor: Executor | None = None,
-    batch: int = 100,
+    batch: int | None = None,
     progress: Any = None,
     journal: Any = None,
 ) -> Future[Any]:
@@ -74,25 +74,27 @@ def combine(
     variable that does not grow, which are compared in all files.  Files with equal or overlapping coordinates are an
     error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
-    `variables` renames variables, or drops those that are None.  Work is cut into batches of files for an `executor`; a
-    file that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on
-    where it was.
+    `variables` renames variables, with their dimensions, or drops those that are None; `as_coordinates` tells readers
+    which are coordinates.  An `executor` is given batches of files that take some seconds, or of `batch` files; a file
+    that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on where
+    it was.
     """
     dims = (dim,) if isinstance(dim, str) else tuple(dim)
     _check(on_difference, on_overlap)
     wishes, given = Wishes(dims, on_difference, on_overlap), Coordinates.of(coords, dims)
-    means = ScanMeans(executor, batch, progress, journal)
+    means, naming = ScanMeans(executor, batch, progress, journal), Naming(variables or {}, as_coordinates)
     options = {
         "dims": list(dims),
         "on_difference": on_difference,
         "on_overlap": on_overlap,
-        "variables": dict(variables or {}),
+        "variables": dict(naming.names),
+        "as_coordinates": list(naming.coordinates),
         "coords": given.to_json(),
     }
 
     async def run() -> Combined | CombineReport:
         urls = await written_out(places)
-        found = await _scanned(urls, dims, given, (means, variables or {}))
+        found = naming.apply(await _scanned(urls, naming.in_files(dims), given, means))
         mosaic, report = await execution.offload(assemble, found, wishes, kind="compute")
         return report if dry_run else Combined(mosaic, report, found, await _here(), options)
 
@@ -100,14 +102,10 @@ def combine(
 
 
 async def _scanned(
-    urls: Sequence[str],
-    dims: Sequence[str],
-    given: Coordinates,
-    how: tuple[ScanMeans, Mapping[str, str | None]],
+    urls: Sequence[str], dims: Sequence[str], given: Coordinates, means: ScanMeans
 ) -> FileBatch:
-    means, names = how
     found = await scan_many(urls, Wanted(tuple(dims), tuple(given.attributes)), means)
-    return given.put(_renamed(found, names), urls)
+    return given.put(found, urls)
 
 
 def _check(on_difference: str, on_overlap: str) -> None:
@@ -115,26 +113,6 @@ def _check(on_difference: str, on_overlap: str) -> None:
         raise ValueError(f'on_difference is "layer", "raise" or "skip", not {on_difference!r}')
     if on_overlap not in ("raise", "first", "last"):
         raise ValueError(f'on_overlap is "raise", "first" or "last", not {on_overlap!r}')
-
-
-def _renamed(batch: FileBatch, names: Mapping[str, str | None]) -> FileBatch:
-    """Return the batch with variables under other names, without those that are to be dropped."""
-    if not names:
-        return batch
-    for name in names:
-        if name not in batch.variables:
-            raise NotFoundError(
-                f"There is no variable {quote(name)}; there are {', '.join(map(quote, batch.variables))}"
-            )
-    out: dict[str, Any] = {}
-    for path, columns in batch.variables.items():
-        new = names.get(path, path)
-        if new is None:
-            continue
-        if new in out or check_key(f"{new}/.zarray") is not None:
-            raise StoreError(f"{quote(path)} cannot be called {quote(new)}")
-        out[new] = columns
-    return replaced(batch, variables=out)
 
 
 def append(
@@ -159,7 +137,7 @@ def append(
             raise CombineError(f"The dataset has {quote(doubled[0])} already; `replace` scans it again")
         return joined([before, new])
 
-    means = ScanMeans(executor, 100, progress, journal)
+    means = ScanMeans(executor, None, progress, journal)
     return execution.start(_change(dataset, places, means, change, coords=coords))
 
 
@@ -186,7 +164,7 @@ def replace(
         rank = [known[fact.url] for fact in both.files]
         return both.only(np.argsort(np.array(rank, np.int64), kind="stable"))
 
-    means = ScanMeans(executor, 100, progress)
+    means = ScanMeans(executor, None, progress)
     return execution.start(_change(dataset, places, means, change, keeps=True))
 
 
@@ -233,8 +211,10 @@ async def _change(
         if new is None:
             known = options.get("coords") if urls else {}
             rules = Coordinates(coords or {}).for_more(known, wishes.dims, keeps=keeps)
-            how = means, options.get("variables") or {}
-            found = await _scanned(urls, wishes.dims, rules, how) if urls else FileBatch()
+            names = Naming(options.get("variables") or {}, options.get("as_coordinates") or ())
+            dims = names.in_files(wishes.dims)
+            found = await _scanned(urls, dims, rules, means) if urls else FileBatch()
+            found = names.apply(found, are_all=False)
             new = moved_batch(found, moving(await _here(), await beside(base)))
         after = change(before, new)
         whole, report = await execution.offload(assemble, after, wishes, kind="compute")

@@ -1,16 +1,14 @@
-"""Contexts: where stores find the resources they share, and how a store's resources are written down.
+"""Contexts: where stores find the resources they share.
 
 A `Context` maps keys (`cache_pool`, `cache_pool#name`) to resources, made on first use.  What its spec does not define
 is looked up in the parent; a default key that nobody defines gets one instance in the root.  The same context gives the
 same resource; equal JSON in two contexts gives two.
-
-A store remembers its resources as `ContextResource` objects.  `ResourceNames` writes a tree of them down as one
-`context` member, so that opening the JSON again shares what was shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, ClassVar
 
 from fsstore.context.resource_kinds import ResourceKind, kind_of, kind_of_member
@@ -19,6 +17,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.runtime import fork, origin
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
+from fsstore.values.json_like import json_like
 from fsstore.values.json_value import Json, quote, show
 from fsstore.values.printing import pretty
 
@@ -26,7 +25,6 @@ __all__ = [
     "Context",
     "ContextResource",
     "ContextSpec",
-    "ResourceNames",
     "ResourceRef",
     "bind_resource",
     "context_of",
@@ -40,6 +38,8 @@ _MISSING: Any = object()
 class ContextResource:
     """A resource of a context.  Equal only to itself; `value` is what drivers use."""
 
+    __module__ = "fsstore"
+    __qualname__ = "Context.Resource"
     __slots__ = ("__weakref__", "_home", "_lock", "_value", "config", "key", "kind")
 
     def __init__(self, kind: ResourceKind, config: Json, key: str = "") -> None:
@@ -76,6 +76,13 @@ class ContextResource:
         A memory store that has been used is itself again in this process, and known to be elsewhere in any other.
         """
         return _unpickle_resource, (self.kind.name, self.config, self.key, self._home_name())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ContextResource:
+        """Return a resource of its own, with nothing in it, even in this process."""
+        made = ContextResource(self.kind, deepcopy(self.config, memo), self.key)
+        if self._value is not _MISSING and self._value is self.kind.elsewhere:
+            made._home, made._value = self._home, self._value
+        return made
 
     def _home_name(self) -> str | None:
         """Return the name by which this process finds the resource again; None if its value can be made anywhere."""
@@ -149,12 +156,15 @@ def _member_kind(name: str) -> ResourceKind:
 class ContextSpec:
     """The parsed JSON form of a context: inline configurations, references and null by key."""
 
-    __slots__ = ("_entries",)
+    __module__ = "fsstore"
+    __qualname__ = "Context.Spec"
+    __slots__ = ("__weakref__", "_entries")
 
     def __init__(self, json: Any) -> None:
         if isinstance(json, ContextSpec):
             self._entries: dict[str, Any] = json._entries
             return
+        json = json_like(json)
         if not isinstance(json, Mapping):
             raise JsonError(f"Expected object, but received: {show(json)}")
         entries: dict[str, Any] = {}
@@ -216,6 +226,7 @@ class Context:
     {'total_bytes_limit': 10000000}
     """
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "_lock", "_made", "_meters", "_parent", "_shares", "_spec")
 
     Resource: ClassVar[type[ContextResource]] = ContextResource
@@ -225,7 +236,8 @@ class Context:
         spec = json if spec is None else spec
         if not isinstance(parent, Context | None):
             raise TypeError(f"parent must be a Context, not {type(parent).__name__}")
-        self._spec: ContextSpec | None = None if spec is None else ContextSpec(spec)
+        given = spec is None or isinstance(spec, ContextSpec)
+        self._spec: ContextSpec | None = spec if given else ContextSpec(spec)
         if parent is None and self._spec is not None:
             parent = Context()
         self._parent = parent
@@ -295,9 +307,7 @@ class Context:
         return self._find(key, kind, ())
 
     def _find(self, key: str, kind: ResourceKind, path: tuple[tuple[int, str], ...]) -> ContextResource:
-        if (
-            self._spec is None and self._parent is None and "#" not in key
-        ):  # nothing to look up, as in most contexts
+        if self._spec is None and self._parent is None and "#" not in key:  # nothing to look up, mostly
             return self._made.get(key) or self._made.setdefault(key, ContextResource(kind, kind.default, key))
         if (id(self), key) in path:
             chain = " -> ".join(quote(step) for _, step in (*path, (id(self), key)))
@@ -355,45 +365,3 @@ def _unpickle_context(
     context._made.update(made)
     context._shares = shares
     return context
-
-
-class ResourceNames:
-    """Names for the resources of one printed spec, and the `context` member that defines them.
-
-    A resource keeps its key; several resources with one key are numbered in the order given.  `listed` writes every
-    reference, default ones too, as a list of one, which tells a bound resource from a name still to be looked up.
-    """
-
-    def __init__(self, resources: Iterable[ContextResource], *, listed: bool = False) -> None:
-        self._listed = listed
-        by_key: dict[str, list[ContextResource]] = {}
-        for resource in resources:
-            same = by_key.setdefault(resource.key, [])
-            if resource.key and not any(other is resource for other in same):
-                same.append(resource)
-        self._names: dict[int, str] = {}
-        self.context: dict[str, Json] = {}
-        taken = set(by_key)
-        for key, same in by_key.items():
-            for resource in same:
-                name = key if len(same) == 1 else _numbered(resource.kind.name, taken)
-                self._names[id(resource)] = name
-                self.context[name] = resource.to_json()
-
-    def member(self, resource: ContextResource) -> ResourceRef | None:
-        """Return the spec member that refers to `resource`, or None if the default reference does."""
-        name = self._names.get(id(resource))
-        if name is None:
-            plain: Any = resource.to_json()
-            return [plain] if self._listed else plain
-        if self._listed:
-            return [name]
-        return None if name == resource.kind.name else name
-
-
-def _numbered(kind: str, taken: set[str]) -> str:
-    number = 0
-    while f"{kind}#{number}" in taken:
-        number += 1
-    taken.add(f"{kind}#{number}")
-    return f"{kind}#{number}"

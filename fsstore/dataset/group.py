@@ -63,6 +63,7 @@ class Group:
     array([15., 15., 15.], dtype=float32)
     """
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "_attrs", "_path", "_place")
 
     _attrs: Attributes
@@ -106,6 +107,11 @@ class Group:
     def zarr_format(self) -> int:
         """The version of zarr in which members are created: 2 or 3; 0 for N5."""
         return self._place.words.zarr_format
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it has metadata of its own; a directory with arrays below is a group too."""
+        return execution.call(self._place.look(self._path)).kind is not None
 
     @property
     def kvstore(self) -> Any:

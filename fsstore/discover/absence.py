@@ -1,4 +1,4 @@
-"""What stands at a place where no array was found, in a few words, for messages: nothing, a file, other things.
+"""The content of a place where no array was found, in a few words, for messages: nothing, a file, other things.
 
 A failed open has asked enough already, so a store that waits is not asked again.  Local files and memory are: whether
 something is there, and which name in the same directory is close to the one that is missing.
@@ -74,7 +74,7 @@ async def instead_of_metadata(place: KvPrefix) -> str:
 async def close_name(place: KvPrefix) -> str:
     """Return `; did you mean "a.zarr"?` if a name beside the missing one is close to it, else nothing.
 
-    Of a path whose directories are missing too, the first name that is missing is compared.
+    If directories of the path are missing too, the first missing name is compared.
     """
     if place.driver.features.waits:
         return ""
@@ -83,10 +83,21 @@ async def close_name(place: KvPrefix) -> str:
         parent, slash, name = path.rpartition("/")
         names = await _names(place.driver, parent + slash)
         if names:
-            close = None if name in names else _closest(name, names)
+            if name in names:
+                return await _inside(place._replace(path=path), place.path[len(path) :].strip("/"))
+            close = _closest(name, names)
             return f"; did you mean {quote(close)}?" if close else ""
         path = parent
     return ""
+
+
+async def _inside(place: KvPrefix, rest: str) -> str:
+    """Return how a path that goes on inside a file is written, if it is a file that it goes on in."""
+    if not rest or (await place.read("", 0, 0)).state == "missing":
+        return ""
+    file = place.path.rpartition("/")[2]
+    shown = quote(f"{file}|hdf5:{rest}")
+    return f"; {quote(file)} is a file, whose format comes before the path inside it, as in {shown}"
 
 
 def _closest(name: str, names: list[str]) -> str | None:

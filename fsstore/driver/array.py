@@ -210,7 +210,9 @@ class InMemoryDriver(ArrayDriver):
             spread = broadcast(values, shape)
         except StoreError as error:
             return futures.failed(error)
-        self._array[tuple(np.broadcast_to(each, shape) for each in index)] = spread
+        # the ellipsis keeps an array of one Python object from holding the array written
+        places: list[Any] = [np.broadcast_to(each, shape) for each in index]
+        self._array[(*places, ...)] = spread
         return futures.ready(None)
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:

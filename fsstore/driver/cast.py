@@ -130,6 +130,11 @@ class CastDriver(ArrayDriver):
 
         return execution.start(run())
 
+    def in_batch(self, batch: Any) -> CastDriver:
+        """Return the driver with its base as the batch uses it."""
+        inner = self._inner.in_batch(batch)
+        return self if inner is self._inner else CastDriver(inner, self.dtype)
+
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to convert and write."""
         if self._in is None:

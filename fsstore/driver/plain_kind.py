@@ -1,4 +1,4 @@
-"""What kinds of array drivers have in common that do not say otherwise."""
+"""The usual kind of array driver: defaults of all that a kind may say."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ _Parts: TypeAlias = list[tuple[tuple[slice, ...], list[Array]]]
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedReadParameters:
-    """What a read function is told besides domain and array."""
+    """The third argument of a read function, besides domain and array."""
+
+    __module__ = "fsstore"
 
     if_not_equal: bytes = b""
     """The generation of a cached chunk; empty, as nothing is cached."""
@@ -55,7 +57,9 @@ class VirtualChunkedReadParameters:
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedWriteParameters:
-    """What a write function is told besides domain and array."""
+    """The third argument of a write function, besides domain and array."""
+
+    __module__ = "fsstore"
 
     if_equal: bytes = b""
     """The generation the chunk must still have; empty for no condition."""
@@ -118,6 +122,7 @@ class VirtualChunkedDriver(ArrayDriver):
         self._domain: IndexDomain = schema.domain
         self._schema = schema
         layout = schema.chunk_layout
+        self._batch: Any = None
         self._origin = tuple(at or 0 for at in layout.grid_origin or ())
         self._chunk = tuple(size or 1 for size in layout.write_chunk.shape or ())
         self._order = tuple(layout.inner_order or ())
@@ -186,8 +191,15 @@ class VirtualChunkedDriver(ArrayDriver):
     async def _read_chunk(self, cell: IndexDomain) -> Array:
         chunk = self._new_chunk(cell)
         assert self._functions.read is not None
-        await self._functions.call(self._functions.read, cell, chunk, VirtualChunkedReadParameters())
+        told = VirtualChunkedReadParameters(batch=self._batch)
+        await self._functions.call(self._functions.read, cell, chunk, told)
         return chunk
+
+    def in_batch(self, batch: Any) -> VirtualChunkedDriver:
+        """Return the driver that tells its function of the batch."""
+        told = VirtualChunkedDriver(self._functions, self._schema, self._resources)
+        told._batch = batch
+        return told
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read a view."""

@@ -29,7 +29,7 @@ from fsstore.index.output_map import (
     single_map,
     without_repeats,
 )
-from fsstore.index.selection import DimSpecs, resolve, resolve_new
+from fsstore.index.selection import DimSpecs, resolve, resolve_new, resolve_only_new
 from fsstore.index.term import NumpyIndex, Term
 from fsstore.index.value import DomainValue, TransformValue, check_rank
 
@@ -158,32 +158,28 @@ def _matched(
     terms = index.terms
     used = _consumed(terms)
     new_axes = sum(term is None for term in terms)
-    if index.scalar and new_axes:
-        selected = _new_selection(specs, domain.rank)
-        return (None,) * len(selected), 0, selected
-    selected = resolve_new(specs, domain.rank + new_axes) if new_axes else resolve(specs, domain.labels)
     if index.scalar:
-        return terms * len(selected), 0, selected
+        dims = resolve_only_new(specs, domain.rank) if new_axes else resolve(specs, domain.labels)
+        return terms * len(dims), 0, dims
+
     dots = any(term is Ellipsis for term in terms)
-    if used > len(selected) or (used < len(selected) and not dots):
-        raise StoreError(
-            f"Indexing expression requires {used} dimensions but selection has {len(selected)} dimensions"
-        )
+
+    def are_new(count: int) -> list[bool]:
+        if used > count or (used < count and not dots):
+            raise StoreError(
+                f"Indexing expression requires {used} dimensions but selection has {count} dimensions"
+            )
+        new: list[bool] = []
+        for term in terms:
+            new += [term is None] * (count - used if term is Ellipsis else _consumed((term,)))
+        return new
+
+    if new_axes:
+        selected = resolve_new(specs, domain.rank + new_axes, domain.labels, are_new)
+    else:
+        selected = resolve(specs, domain.labels)
+        are_new(len(selected))
     return terms, len(selected) - used, selected
-
-
-def _new_selection(specs: DimSpecs, rank: int) -> list[int]:
-    """Return the selected new dimensions; the width of the space depends on how many there are."""
-    count = 0
-    for part in specs:
-        if not isinstance(part, slice):
-            count += 1
-            continue
-        step = part.step or 1
-        if part.stop is None or (part.start is None and step < 0):
-            raise StoreError("New dimensions cannot be specified by an open range")
-        count += len(range(part.start or 0, part.stop, step))
-    return resolve_new(specs, rank + count)
 
 
 class _NewSpace:

@@ -31,7 +31,7 @@ def dim_text(bounds: Bounds, label: str) -> str:
 
 
 class _Interval:
-    """What can be read from an interval."""
+    """The properties of an interval."""
 
     __slots__ = ("_bounds",)
     _bounds: Bounds
@@ -82,7 +82,8 @@ class Dim(_Interval):
     "x": [0, 5*)
     """
 
-    __slots__ = ("_label",)
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_label")
     __hash__ = None  # type: ignore[assignment]  # the label and the flags can be set
 
     def __init__(self, *args: Any, **options: Any) -> None:

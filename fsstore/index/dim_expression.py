@@ -245,6 +245,7 @@ class DimExpression:
     d['x',0].translate_to[3].stride[2]
     """
 
+    __module__ = "fsstore"
     __slots__ = ("_specs", "_steps")
     __hash__ = None  # type: ignore[assignment]  # as in TensorStore
     _specs: DimSpecs
@@ -355,13 +356,14 @@ class DimExpression:
 class DimSelection(DimExpression):
     """Selected dimensions, the start of a dimension expression: `d[0, "x", 2:5]`."""
 
+    __module__ = "fsstore"
     __slots__ = ()
 
 
 DimSelectionLike: TypeAlias = Union[
     DimSelection, SupportsIndex, str, "slice", Sequence["DimSelectionLike"]  # names itself
 ]
-"""What selects dimensions: numbers, labels, ranges, and sequences of these."""
+"""Ways to select dimensions: numbers, labels, ranges, and sequences of these."""
 
 
 class _Selector:

@@ -24,11 +24,12 @@ from fsstore.index.interval import INF, INT64, Bounds
 from fsstore.index.selection import in_expression, resolve
 from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank
 from fsstore.index.wire import domain_from_json, domain_to_json
+from fsstore.values.json_like import WrittenAsJson
 
 __all__ = ["IndexDomain", "checked_vector", "from_components"]
 
 
-class IndexDomain(DomainValue, DomainView):
+class IndexDomain(DomainValue, DomainView, WrittenAsJson):
     """A box in an index space, immutable.
 
     `IndexDomain(rank=2)`, `IndexDomain(shape=[3, 4], inclusive_min=[1, 2], labels=["x", "y"])`,
@@ -40,7 +41,8 @@ class IndexDomain(DomainValue, DomainView):
     { "x": [0, 3), [0, 4) }
     """
 
-    __slots__ = ()
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__",)
 
     def __init__(self, rank: int | Iterable[Dim] | None = None, **components: Any) -> None:
         if "json" in components:

@@ -80,6 +80,8 @@ def array_map(
 class OutputIndexMethod(enum.Enum):
     """How an output coordinate is computed."""
 
+    __module__ = "fsstore"
+
     constant = CONSTANT
     single_input_dimension = SINGLE
     array = ARRAY
@@ -150,6 +152,7 @@ class OutputIndexMap:
     OutputIndexMap(offset=2, stride=1, input_dimension=1)
     """
 
+    __module__ = "fsstore"
     __slots__ = ("_map",)
     __hash__ = None  # type: ignore[assignment]  # as in TensorStore
 
@@ -263,6 +266,7 @@ def _parsed(given: dict[str, Any]) -> OutputMap:
 class OutputIndexMaps:
     """The output index maps of a transform, a read-only sequence."""
 
+    __module__ = "fsstore"
     __slots__ = ("_maps",)
     __hash__ = None  # type: ignore[assignment]  # as in TensorStore
 

@@ -29,10 +29,11 @@ NumpyIndexTerm: TypeAlias = (
     | Sequence[Sequence[SupportsIndex]]
     | None
 )
-"""What may stand between the commas of `view[...]`, before it is parsed."""
+"""The types of a term between the commas of `view[...]`, before it is parsed."""
 NumpyIndexingSpec: TypeAlias = NumpyIndexTerm | tuple[NumpyIndexTerm, ...]
-"""What may stand in the brackets of `view[...]` as NumPy means it."""
+"""The types of an index in the brackets of `view[...]` as NumPy means it."""
 Term: TypeAlias = "int | slice | EllipsisType | NDArray[Any] | None"
+_NOT_INTEGERS = "Arrays used as indices must be of integer (or boolean) type"
 _NOT_AN_INDEX = (
     "Only integers, slices (`:`), ellipsis (`...`), tensorstore.newaxis (`None`) and integer or boolean arrays are "
     "valid indices"
@@ -117,8 +118,8 @@ def _parse_array(item: Any) -> NDArray[Any]:
         raise InvalidIndexError(_NOT_AN_INDEX) from None
     if array.dtype == np.bool_:
         return np.array(array)
-    if array.dtype.kind not in "iu" and not (array.size == 0 and not isinstance(item, np.ndarray)):
-        raise InvalidIndexError(_NOT_AN_INDEX)
+    if array.dtype.kind not in "iu" and (array.size or isinstance(item, np.ndarray)):
+        raise InvalidIndexError(_NOT_INTEGERS if isinstance(item, np.ndarray) else _NOT_AN_INDEX)
     if not np.can_cast(array.dtype, np.int64) and array.size:
         what = "array data" if array.ndim else "scalar"
         raise TypeError(
@@ -150,7 +151,9 @@ def _parse_slice(item: slice) -> tuple[Term, ...]:
         return (slice(*map(_slice_int, parts.values())),)
     first, length = next(iter(lengths.items()))
     for name, other in lengths.items():
-        if other != length:
+        if other == length:
+            first = name  # the message compares neighbours
+        else:
             raise InvalidIndexError(
                 f"{name}={_listed(parts[name])} (rank {other}) is incompatible with {first}={_listed(parts[first])} "
                 f"(rank {length})"

@@ -27,12 +27,13 @@ from fsstore.index.output_map import (
 )
 from fsstore.index.value import TransformValue, checked_maps, identity_maps
 from fsstore.index.wire import transform_from_json, transform_to_json
+from fsstore.values.json_like import WrittenAsJson
 from fsstore.values.json_value import quote
 
 __all__ = ["IndexTransform", "checked", "identity"]
 
 
-class IndexTransform(TransformValue, Indexable):
+class IndexTransform(TransformValue, Indexable, WrittenAsJson):
     """A function from an input domain to an output index space, immutable.
 
     `IndexTransform(3)` is the identity of rank 3; `IndexTransform(domain, output)`, `IndexTransform(json={...})` and
@@ -49,7 +50,8 @@ class IndexTransform(TransformValue, Indexable):
     <BLANKLINE>
     """
 
-    __slots__ = ()
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__",)
     _domain: IndexDomain
 
     def __init__(

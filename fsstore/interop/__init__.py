@@ -1,4 +1,6 @@
-"""Adapters for other libraries: `xarray`, `dask` and `zarr`.  Each is imported only by those who use that library.
+"""Adapters for other libraries: `xarray`, `dask`, `zarr`, `virtualizarr` and `icechunk`.
 
-`group` is a group of arrays as they show it, `numpy_index` how they index.
+Each is imported only by those who use that library.  `group` is a group of arrays as they show it, `numpy_index` how
+they index, `virtual_chunks` the arrays of a reference set as they keep virtual chunks.
+`torch` makes data sets of PyTorch out of arrays.
 """

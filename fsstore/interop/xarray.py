@@ -53,6 +53,10 @@ class LazyArray(BackendArray):  # type: ignore[misc]  # xarray is not followed b
     def __init__(self, inner: GroupArray) -> None:
         self.inner, self.shape, self.dtype = inner, inner.shape, inner.dtype
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyArray:
+        """Return itself: nothing is written through it, and a copy of a store in memory would be empty."""
+        return self
+
     def __getitem__(self, key: Any) -> Any:
         """Return the selected values."""
         outer = indexing.IndexingSupport.OUTER

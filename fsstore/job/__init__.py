@@ -15,7 +15,7 @@ journal beside the target says which are finished.
 * `pyramid`: making the lower resolutions of an array, with the metadata by which viewers find them
 * `report`: what finished jobs say of themselves: copies, and checks, which are false if anything is wrong
 * `scratch`: where a job keeps what is its own until it is done: its journal, what it spills, databases of its workers
-* `staging`: copies that appear at once: workers write into databases of their own, and one commit takes all of them
+* `staging`: copies that appear at once: in databases, and in stores that are written as one, as ZIP archives are
 * `stored_keys`: checking what is stored of an array by its keys and sizes, without reading a value
 * `verify`: whether arrays can be read as they are, and whether a copy holds what its source does; and repairing it
 * `work`: what workers do: coroutines over the stores of a job, which do no harm when they are done twice

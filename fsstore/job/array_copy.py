@@ -19,7 +19,7 @@ from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
 from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
-from fsstore.job.scratch import Scratch
+from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -158,7 +158,8 @@ class ArrayCopy:
         quick = await unsynced(self.store)
         target = await self.described(quick)
         untouched = self.moves_untouched(target)
-        journal = Journal(self.scratch.store, await self.name(untouched=untouched))
+        name = await self.name(untouched=untouched)
+        journal = Journal(self.scratch.store, name if self.stage is None else f"{name}/{self.stage.name}")
         await self._clear_for(journal.name)
         order = Order(f"{journal.name}-{journal.run}", self._from(), target)
         if quick is not None:
@@ -173,8 +174,8 @@ class ArrayCopy:
         reporter, before = await self._work(
             executor, _reporter(progress, self.path, passes), journal, order, passes
         )
-        if untouched and self.stage is None and (before or self.existing is not None):
-            await remove_strangers(self.place, order.source.prefix)
+        if untouched and isinstance(order.target, KvStore) and (before or self.existing is not None):
+            await remove_strangers(order.target.prefix, order.source.prefix)
         return reporter, before
 
     async def name(self, *, untouched: bool) -> str:
@@ -196,7 +197,8 @@ class ArrayCopy:
         together = max(1, min(256, self.memory // (2 * _sharing(None) * chunk_bytes)))
         target = KvStore.of(store.at(self.place.path))
         passes = [await key_pass("keys", source.prefix, chunk_bytes, counted=counted)]
-        return replace(order, source=source, target=target, together=together), passes
+        unseen = self.existing is None
+        return replace(order, source=source, target=target, together=together, unseen=unseen), passes
 
     async def _followed(
         self, journal: Journal, target: TensorStore, executor: Executor | None
@@ -208,7 +210,8 @@ class ArrayCopy:
         if earlier is not None and earlier.held <= max(boxes.held, self.memory // _sharing(executor)):
             return journal, earlier
         if stored is not None:
-            journal = Journal(self.scratch.store, job_name({"name": journal.name, "boxes": boxes.to_json()}))
+            other = job_name({"boxes": boxes.to_json()})
+            journal = Journal(self.scratch.store, f"{journal.name}/{other}")
         await journal.follow(boxes.to_json())
         return journal, boxes
 
@@ -221,7 +224,7 @@ class ArrayCopy:
             return replace(order, targets=boxes.targets), [box_pass("box", count, nbytes, boxes.held)]
         below = self.scratch.below(f"{name}/spill")
         if quick is not None:
-            root = root_of(quick) if self.store.spec.kind.id == "ocdbt" else quick
+            root = quick if around(self.store) is None else root_of(quick)
             below = KvStore.of(root.at(below.path))
         order = replace(order, targets=boxes.targets, sources=boxes.sources, scratch=below)
         return order, [

@@ -28,14 +28,13 @@ from fsstore.job.array_copy import ArrayCopy
 from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
-from fsstore.job.staging import Stage
+from fsstore.job.staging import Stage, made_apart, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.task.journal import job_name
 from fsstore.values.url import split_pipeline
 
 __all__ = ["copy", "plan_copy"]
@@ -91,7 +90,8 @@ def copy(
     `if_exists` says what to do about an array that is there: `raise`, `skip` it, `replace` it, or `update` it: then it
     keeps its layout, gets the values and attributes of the source, and grows where the source is larger, data first.
 
-    `atomic=True` copies into an OCDBT database in one commit, also over what is there: readers see the old or the new.
+    `atomic=True` copies into an OCDBT database, or a reference set in JSON, in one commit, also over what is there:
+    readers see the old or the new.
     `verify` checks the copy against the source when it is done, and raises `DataLossError` if anything is wrong.
 
     >>> import fsstore as ts
@@ -141,11 +141,17 @@ async def _copy(source: Any, target: Any, run: _Run, level: Any) -> CopyReport:
     opened = await _source(source, run.options)
     store, scheme = await _target(target, run.options.context)
     begin_creating(store.driver)
-    if isinstance(opened, Group):
-        report = await _copy_group(opened, store, scheme, run)
+
+    async def make(place: OpenKv) -> CopyReport:
+        if isinstance(opened, Group):
+            return await _copy_group(opened, place, scheme, run)
+        job = await execution.offload(_array_copy, opened, place, scheme, run.options, "")
+        return await _copy_array(job, run)
+
+    if packs(store):
+        report = await made_apart(store, run.options.context, make)
     else:
-        job = await execution.offload(_array_copy, opened, store, scheme, run.options, "")
-        report = await _copy_array(job, run)
+        report = await make(store)
     if level is not None:
         await _check(opened, store, run, level)
     return replace(report, seconds=time.monotonic() - began)
@@ -220,6 +226,7 @@ async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
 
 async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     """Return the copy of an array as what stands at the target lets it be; None if that is to be kept."""
+    await job.scratch.begin()
     found = await look(job.place, job.words)
     if found.kind is None:
         return job
@@ -234,6 +241,7 @@ async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
             ' if_exists="replace" deletes it first, and "skip" keeps it'
         )
     if not options.atomic:
+        await job.scratch.clear()  # of a job that is done, since the array is there
         await delete_tree(job.place)
     return job
 
@@ -276,8 +284,8 @@ async def _commit(
 
     The group at `consolidated_at`, a path and a format, gets consolidated metadata.
     """
-    names = [await job.name(untouched=False) for job in jobs]
-    stage = Stage.of(jobs[0].store, job_name({"jobs": names}))
+    untouched = jobs[0].moves_untouched(await jobs[0].described())
+    stage = await Stage.of(jobs[0].store, jobs[0].scratch.below(await jobs[0].name(untouched=untouched)))
     reports, documents, deleted = [], dict(groups), []
     for job in jobs:
         if job.existing is not None:
@@ -295,6 +303,7 @@ async def _commit(
     await stage.commit(documents, deleted)
     for job in jobs:
         await job.scratch.clear()
+    await stage.clear()
     return combined(reports)
 
 

@@ -158,6 +158,7 @@ async def _append(growth: _Growth, executor: Executor | None, progress: Any) -> 
     store = store.as_directory()
     scratch = Scratch.of(store)
     name = job_name({"append": await _described(values), "begin": growth.begin, "shape": list(growth.shape)})
+    await scratch.begin()
     await _claim(scratch, growth, name)
     journal = Journal(scratch.store, name)
     reporter, before = await _write(growth, store, journal, executor, progress)

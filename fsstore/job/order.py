@@ -51,6 +51,8 @@ class Order:
     durable: KvStore | None = None
     """The store whose filesystem is synced at the end of each task; None where writes are durable by themselves."""
     level: str = ""
+    unseen: bool = False
+    """Whether nobody reads the target before the job is done, since it has no metadata yet."""
 
     async def opened(self) -> Order:
         """Return the job with a target that this process writes to, opened once."""

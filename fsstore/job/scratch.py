@@ -1,7 +1,7 @@
 """Where a job keeps what is its own until it is done: its journal, what it spills, and databases of its workers.
 
-It stands beside the target, below `.fsstore-job/`, in the same store.  Of an OCDBT database it stands in the store
-around the database: each note would be a version of it otherwise.
+It stands beside the target, below `.fsstore-job/`, in the same store.  Of an OCDBT database or a reference set it
+stands in the store around it: each note would be a version of the database, or the set written anew.
 """
 
 from __future__ import annotations
@@ -14,15 +14,27 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 
-__all__ = ["Scratch", "is_of_job"]
+__all__ = ["Scratch", "around", "is_of_job"]
 
 _BESIDE = ".fsstore-job"
 _ABOVE = "fsstore-job"
+_OVER = "~over"  # behind all others
 
 
 def is_of_job(key: str) -> bool:
     """Whether a key below an array is a document, or belongs to a job: everything else is a chunk."""
     return is_document(key) or key.startswith(f"{_BESIDE}/")
+
+
+def around(store: OpenKv) -> OpenKv | None:
+    """Return the directory in which a database or a reference set lies; None of any other store."""
+    if store.base is None:
+        return None
+    if store.spec.kind.id == "ocdbt":
+        return store.base.at(as_directory(store.base.path))
+    if store.spec.kind.id == "reference" and store.base.path.rstrip("/"):
+        return store.base.at("".join(store.base.path.rstrip("/").rpartition("/")[:2]))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +47,12 @@ class Scratch:
     @classmethod
     def of(cls, store: OpenKv) -> Scratch:
         """Return the directory for jobs whose target is a place in a store."""
-        place = as_directory(store.path)
-        if store.spec.kind.id != "ocdbt" or store.base is None:
+        place, outside = as_directory(store.path), around(store)
+        if outside is None:
             return cls(store.at(f"{place}{_BESIDE}/"))
-        digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        return cls(store.base.at(f"{as_directory(store.base.path)}{_ABOVE}-{digest}/"))
+        named = f"{store.base.path if store.base else ''}|{place}"
+        digest = hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        return cls(outside.at(f"{outside.path}{_ABOVE}-{digest}/"))
 
     @property
     def store(self) -> KvStore:
@@ -55,8 +68,18 @@ class Scratch:
         keys = await self.store.list()
         return any(not key.startswith(f"{name}/".encode()) for key in keys)
 
+    async def begin(self) -> None:
+        """Finish removing what a run left that was killed while it did so.
+
+        What is left of its journal says that tasks are finished, whose data may be gone since.
+        """
+        if (await self.store.read(_OVER)).state == "value":
+            await self.clear()
+
     async def clear(self) -> None:
         """Remove everything, the directory included where there are such things."""
+        await self.store.write(_OVER, b"")
+        await self.store.delete_range(KeyRange("", _OVER))
         directory = self.opened.path.rstrip("/")
         await KvStore.of(self.opened.at(directory)).delete_range(KeyRange.prefix("/"))
         if self.opened.spec.kind.id == "file":  # whose directories stay when they are named as a prefix

@@ -131,7 +131,7 @@ async def _copy_keys(order: Order, packed: bytes) -> int:
     taking = able(target.driver, TakesValues)
     if taking is not None and taking.takes_from(source.driver):
         pairs = [(source.path + key, target.path + key) for key in keys]
-        coroutine = taking.take_values(source.driver, pairs)
+        coroutine = taking.take_values(source.driver, pairs, unseen=order.unseen)
         near = not target.driver.features.waits
         answers = await (_blocking(coroutine) if near else coroutine)
         _check_there(keys, answers, source)

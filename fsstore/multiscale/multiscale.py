@@ -86,6 +86,8 @@ class ImageLevel:
 class Multiscale:
     """An image in several resolutions, the finest first.  Made by `open_multiscale`."""
 
+    __module__ = "fsstore"
+
     axes: tuple[ImageAxis, ...]
     levels: tuple[ImageLevel, ...]
     vocabulary: str

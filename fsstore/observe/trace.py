@@ -27,6 +27,7 @@ class Trace:
     `str` is a table with a timeline of characters; a notebook shows the same with a picture.
     """
 
+    __module__ = "fsstore"
     __slots__ = ("_lock", "begin_ns", "end_ns", "left_out", "observations")
 
     def __init__(self) -> None:

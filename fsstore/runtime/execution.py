@@ -340,7 +340,7 @@ def map_in_order(
         return
     job = InOrder(function, items, ahead or len(items))
     others: list[Job[None]] = []
-    try:  # who is interrupted while he asks for help stops those who came
+    try:  # a caller that is interrupted while it asks for help stops the helpers
         others.extend(submit(job.work, kind=kind, limit=limit) for _ in range(workers - 1))
         yield from job.results()
     finally:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from fsstore.errors import FailedPreconditionError, refuse_pickling
+from fsstore.errors import FailedPreconditionError, StoreError, refuse_pickling
 from fsstore.runtime import fork
 from fsstore.runtime.close_word import Awaited
 from fsstore.runtime.wake import Bell, Hooks
@@ -49,6 +49,7 @@ class Future(Awaited, Generic[T]):
     3
     """
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "_hooks", "_process", "_state", "_value")
 
     __reduce__ = refuse_pickling
@@ -65,8 +66,10 @@ class Future(Awaited, Generic[T]):
             return cast("Future[T]", future.commit)
         if not (asyncio.iscoroutine(future) or hasattr(future, "__await__")):
             return ready(future)
+        if (loop := loop or asyncio._get_running_loop()) is None:
+            raise StoreError("no event loop specified and thread does not have a default event loop")
         self: Future[T] = pending()
-        _run_on(loop or asyncio.get_running_loop(), cast("Awaitable[T]", future), self)
+        _run_on(loop, cast("Awaitable[T]", future), self)
         return self
 
     def done(self) -> bool:
@@ -350,11 +353,9 @@ class Copied(Future[None]):
 
 
 class WriteFutures:
-    """The two ends of a write: `copy` (the source may be changed again) and `commit` (the data is durable).
+    """The ends of a write: `copy` (the source may be changed) and `commit` (the data is durable): it is this."""
 
-    Used as a future itself it is `commit`.
-    """
-
+    __module__ = "fsstore"
     __slots__ = ("commit", "copy")
     __reduce__ = refuse_pickling
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from fsstore.errors import refuse_pickling
+from fsstore.errors import OutcomeUnknownError, refuse_pickling
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
@@ -14,7 +14,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Promise(Generic[T_contra]):
-    """The producing end of a future.
+    """The producing end of a future, which fails when its promise is dropped unfulfilled.
 
     >>> promise, future = Promise.new()
     >>> promise.set_result(5)
@@ -22,12 +22,14 @@ class Promise(Generic[T_contra]):
     5
     """
 
-    __slots__ = ("_future",)
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_future")
     __reduce__ = refuse_pickling
 
     _future: Future[Any]
 
-    def __init__(self) -> None:
+    def __new__(cls) -> Promise[Any]:
+        """Refuse: a promise comes with its future."""
         raise TypeError("Promise has no constructor; Promise.new() returns a promise and its future")
 
     @staticmethod
@@ -37,6 +39,12 @@ class Promise(Generic[T_contra]):
         promise._future = futures.pending()
         promise._future._process = futures.ANYWHERE
         return promise, promise._future
+
+    def __del__(self) -> None:
+        """Fail the future: nobody is left who could resolve it."""
+        futures.fail(
+            self._future, OutcomeUnknownError("The promise of this future was dropped without a result")
+        )
 
     def set_result(self, result: T_contra) -> None:
         """Resolve the future with `result`; without effect if it is done."""

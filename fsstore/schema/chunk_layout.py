@@ -20,6 +20,7 @@ from fsstore.schema.layout_grid import GridConstraints as ChunkGrid
 from fsstore.schema.layout_grid import GridValue, grid_of, integers, numbers
 from fsstore.schema.layout_transform import backward, forward
 from fsstore.schema.layout_value import GRIDS, GridName, LayoutValue, layout_from_json, merge_grids
+from fsstore.values.json_like import WrittenAsJson, json_like
 from fsstore.values.json_value import Json
 from fsstore.values.printing import pretty
 
@@ -154,7 +155,7 @@ def _with_constraint(value: LayoutValue, name: str, given: Any) -> LayoutValue:
         raise error.within(f"Error setting {name.removesuffix(_SOFT)}") from None
 
 
-class ChunkLayout:
+class ChunkLayout(WrittenAsJson):
     """Constraints on a chunk layout, from JSON or by name.
 
     Names: `rank`, `inner_order`, `grid_origin`, `chunk`, `write_chunk`, `read_chunk`, `codec_chunk` (each a
@@ -166,7 +167,8 @@ class ChunkLayout:
     { [5, 105), [6, 206) }
     """
 
-    __slots__ = ("_value",)
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_value")
     __hash__ = None  # type: ignore[assignment]  # it changes by update
     Grid: TypeAlias = ChunkGrid
 
@@ -183,7 +185,9 @@ class ChunkLayout:
             if len(args) > 1 or constraints:
                 raise TypeError("ChunkLayout takes json or constraints by name, not both")
             given = args[0] if args else json
-            self._value = given._value if isinstance(given, ChunkLayout) else layout_from_json(given)
+            self._value = (
+                given._value if isinstance(given, ChunkLayout) else layout_from_json(json_like(given))
+            )
             return
         self._value = LayoutValue()
         self.update(**constraints)

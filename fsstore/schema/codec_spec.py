@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
+from fsstore.values.json_like import WrittenAsJson, json_like
 from fsstore.values.json_value import Json, dumps, expected, obj, quote
 from fsstore.values.printing import pretty
 
@@ -42,7 +43,7 @@ def _merger(driver: Any) -> Merger:
     raise problem.within('Error parsing object member "driver"')
 
 
-class CodecSpec:
+class CodecSpec(WrittenAsJson):
     """A constraint on encoding, from its JSON.  Immutable.
 
     `driver` is `zarr`, `zarr3`, `n5` or `neuroglancer_precomputed`.  Parameters that are left out are left open.
@@ -51,7 +52,8 @@ class CodecSpec:
     CodecSpec({'compressor': None, 'driver': 'zarr', 'filters': None})
     """
 
-    __slots__ = ("_json",)
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_json")
 
     _json: dict[str, Json]
 
@@ -60,7 +62,7 @@ class CodecSpec:
         if isinstance(json, CodecSpec):
             self._json = json._json
             return
-        members = obj(json)
+        members = obj(json_like(json))
         driver = members.get("driver", _MISSING)
         if isinstance(driver, str):
             members["driver"] = driver = _ALIASES.get(driver, driver)

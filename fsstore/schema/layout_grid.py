@@ -205,6 +205,8 @@ class GridConstraints:
     or with the suffix `_soft_constraint`.
     """
 
+    __module__ = "fsstore"
+    __qualname__ = "ChunkLayout.Grid"
     __slots__ = ("_value",)
     __hash__ = None  # type: ignore[assignment]  # it changes by update
 

@@ -27,6 +27,7 @@ from fsstore.schema.layout_grid import integers
 from fsstore.schema.value import SchemaValue, schema_from_json
 from fsstore.values import dtypes
 from fsstore.values.dtypes import DTypeLike, dtype_of
+from fsstore.values.json_like import json_like
 from fsstore.values.json_value import Json
 from fsstore.values.printing import pretty
 from fsstore.values.units import Unit, Units, units_of
@@ -35,7 +36,7 @@ __all__ = ["CONSTRAINTS", "CompositeOptions", "Schema", "SchemaOptions", "schema
 
 
 class CompositeOptions(TypedDict, total=False):
-    """What may be said of an array whose chunks and elements are those of other arrays; None is not given."""
+    """The options of an array whose chunks and elements are those of other arrays; None is not given."""
 
     rank: int | None
     dtype: DTypeLike | None
@@ -157,7 +158,8 @@ class Schema(Indexable):
     Schema({'dtype': 'uint8', 'rank': 5})
     """
 
-    __slots__ = ("_value",)
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_value")
     __hash__ = None  # type: ignore[assignment]  # it changes by update
 
     _value: SchemaValue
@@ -174,7 +176,7 @@ class Schema(Indexable):
             raise TypeError("Schema takes json or constraints by name, not both")
         if args:
             given = args[0]
-            self._value = given._value if isinstance(given, Schema) else schema_from_json(given)
+            self._value = given._value if isinstance(given, Schema) else schema_from_json(json_like(given))
         else:
             self._value = with_constraints(_NOTHING, constraints)
 

@@ -21,12 +21,10 @@ from fsstore.kvstore.spec.opening import open_kv
 from fsstore.runtime import execution
 from fsstore.serve.answer import Answer, answer, path_of
 from fsstore.serve.listener import HttpAnswers, Listener
+from fsstore.serve.neuroglancer import neuroglancer_pages
 from fsstore.view.driver import open_view
 
 __all__ = ["Server", "serve"]
-
-_TIMEOUT_S = 30  # a reader who is slower than this between two packets is cut off
-_COOKIE = "fsstore"
 
 
 class Server(Listener):
@@ -41,6 +39,20 @@ class Server(Listener):
         """Where the server is: a URL that can be opened."""
         return f"{self.origin}/" + (f"?token={self.token}" if self.token else "")
 
+    def neuroglancer_pages(self) -> dict[str, str]:
+        """Return addresses by path that open Neuroglancer with what is served and it can show.
+
+        There are none for a server that wants a token, which its pages have no way to send.
+        """
+        if self.token:
+            return {}
+        found: dict[str, str] = {}
+        for name, store in self.stores.items():
+            prefix = f"{name}/" if name else ""
+            pages = execution.call(neuroglancer_pages(store, f"{self.origin}/{prefix}"))
+            found |= {f"{prefix}{path}".rstrip("/"): page for path, page in pages.items()}
+        return found
+
 
 class _Handler(HttpAnswers):
     server: Server
@@ -51,7 +63,13 @@ class _Handler(HttpAnswers):
         "Cache-Control": "no-cache",
     }
 
-    preflight: ClassVar[Answer] = Answer(204, {"Access-Control-Allow-Headers": "Range, If-None-Match"})
+    preflight: ClassVar[Answer] = Answer(
+        204,
+        {
+            "Access-Control-Allow-Headers": "Range, If-None-Match",
+            "Access-Control-Allow-Private-Network": "true",  # pages of other sites may read, as from any public server
+        },
+    )
 
     def answered(self) -> Answer:
         refused = self._refused()

@@ -22,6 +22,7 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 
 from fsstore.errors import StoreError
+from fsstore.values.json_like import WrittenAsJson
 from fsstore.values.json_value import quote
 
 __all__ = ["NAMES", "DTypeLike", "dtype", "dtype_of"]
@@ -39,6 +40,8 @@ _ML: Final = (
     "float4_e2m1fn",
     "bfloat16",
 )
+_ML_BEYOND: Final = ("uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3")
+"""Types of the registry of zarr that TensorStore has not."""
 _NUMPY: Final = {
     "bool": "?",
     "int8": "i1",
@@ -78,7 +81,7 @@ _EXTENSION = re.compile(
 )  # NumPy's own spelling
 
 
-class dtype:  # noqa: N801  # TensorStore's name
+class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
     """A data type: `dtype("int32")`, or of a NumPy type, a Python type or another `dtype`.
 
     Compares equal to whatever names the same type (`ts.int32 == "int32"`);
@@ -88,7 +91,8 @@ class dtype:  # noqa: N801  # TensorStore's name
     dtype("float64")
     """
 
-    __slots__ = ("_name", "_numpy")
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_name", "_numpy")
 
     _name: str
     _numpy: np.dtype[Any] | None
@@ -141,6 +145,11 @@ class dtype:  # noqa: N801  # TensorStore's name
         """Whether the type is one that TensorStore does not have."""
         return self._name not in NAMES
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the type is one of ml_dtypes: small integers and floats."""
+        return self._name in _ML or self._name in _ML_BEYOND
+
     def to_json(self) -> str:
         """Return the name."""
         return self._name
@@ -153,7 +162,7 @@ class dtype:  # noqa: N801  # TensorStore's name
         """
         if self._name == "json":
             return _as_json(arg)
-        if self._name in _OBJECT_TYPES or self._name in NAMES:
+        if self._name in _OBJECT_TYPES or self._name in _BUILTIN:
             return self.type(arg)
         return np.asarray(arg, dtype=self.numpy_dtype)[()]
 
@@ -200,7 +209,7 @@ def _make(name: str, numpy_dtype: np.dtype[Any] | None) -> dtype:
 
 _BUILTIN: Final = {
     **{name: _make(name, np.dtype(code)) for name, code in _NUMPY.items()},
-    **{name: _make(name, None) for name in _ML},
+    **{name: _make(name, None) for name in (*_ML, *_ML_BEYOND)},
 }
 
 
@@ -292,8 +301,12 @@ def _as_descr(value: Any) -> list[tuple[Any, ...]]:
 
 
 def _as_json(value: Any) -> Any:
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()  # raises for half a character
+        return str(value)
     if isinstance(value, int):
         if not -(2**63) <= value < 2**64:
             raise OverflowError(f"Python integer {value} does not fit in 64 bits")
@@ -302,8 +315,6 @@ def _as_json(value: Any) -> Any:
         return float(value)
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufUO":
         return _as_json(value.tolist())
-    if isinstance(value, bytes):
-        return value.decode()
     if isinstance(value, dict):
         return {_key(name): _as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
+from fsstore.values.json_like import WrittenAsJson
 from fsstore.values.json_value import array_of, expected, number, quote, string
 
 __all__ = ["Unit", "Units", "merge_units", "show_units", "unit_of", "units_from_json", "units_of"]
@@ -26,14 +27,15 @@ _UNSET: Any = object()
 Units = tuple["Unit | None", ...]
 
 
-class Unit:
+class Unit(WrittenAsJson):
     """An immutable quantity: `Unit("4nm")`, `Unit(4, "nm")`, `Unit((4, "nm"))`, `Unit(4)`, `Unit(json=[4, "nm"])`.
 
     >>> Unit("7nm") / 2
     Unit(3.5, "nm")
     """
 
-    __slots__ = ("_base_unit", "_multiplier")
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_base_unit", "_multiplier")
 
     _multiplier: float
     _base_unit: str

@@ -1,16 +1,19 @@
 """A ZIP archive keeps the promises of the contract, over stores that wait and stores that do not."""
 
+from types import MappingProxyType
+
 import pytest
 
+from fsstore.errors import AbortedError
 from fsstore.kvstore.archive.zip_driver import ZipDriver
-from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.contract.driver import NO_VALUE, KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
 from fsstore.kvstore.contract.kind import KvOpening
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import HTTP
 from fsstore.kvstore.root.live import from_live
 from fsstore.runtime import execution
-from fsstore.testing.doubles import Slow
+from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 
 BASES = {"memory": MemoryDriver, "slow": lambda: Slow(MemoryDriver()), "no-generations": lambda: None}
@@ -32,10 +35,45 @@ def test_archives(check, method, base, zip_builder):
             store = filled(KvPrefix(BASES[base]()), {"a.zip": data})
         return KvPrefix(ZipDriver(store.join("a.zip")))
 
-    if (
-        check.__name__ != "sorted_listing"
-    ):  # it lists a key that ends with a slash, which in an archive is a directory
+    # one lists a key that ends with a slash, which in an archive is a directory, and one takes keys for having generations
+    # of their own; `test_one_archive_or_none` is about that
+    if check.__name__ not in ("sorted_listing", "atomic_batches"):
         check(make)
+
+
+def test_one_archive_or_none():
+    """`write_atomic` applies everything or nothing, in one write of the archive."""
+    base = Recording(MemoryDriver())
+    driver = ZipDriver(KvPrefix(base, "a.zip"))
+    store = filled(KvPrefix(driver), {"a": b"1", "r/1": b"", "r/2": b""})
+
+    def commit(*writes, unchanged=MappingProxyType({}), deleted=()):
+        return execution.call(driver.write_atomic(writes, unchanged=unchanged, deleted=deleted), waits=False)
+
+    def contents():
+        keys = ("a", "c", "r/1", "r/2")
+        found = execution.call(store.read_many([Read(key) for key in keys]), waits=False)
+        return {
+            key: bytes(answer.value)
+            for key, answer in zip(keys, found, strict=True)
+            if answer.state == "value"
+        }
+
+    generation = execution.call(store.read("a"), waits=False).generation
+    before = contents()
+    assert commit(Write("a", b"x", generation), Write("c", b"", b"\0no")) == ["c"]
+    assert commit(Write("c", b"", generation)) == ["c"]
+    for seen in ({"a": b"\0no"}, {"none": generation}):
+        with pytest.raises(AbortedError, match="mismatch"):
+            commit(Write("a", b"x"), unchanged=seen)
+    assert contents() == before
+    base.reset()
+    ranges = [KeyRange("r/", "r0")]
+    guards = {"a": generation, "none": NO_VALUE}
+    writes = Write("a", b"x", generation), Write("c", b"n", NO_VALUE), Write("r/2", b"kept")
+    assert commit(*writes, unchanged=guards, deleted=ranges) == []
+    assert len(base.writes) == 1
+    assert contents() == {"a": b"x", "c": b"n", "r/2": b"kept"}
 
 
 def test_listing_is_sorted_as_bytes(zip_builder):

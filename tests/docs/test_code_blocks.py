@@ -29,6 +29,8 @@ BLOCK = re.compile(
     r"^(?:<!-- no-run: (?P<reason>.*?) -->\n)?(?P<indent> *)```(?P<language>python|pycon|py)\b[^\n]*\n(?P<code>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
+NEEDS = {"fsstore.interop.torch": "torch"}
+"""Modules whose library the other tests do without."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -94,11 +96,25 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
             compile(block.code, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+class Finder(doctest.DocTestFinder):
+    """Finds the examples of a module, those of public classes too, which say that they are of `fsstore`."""
+
+    def _from_module(self, module, object):
+        if not isinstance(object, type) or object.__module__ != "fsstore":
+            return super()._from_module(module, object)
+        written = {each.__module__ for each in vars(object).values() if inspect.isfunction(each)}
+        return module.__name__ in written
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name, tmp_path, monkeypatch):
     """The examples in docstrings print what they say; `ts` and `np` are imported for them."""
     monkeypatch.chdir(tmp_path)
-    for session in doctest.DocTestFinder(exclude_empty=True).find(import_module(name)):
+    if name in NEEDS:
+        pytest.importorskip(
+            NEEDS[name], reason=f"{NEEDS[name]} is not installed: `make test-training` has it"
+        )
+    for session in Finder(exclude_empty=True).find(import_module(name)):
         if session.examples:
             session.globs.update({"ts": fsstore, "np": import_module("numpy")})
             compare(session)

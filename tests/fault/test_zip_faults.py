@@ -21,8 +21,10 @@ from fsstore.errors import (
 from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.root.live import from_live
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
+from fsstore.testing.kvstore_suite import filled
 
 VALUE = bytes(range(256)) * 40
 
@@ -290,11 +292,41 @@ def test_a_replaced_archive_is_noticed(zip_builder):
     assert names(store) == []
 
 
-def test_writing_is_refused(zip_builder):
-    """Archives are read-only."""
+def test_writing_without_conditions_is_refused(zip_builder):
+    """An archive in a store that cannot guard its replacement is read-only."""
+    from zarr.storage import MemoryStore
+
+    store = KvPrefix(
+        ZipDriver(filled(from_live(MemoryStore()), {"z": zip_builder([("m", b"one", {})])}).join("z"))
+    )
+    assert not store.driver.features.writable
+    with pytest.raises(UnimplementedError, match="does not support writing.*conditions"):
+        execution.call(store.write_many([Write("m", b"two")]), waits=True)
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a/", "a/../b", "..", "a\\..\\b", "x" * 70_000])
+def test_names_that_no_archive_can_hold(name, zip_builder):
+    """Keys that readers of the archive would not find are refused, and nothing is written."""
     store = opened(zip_builder([("m", b"one", {})]))
-    with pytest.raises(UnimplementedError, match="does not support writing"):
-        call(store.write_many([Write("m", b"two")]))
+    with pytest.raises(StoreError, match="cannot hold a member"):
+        call(store.write_many([Write("ok", b"1"), Write(name, b"two")]))
+    assert names(store) == ["m"]
+
+
+def _with_offset(data, offset):
+    """Return an archive of which the first member is said to be elsewhere."""
+    at = data.rindex(b"PK\1\2", 0, data.rindex(b"PK\1\2")) + 42
+    return data[:at] + offset.to_bytes(4, "little") + data[at + 4 :]
+
+
+@pytest.mark.parametrize("offset", [1, 40, 2**31, 2**32 - 2])
+def test_members_that_overlap_are_not_rewritten(offset, zip_builder):
+    """An archive whose directory points into other members or outside is not made anew out of them."""
+    data = _with_offset(zip_builder([("a", b"one" * 9, {}), ("b", b"two" * 9, {})]), offset)
+    store = opened(data)
+    with pytest.raises(StoreError):
+        call(store.write_many([Write("c", b"3")]))
+    assert bytes(call(store.driver.base.read()).value) == data
 
 
 def test_requests_are_few(zip_builder):

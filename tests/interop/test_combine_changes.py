@@ -149,7 +149,7 @@ def test_the_batch_of_a_lost_worker_is_scanned_again(made):
             paths, "time", executor=executor, batch=2, progress=told.append
         ).result()
     assert combined.report.dims == {"time": 24}
-    assert told[-1].tasks == told[-1].total == 3
+    assert told[-1].tasks == told[-1].total == 6
     assert told[-1].retries == 1
 
 

@@ -116,7 +116,7 @@ def large(file):
         if size < 60_000 or file.libver[0] not in ("earliest", "v18"):
             group.attrs[f"huge{number}"] = np.arange(size, dtype="u1")
     for number in range(600):
-        group.attrs[f"a{number}"] = np.full(500 + number, number, "u2")
+        group.attrs[f"a{number}"] = f"{number} " + "x" * (1000 + number)
 
 
 FILES = {

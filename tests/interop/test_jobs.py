@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import subprocess
 import sys
@@ -101,12 +103,35 @@ def test_a_copy_of_a_file_opens_at_once(tmp_path):
     assert xarray.open_zarr(tmp_path / "b", consolidated=True).identical(given)
 
 
-def test_what_cannot_be_atomic_is_refused(tmp_path):
-    """A plain directory cannot take a copy in one step, and says what to do; nothing is written."""
+@pytest.mark.parametrize("schema", [None, {"chunks": [24, 4, 4]}], ids=["untouched", "rechunked"])
+def test_a_copy_into_a_reference_set_is_one_document(tmp_path, schema):
+    """An atomic copy refers to files beside the set, keeps what else is in it, and old data outlive a replacement."""
+    array = made(tmp_path / "a")
+    target = f"file://{tmp_path}/refs.json|reference:"
+    small = ts.open_group(target, mode="w", zarr_format=3).result()
+    small.create_array("other", shape=[3], dtype="i4", fill_value=0).result()[:] = [1, 2, 3]
+    options = {"schema": schema, "atomic": True, "max_memory": "20kB"}
+    ts.copy(array, f"{target}sea/", **options).result()
+    before = ts.open(f"{target}sea/|zarr3:").result()
+    assert np.array_equal(read(f"{target}sea/|zarr3:"), VALUES)
+    array[:4] = 5
+    ts.copy(array, f"{target}sea/", if_exists="replace", **options).result()
+    assert (read(f"{target}sea/|zarr3:")[:4] == 5).all()
+    assert np.array_equal(before.read().result(), VALUES)
+    assert read(f"{target}other/|zarr3:").tolist() == [1, 2, 3]
+    refs = ts.references.open(f"{tmp_path}/refs.json")
+    assert all(url.startswith("fsstore-data/") for url in refs.urls)
+    assert ts.references.verify(f"{tmp_path}/refs.json")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["b/", "refs.parquet/|reference:x/"])
+def test_what_cannot_be_atomic_is_refused(tmp_path, target):
+    """Neither a plain directory nor a set of many files takes a copy in one step; nothing is written."""
     array = made(tmp_path / "a")
     with pytest.raises(ts.errors.UnimplementedError, match="copy into an OCDBT database"):
-        ts.copy(array, tmp_path / "b", atomic=True).result()
-    assert not (tmp_path / "b").exists()
+        ts.copy(array, f"file://{tmp_path}/{target}", atomic=True).result()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_an_array_is_updated(tmp_path):
@@ -137,18 +162,44 @@ def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
     def refused(*_):
         raise AssertionError("a chunk was read")
 
-    taken = []
+    taken, seen = [], set()
     take = LocalDriver.take_values
 
-    async def counted(self, other, pairs):
+    async def counted(self, other, pairs, *, unseen):
         taken.extend(pairs)
-        return await take(self, other, pairs)
+        seen.add(not unseen)
+        return await take(self, other, pairs, unseen=unseen)
 
     monkeypatch.setattr(LocalDriver, "take_values", counted)
     ts.copy(array, tmp_path / "b").result()
     assert len(taken) == 12
+    assert seen == {False}
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    assert seen == {False, True}  # in one step a value, since somebody may read it
     assert issubclass(LocalDriver, TakesValues)
     assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+
+
+def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
+    """A part of a chunk, under its name already, does not stay; a copy that fails leaves no part behind."""
+    array = made(tmp_path / "a")
+    part = tmp_path / "b/c/1/0/0"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"part")
+
+    def full(source, target):
+        os.write(target.fd, b"part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fsstore.kvstore.local.take._pour", full)
+        patch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+        with pytest.raises(ts.errors.ResourceExhaustedError, match="No space left"):
+            ts.copy(array, tmp_path / "b").result()
+    assert [path for path in (tmp_path / "b/c").rglob("*") if path.is_file()] == [part]
+    ts.copy(array, tmp_path / "b").result()
+    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
+    assert left_in(tmp_path) == []
 
 
 def test_levels_of_a_check(tmp_path):
@@ -378,9 +429,9 @@ def test_a_line_of_text_without_tqdm(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("s3_credentials")
-def test_chunks_are_copied_inside_a_bucket(moto_bucket):
+@pytest.mark.parametrize("engine", ["obstore", "fsspec"])
+def test_chunks_are_copied_inside_a_bucket(moto_bucket, engine):
     """Inside a bucket the storage copies chunks itself, for a request each: none is read."""
-    engine = "obstore"
     from fsstore.kvstore.engine.driver import EngineDriver
 
     endpoint, bucket = moto_bucket

@@ -68,6 +68,30 @@ def test_every_name_exists():
     assert {name for name in left_out() if any(path == name for path, *_ in PAIRS)} <= missing
 
 
+def _classes(library):
+    """Return the module and the qualified name of every public class, also of those inside others."""
+    found = {}
+    left = [(name, getattr(library, name)) for name in dir(library) if name[0] != "_"]
+    for path, each in left:
+        if (
+            isinstance(each, type)
+            and each.__module__.partition(".")[0] == library.__name__
+            and path not in found
+        ):
+            found[path] = each.__module__, each.__qualname__
+            left += [(f"{path}.{name}", part) for name, part in vars(each).items() if name[0] != "_"]
+    return found
+
+
+def test_where_classes_say_they_are():
+    """Public classes say that they are of `fsstore`, under the name by which users reach them, as TensorStore's do."""
+    ours = _classes(fsstore)
+    assert ours == {path: ("fsstore", path) for path in ours}
+    theirs = _classes(tensorstore)
+    assert {path for path in theirs if not path.startswith("_")} <= set(ours)
+    assert len(theirs) > 30
+
+
 def test_what_is_hashed():
     """Every class whose objects TensorStore hashes has objects that can be hashed."""
     classes = [

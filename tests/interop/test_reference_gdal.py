@@ -1,6 +1,6 @@
 """GDAL reads the sets that are saved here: JSON of both versions, and parquet where its Parquet driver is built in.
 
-`GDAL_PYTHON` names an interpreter whose rasterio has GDAL 3.11 or newer; see docs/development.md.
+Where rasterio has an older GDAL than 3.11, `GDAL_PYTHON` names an interpreter with a newer one; see docs/development.md.
 """
 
 from __future__ import annotations
@@ -8,15 +8,21 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pytest
+import rasterio
+import xarray as xr
 
 from fsstore import references
 
-PYTHON = os.environ.get("GDAL_PYTHON", "")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="GDAL_PYTHON names no interpreter with rasterio")
+HERE = tuple(map(int, rasterio.__gdal_version__.split(".")[:2])) >= (3, 11)
+PYTHON = os.environ.get("GDAL_PYTHON", sys.executable if HERE else "")
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="GDAL is older than 3.11, and GDAL_PYTHON names no interpreter"
+)
 
 READ = """
 import json, sys, warnings
@@ -69,3 +75,15 @@ def test_parquet(refs, tmp_path, name):
         assert (tuple(shape), dtype) == (file[name].shape, str(file[name].dtype))
         if has_parquet:
             np.testing.assert_array_equal(values, file[name][()])
+
+
+def test_combined_files(tmp_path):
+    """Many files that agree, saved as a set, are one raster with a band a step."""
+    for number in range(3):
+        values = np.arange(24.0).reshape(2, 3, 4) + 100 * number
+        data = xr.Dataset({"v": (("time", "y", "x"), values)}, {"time": 2 * number + np.arange(2)})
+        data.to_netcdf(tmp_path / f"{number}.nc", encoding={"v": {"zlib": True, "chunksizes": (1, 3, 4)}})
+    references.combine(str(tmp_path / "?.nc"), "time").result().save(tmp_path / "all.json")
+    shape, *_, values = read(f'ZARR:"{tmp_path}/all.json"')
+    assert shape == [3, 4]
+    np.testing.assert_array_equal(values, np.arange(12.0).reshape(3, 4))

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import zarr
 
 import fsstore as ts
 from fsstore.serve.answer import path_of
+from fsstore.serve.listener import HttpAnswers
 from fsstore.serve.server import serve
 
 VALUES = np.arange(6000, dtype="i4").reshape(10, 20, 30)
@@ -27,7 +30,9 @@ def place(tmp_path_factory):
     """A hierarchy of zarr v2, so that what is served as v3 is presented and not passed on."""
     path = tmp_path_factory.mktemp("served") / "d.zarr"
     group = ts.open_group(path, mode="w", zarr_format=2).result()
-    array = group.create_array("sea/t", shape=VALUES.shape, dtype="i4", chunks=(5, 20, 30)).result()
+    array = group.create_array(
+        "sea/t", shape=VALUES.shape, dtype="i4", chunks=(5, 20, 30), dimension_names=["time", "y", "x"]
+    ).result()
     array[:] = VALUES
     group.attrs["text"] = "x" * 3000
     (path.parent / "secret").write_text("not served")
@@ -86,6 +91,79 @@ def test_tensorstore_and_fsstore_read_it(place, running):
     }
     assert np.array_equal(tensorstore.open(spec).result()[3].read().result(), VALUES[3])
     assert np.array_equal(ts.open(f"{server.url}sea/t/|zarr3:").result()[3].read().result(), VALUES[3])
+
+
+def test_xarray_reads_it(place, running):
+    """xarray opens it over HTTP by its consolidated metadata, with the names of dimensions."""
+    xarray = pytest.importorskip("xarray")
+    server = running(str(place), zarr_format=3)
+    with xarray.open_zarr(server.url, group="sea", consolidated=False) as data:
+        assert np.array_equal(data["t"].values, VALUES)
+    with xarray.open_zarr(server.url, consolidated=True) as data:
+        assert data.attrs["text"] == "x" * 3000
+
+
+def test_gdal_reads_it(place, running):
+    """GDAL reads a served array by ranges over HTTP, where it is installed."""
+    pytest.importorskip("rasterio", reason="rasterio, which brings GDAL, is not installed: GDAL is not tried")
+    server = running(str(place / "sea" / "t"), zarr_format=2)
+    code = """if True:
+        import sys, rasterio
+        with rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN="EMPTY_DIR"), rasterio.open(sys.argv[1]) as data:
+            print(data.read(1).tolist())
+    """  # another process, since GDAL lets no thread of its own answer while it waits
+    place = f'ZARR:"/vsicurl/{server.url}":/:3'
+    command = [sys.executable, "-W", "ignore", "-c", code, place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(done.stdout or "[]") == VALUES[3].tolist(), done.stderr
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_pages_of_neuroglancer(place, running, tmp_path, version):
+    """What Neuroglancer can show has an address that opens it: its types and codecs, images as a whole, nothing else."""
+    group = ts.open_group(tmp_path / "n.zarr", mode="w", zarr_format=2).result()
+    for name, dtype, shape in (
+        ("v", "u2", (4, 5, 6)),
+        ("l", "u8", (4, 5)),
+        ("wide", "f8", (4, 5)),
+        ("line", "u2", (4,)),
+    ):
+        group.create_array(name, shape=shape, dtype=dtype).result()
+    group.create_array("odd", shape=(4, 4), dtype="u1", codec={"id": "lzma"}).result()
+    image = group.create_group("i m").result()
+    for level in range(2):
+        image.create_array(str(level), shape=(8 >> level, 8 >> level), dtype="f4").result()
+    axes = [{"name": "y", "type": "space"}, {"name": "x", "type": "space"}]
+    image.attrs["multiscales"] = [
+        {"version": "0.4", "axes": axes, "datasets": [{"path": "0"}, {"path": "1"}]}
+    ]
+    server = running(str(tmp_path / "n.zarr"), zarr_format=version)
+    pages = server.neuroglancer_pages()
+    recoded = ["odd"] if version == 3 else []  # served with a codec that everybody knows
+    assert sorted(pages) == ["i m", "l", *recoded, "v"]
+    states = {path: json.loads(unquote(page.partition("#!")[2])) for path, page in pages.items()}
+    layers = {path: state["layers"][0] for path, state in states.items()}
+    assert layers["v"] == {"type": "image", "source": f"zarr{version}://{server.origin}/v", "name": "v"}
+    assert layers["l"]["type"] == "segmentation"
+    assert layers["i m"]["source"].endswith("/i%20m")
+    assert ask(server, "/i%20m/" + {2: ".zattrs", 3: "zarr.json"}[version])[0] == 200
+    assert running(str(tmp_path / "n.zarr"), token="t0ken").neuroglancer_pages() == {}
+    both = running({"a": str(tmp_path / "n.zarr" / "v"), "b": str(tmp_path / "n.zarr")})
+    assert sorted(both.neuroglancer_pages()) == ["a", "b/i m", "b/l", "b/odd", "b/v"]
+
+
+def test_precomputed_volumes_have_a_page(running, tmp_path):
+    """A precomputed volume is served as zarr, which Neuroglancer opens."""
+    spec = {
+        "driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": f"{tmp_path}/p/"},
+        "multiscale_metadata": {"type": "image", "data_type": "uint8", "num_channels": 1},
+        "scale_metadata": {"size": [8, 8, 4], "encoding": "raw", "chunk_size": [4, 4, 4], "resolution": [1, 1, 1]},
+    }  # fmt: skip
+    ts.open(spec, create=True).result()[:] = 3
+    server = running(f"{tmp_path}/p/")
+    (page,) = server.neuroglancer_pages().values()
+    assert f"zarr3://{server.origin}" in unquote(page)
+    assert (zarr.open_array(server.url, mode="r")[:] == 3).all()
 
 
 def test_ranges_and_conditions(place, running):
@@ -195,6 +273,92 @@ def test_many_clients_and_slow_ones(place, running):
     [each.close() for each in idle]
 
 
+def test_two_hundred_clients_at_once(place, running):
+    """Two hundred clients that are connected at the same time are all answered, whichever began first."""
+    server = running(str(place), zarr_format=2)
+    clients = [socket.create_connection(("127.0.0.1", server.server_port), timeout=30) for _ in range(200)]
+    request = b"GET /sea/t/0.0.0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    for client in clients:
+        client.sendall(request)
+    answers = []
+    for client in reversed(clients):
+        with client, client.makefile("rb") as stream:
+            answers.append(stream.read())
+    assert {answer[:15] for answer in answers} == {b"HTTP/1.1 200 OK"}
+    assert len({answer.partition(b"\r\n\r\n")[2] for answer in answers}) == 1
+
+
+def test_readers_that_do_not_read(place, running, monkeypatch):
+    """A reader that asks for much and reads nothing keeps nobody waiting, and is cut off after a while."""
+    monkeypatch.setattr(HttpAnswers, "timeout", 1)
+    server = running(str(place), zarr_format=2)
+    slow = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(2)]
+    for each in slow:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        each.sendall(b"GET /.zattrs HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: ask(server, "/sea/t/.zarray")[0], range(200))) == {200}
+    until = time.monotonic() + 20
+    while server._open and time.monotonic() < until:
+        time.sleep(0.05)
+    assert server._open == 0
+    [each.close() for each in slow]
+
+
+def test_thousands_of_requests(place, running):
+    """Thousands of requests on one connection are answered, and one connection too many is told so."""
+    server = running(str(place), zarr_format=2)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+        request = b"HEAD /sea/t/.zarray HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with client.makefile("rb") as stream:
+            for _ in range(20):
+                client.sendall(request * 100)
+                for _ in range(100):
+                    assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+                    while stream.readline() != b"\r\n":
+                        pass
+    server.most_connections = 10
+    idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(12)]
+    assert idle[-1].recv(100).startswith(b"HTTP/1.1 503")
+    [each.close() for each in idle]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n",
+        b"\x00\xff\xfe\r\n\r\n", b"GET " + b"/x" * 40000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 2000 + b"\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
+        b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    ],
+    ids=["no host", "other host", "HTTP/1.0", "noise", "long path", "many headers", "a form", "a proxy"],
+)  # fmt: skip
+def test_requests_of_nobody_we_serve(place, running, raw):
+    """Requests under another name or none, of forms, and of those who speak no HTTP get an error, and the server goes on."""
+    server = running(str(place), zarr_format=2)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as client:
+        client.sendall(raw)
+        client.shutdown(socket.SHUT_WR)
+        with client.makefile("rb") as stream:
+            answer = stream.read()
+    assert b" 200 " not in answer.partition(b"\r\n")[0]
+    assert b"zarr" not in answer
+    assert ask(server, "/.zgroup")[0] == 200
+
+
+def test_pages_of_other_sites(place, running):
+    """A page of another site may read without credentials, and may not send a token it does not know, nor write."""
+    server = running(str(place), zarr_format=2, token="s3cret-token")
+    origin = {"Origin": "https://evil.example"}
+    assert ask(server, "/.zgroup", **origin)[0] == 401
+    status, headers, _ = ask(server, "/.zgroup", "OPTIONS", **origin)
+    assert (status, headers["Access-Control-Allow-Origin"]) == (204, "*")
+    assert "Access-Control-Allow-Credentials" not in headers
+    assert "Authorization" not in headers["Access-Control-Allow-Headers"]
+    assert "Access-Control-Allow-Methods" not in headers
+
+
 def test_several_places(place, running):
     """Places given by name stand below their names."""
     server = running({"one": str(place), "two": str(place / "sea")}, zarr_format=2)
@@ -214,6 +378,9 @@ def test_the_command_prints_where_it_is(place):
         text=True,
     )
     url = process.stdout.readline().strip()
+    assert process.stdout.readline().startswith(
+        "sea/t in Neuroglancer: https://neuroglancer-demo.appspot.com/#!%7B"
+    )
     assert np.array_equal(zarr.open_group(url, mode="r")["sea/t"][0], VALUES[0])
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)

@@ -204,6 +204,16 @@ def test_nothing_there(tmp_path, make, said):
     assert len(str(caught.value)) < len(str(place)) + 300
 
 
+def test_a_path_that_goes_on_inside_a_file(tmp_path):
+    """The error says how the parts of a file are written."""
+    (tmp_path / "a.nc").write_bytes(b"\x89HDF")
+    with pytest.raises(FailedPreconditionError) as caught:
+        ts.open(tmp_path / "a.nc/group/temp").result()
+    assert str(caught.value).endswith(
+        'there is nothing; "a.nc" is a file, whose format comes before the path inside it, as in "a.nc|hdf5:group/temp"'
+    )
+
+
 def _files(place, *names):
     place.mkdir()
     for name in names:

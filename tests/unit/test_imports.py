@@ -95,6 +95,7 @@ PACKAGES: tuple[str, ...] = (
     "dataset",
     "multiscale",
     "job",
+    "training",
     "serve",
     "viewer",
     "",
@@ -103,6 +104,7 @@ PACKAGES: tuple[str, ...] = (
     "plugin",
     "testing",
     "interop",
+    "compat",  # our doors under other names
 )
 
 # Packages that must not know each other, nor what is in them.
@@ -128,7 +130,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "eccodes": ("codec.numcodecs.kerchunk_v2", "kvstore.scan.grib.library"),
     "msgpack": ("codec.numcodecs.object_list",),
     "pcodec": ("codec.numcodecs.numeric_v2",),
-    "zfpy": ("codec.numcodecs.numeric_v2",),
+    "zfpy": ("codec.numcodecs.numeric_v2", "codec.extension.zfp"),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
     "pyarrow": ("kvstore.reference", "mosaic.stored", "combine.scan.many"),
@@ -138,9 +140,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "yarl": ("kvstore.client.web",),
     "aiobotocore": ("kvstore.root.aws",),
     "botocore": ("kvstore.root",),
-    "zarr": ("kvstore.root.live", "interop.zarr"),
+    "zarr": ("kvstore.root.live", "interop"),
     "xarray": ("interop",),
     "dask": ("interop",),
+    "torch": ("interop.torch",),
     "pandas": ("kvstore.reference",),
     "distributed": ("command.places",),
     "tqdm": ("task.display",),
@@ -150,6 +153,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "tifffile": ("kvstore.reference.tools.scan",),
     "astropy": ("kvstore.reference.tools.scan",),
+    "virtualizarr": ("interop.virtualizarr",),
+    "icechunk": ("interop.icechunk",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.
@@ -163,7 +168,7 @@ UNDECLARED = {
 # What opening an array may not pull in unless the array needs it.
 LATE = {
     "aiohttp", "botocore", "dask", "eccodes", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
-    "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "xarray", "zarr",
+    "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "torch", "xarray", "zarr",
     "zstandard",
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ from fsstore.mosaic.value import FileFact
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
-__all__ = ["FileStores", "Wanted", "place_of", "scan_files_here"]
+__all__ = ["FileStores", "Wanted", "is_unchanged", "place_of", "scan_files_here"]
 
 _SMALL = (
     64 * 1024
@@ -103,6 +103,18 @@ async def _open_first(urls: Sequence[str], places: FileStores, builder: BatchBui
         await _scan(urls[0], places, builder)
 
 
+async def is_unchanged(fact: FileFact, places: FileStores) -> bool:
+    """Return whether a file that was scanned is what it was, as far as that is known."""
+    if fact.size < 0 and not fact.generation:
+        return True
+    try:
+        found = await (await places.open(fact.url)).read("", 0, 0)
+    except StoreError:
+        return False
+    same_size = fact.size < 0 or found.size in (None, fact.size)
+    return found.state == "value" and same_size and found.generation.hex() == fact.generation
+
+
 async def _scan(url: str, places: FileStores, builder: BatchBuilder) -> None:
     try:
         source = await open_source(url, await places.open(url))
@@ -134,7 +146,7 @@ class BatchBuilder:
         self._forms: dict[Form, int] = {}
         self._listed: list[Form] = []
         self._known: dict[tuple[bytes, bytes, int], int] = {}
-        self._decoded: dict[int, ChunkedArray] = {}
+        self._decoded: dict[Any, ChunkedArray] = {}
         self._values: dict[Any, int] = {}
         self._kept: list[Any] = []
         self._groups: dict[str, dict[str, Any]] = {}
@@ -197,12 +209,13 @@ class BatchBuilder:
         return shared and size <= _SMALL
 
     def _array(self, form: int) -> ChunkedArray:
-        array = self._decoded.get(form)
+        shown = self._form_at(form)
+        key = (shown.version, shown.document, shown.shape)  # attributes may differ in each file
+        array = self._decoded.get(key)
         if array is None:
-            shown = self._form_at(form)
             kind = ZARR2 if shown.version == 2 else ZARR3
             array = decode_stored(kind.format, shown.document_for(shown.shape), {WHOLE: True})
-            self._decoded[form] = array
+            self._decoded[key] = array
         return array
 
     async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:

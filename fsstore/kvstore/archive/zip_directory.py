@@ -28,7 +28,17 @@ from fsstore.errors import DataLossError, UnimplementedError
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.values.detection import Detection
 
-__all__ = ["DETECT", "TAIL", "ArchiveMember", "Directory", "DirectoryEnd", "find_end", "parse_directory"]
+__all__ = [
+    "DETECT",
+    "TAIL",
+    "ArchiveMember",
+    "Directory",
+    "DirectoryEnd",
+    "RawDirectory",
+    "find_end",
+    "is_hidden",
+    "parse_directory",
+]
 
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -62,18 +72,29 @@ TAIL = 65535 + _END.size + _LOCATOR.size + _END64.size
 
 
 class DirectoryEnd(NamedTuple):
-    """What the end records say: where the directory is (relative to the archive), and where it all must end."""
+    """The content of the end records: where the directory is (relative to the archive), and where it all must end."""
 
     entries: int
     directory_offset: int
     directory_size: int
     trailer: int
     """Bytes between the directory and the end of the file, according to where the records were found."""
+    comment: bytes = b""
 
     @property
     def expected_size(self) -> int:
         """The size of the file if the archive starts at its beginning."""
         return self.directory_offset + self.directory_size + self.trailer
+
+
+class RawDirectory(NamedTuple):
+    """The bytes of a directory, and what they mean: offsets count from `shift`, and it stands at `start`."""
+
+    data: bytes
+    entries: int
+    shift: int
+    start: int
+    comment: bytes
 
 
 class ArchiveMember(NamedTuple):
@@ -97,12 +118,14 @@ def find_end(tail: bytes) -> DirectoryEnd:
     _, disk, start_disk, here, entries, size, offset, _ = fields
     locator = at - _LOCATOR.size
     if locator >= 0 and tail[locator : locator + 4] == b"PK\6\7":
-        return _find_end64(tail, locator, _LOCATOR.unpack_from(tail, locator))
+        return _find_end64(tail, locator, _LOCATOR.unpack_from(tail, locator))._replace(
+            comment=tail[at + _END.size :]
+        )
     if 0xFFFF in (here, entries) or _ONES in (size, offset):
         raise DataLossError("Failed to find ZIP64 EOCD locator")
     if disk or start_disk or here != entries:
         raise UnimplementedError("ZIP archives of several disks are not supported")
-    return DirectoryEnd(entries, offset, size, len(tail) - at)
+    return DirectoryEnd(entries, offset, size, len(tail) - at, tail[at + _END.size :])
 
 
 def _last_end(tail: bytes) -> int:
@@ -194,7 +217,7 @@ def parse_directory(data: bytes, entries: int, *, shift: int, limit: int) -> Dir
     _widen(data, starts, records, columns)
     columns["offset"] += shift
     columns["slack"] = _slack(columns, records, limit)
-    hidden = {name for name in set(names) if _is_hidden(name)}
+    hidden = {name for name in set(names) if is_hidden(name)}
     index = {name: row for row, name in enumerate(names) if name not in hidden} if hidden else _rows(names)
     return Directory(index, columns)
 
@@ -222,7 +245,7 @@ def _names(data: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.i
     return [key_text(data[low:high]) for low, high in bounds]
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Return whether a name is no key: directories, absolute names, and names that climb."""
     if not name or name.endswith("/") or name.startswith("/"):
         return True

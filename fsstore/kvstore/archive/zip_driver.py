@@ -1,4 +1,4 @@
-"""The `zip` key-value store: the members of a ZIP archive in any other store, read-only.
+"""The `zip` key-value store: the members of a ZIP archive in any other store.
 
 Members are read by byte range from the archive.  A stored member costs exactly the bytes asked for (and once the 30
 bytes that say where its data start); a small or compressed one costs one range that holds its header and its data.
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, StoreError
+from fsstore.kvstore.archive.zip_build import PACKERS
 from fsstore.kvstore.archive.zip_directory import ArchiveMember
 from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, unpack
 from fsstore.kvstore.archive.zip_source import TRIES, Archive, ChangedError, ZipSource
+from fsstore.kvstore.archive.zip_writing import ZipWriting, archive_features
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
     Buffer,
     Entry,
-    Features,
     KvPrefix,
     Read,
-    ReadOnly,
     ReadResult,
     StandsOver,
     now,
@@ -65,14 +65,14 @@ class _MemberRead:
     data: Buffer = b""
 
 
-class ZipDriver(ReadOnly, StandsOver):
+class ZipDriver(ZipWriting, StandsOver):
     """The members of the archive at `base`."""
 
     id: ClassVar[str] = "zip"
 
-    def __init__(self, base: KvPrefix) -> None:
-        self.base = base
-        self.features = Features(waits=base.driver.features.waits, writable=False, sorted_scan=True)
+    def __init__(self, base: KvPrefix, method: str = "store") -> None:
+        self.base, self.method = base, method
+        self.features = archive_features(base.driver.features)
         self.source = ZipSource(base)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
@@ -218,8 +218,8 @@ class ZipDriver(ReadOnly, StandsOver):
         return f"{quote(key)} in {self.base.describe()}"
 
     def spec(self) -> Mapping[str, Json]:
-        """Return nothing: there are no members."""
-        return {}
+        """Return how new members are compressed, unless they are not."""
+        return {} if self.method == "store" else {"compression": self.method}
 
 
 @dataclass(frozen=True)
@@ -229,12 +229,12 @@ class ZipKind(AdapterKind):
     id: str = "zip"
     schemes: tuple[str, ...] = ("zip",)
     resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
-    defaults: ClassVar[Mapping[str, Json]] = {"compression": "deflate"}
+    defaults: ClassVar[Mapping[str, Json]] = {"compression": "store"}
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `compression`, which only writers use."""
-        method = fields.take("compression", one_of("deflate", "store", "xz", "zstd"), default="deflate")
-        return {} if method == "deflate" else {"compression": method}
+        """Take `compression`, of members that are written."""
+        method = fields.take("compression", one_of(*sorted(PACKERS)), default="store")
+        return {} if method == "store" else {"compression": method}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # the contract names it
         """Return the URL component."""
@@ -244,7 +244,7 @@ class ZipKind(AdapterKind):
         """Return the driver over the base store."""
         if opening.base is None:
             raise StoreError('"base" must be specified')
-        return ZipDriver(opening.base)
+        return ZipDriver(opening.base, str(opening.members.get("compression", "store")))
 
 
 KIND = ZipKind()

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
-from fsstore.kvstore.archive.zip_directory import TAIL, Directory, find_end, parse_directory
+from fsstore.kvstore.archive.zip_directory import (
+    TAIL,
+    Directory,
+    RawDirectory,
+    find_end,
+    parse_directory,
+)
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, now
 from fsstore.runtime import execution
 
@@ -93,12 +99,26 @@ class ZipSource:
         if tail.state == "missing":
             return None
         try:
-            directory = await self._parse(bytes(tail.value), tail.generation, whole=whole)
+            raw = await self._raw(bytes(tail.value), tail.generation, whole=whole)
+            parse = (raw.data, raw.entries)
+            directory = await execution.offload(
+                lambda: parse_directory(*parse, shift=raw.shift, limit=raw.start)
+            )
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe()}") from error
         return Archive(directory, tail.generation, stamped, {})
 
-    async def _parse(self, tail: bytes, generation: bytes, *, whole: bool) -> Directory:
+    async def raw(self, archive: Archive) -> RawDirectory:
+        """Return the directory of an archive as bytes, if that is still stored."""
+        try:
+            tail, whole = await self.base.read("", -TAIL), False
+        except OutOfRangeError:
+            tail, whole = await self.base.read(""), True
+        if tail.generation != archive.generation:
+            raise ChangedError
+        return await self._raw(bytes(tail.value), tail.generation, whole=whole)
+
+    async def _raw(self, tail: bytes, generation: bytes, *, whole: bool) -> RawDirectory:
         end = find_end(tail)
         size = len(tail)
         if not whole:  # an archive that does not start the file shows in what follows its expected end
@@ -112,8 +132,7 @@ class ZipSource:
             data = tail[first : first + end.directory_size]
         else:
             data = bytes(await self._bytes(generation, start, start + end.directory_size))
-        parse = (data, end.entries)
-        return await execution.offload(lambda: parse_directory(*parse, shift=shift, limit=start))
+        return RawDirectory(data, end.entries, shift, start, end.comment)
 
     async def _bytes(self, generation: bytes, start: int, stop: int | None) -> Buffer:
         found = await self.base.read("", start, stop)

@@ -120,6 +120,14 @@ class NamedSource:
         self._lock = fork.lock()
         self._known: Credentials | None = None
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other asks the same function."""
+        return isinstance(other, NamedSource) and self.name == other.name
+
+    def __hash__(self) -> int:
+        """Return a hash of its name."""
+        return hash(self.name)
+
     @property
     def due(self) -> bool:
         """Whether there are none, or they are about to expire."""

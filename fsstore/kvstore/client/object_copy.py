@@ -31,7 +31,9 @@ class CopiesObjects(TakesValues):
         """Return whether `other` is this bucket, reached with these credentials."""
         return self is other and self.features.writable
 
-    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+    async def take_values(
+        self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
         """Have the storage copy objects, one request each."""
 
         async def begin(stopped: Any) -> list[ReadResult]:

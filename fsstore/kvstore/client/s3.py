@@ -130,9 +130,11 @@ class S3Engine(TakesValues, TellsModified):
 
     def takes_from(self, other: object) -> bool:
         """Return whether `other` reaches the same server with the same credentials."""
-        return self is other
+        return isinstance(other, S3Engine) and self.home.is_like(other.home)
 
-    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+    async def take_values(
+        self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
         """Have the storage copy objects, one request each."""
 
         async def take_all(filesystem: Any) -> list[ReadResult]:

@@ -1,4 +1,4 @@
-"""What some key-value store drivers can do beyond the contract.
+"""Abilities of some key-value store drivers beyond the contract.
 
 Each ability is a class with one or two methods and its own promises.  A driver that has it names the class among its
 bases; `able(driver, Ability)` returns the driver as one that has it, or None.  An adapter that has an ability because
@@ -8,7 +8,7 @@ the driver below has it names it in `passes_on`, and `able` looks below by itsel
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp
@@ -194,14 +194,22 @@ class CopiesRanges:
 
 
 class TakesAllAtOnce:
-    """A driver whose `copies_from` holds for stores that it can take together, in one step with other changes."""
+    """A driver that takes what other stores hold without copying it, in one step with other changes.
+
+    It refers to stores of its own kind, or of files, below the directory that it lies in; `takes_stores` says which.
+    """
 
     __slots__ = ()
+
+    @property
+    def takes_stores(self) -> Literal["own", "files"] | None:
+        """Whether it takes stores of its own kind, or plain ones, or, as it was opened, none."""
+        return "own"
 
     async def take_all(
         self, others: Sequence[Any], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
     ) -> None:
-        """Delete the ranges, take all keys of the other drivers without copying values, and write, as one step."""
+        """Delete the ranges, take all keys below other prefixes without copying values, and write, as one step."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -214,9 +222,12 @@ class TakesValues:
         """Return whether `take_values` takes values of the driver `other`."""
         raise NotImplementedError  # a driver that names the ability defines it
 
-    async def take_values(self, other: Any, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+    async def take_values(
+        self, other: Any, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
         """Store what `other` holds under the first key of each pair under the second; each as a write would.
 
+        `unseen`: nobody looks for the second keys before all is there, so a new value may be there in part meanwhile.
         The answers are those to reads of nothing: whether there was a value, and its size where that is known.
         """
         raise NotImplementedError  # a driver that names the ability defines it

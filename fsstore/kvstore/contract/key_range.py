@@ -39,6 +39,9 @@ class KeyRange:
     True
     """
 
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.KeyRange"
+
     inclusive_min: bytes
     exclusive_max: bytes
 

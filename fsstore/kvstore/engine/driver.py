@@ -71,7 +71,7 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
 
     @property
     def features(self) -> Features:
-        """What the engine's storage can do."""
+        """The abilities of the engine's storage."""
         return self.engine.features
 
     def _stay(self) -> None:
@@ -141,14 +141,16 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
         taking, giving = able(self.engine, TakesValues), able(other.engine, TakesValues)
         return taking is not None and giving is not None and taking.takes_from(giving)
 
-    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+    async def take_values(
+        self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
         """Have the storage copy values."""
         self._stay()
         taking = able(self.engine, TakesValues)
         if taking is None or not isinstance(other, EngineDriver):
             raise UnimplementedError(f"Copying inside the storage is not supported: {self.describe_key('')}")
         paths = [(other._path(source), self._path(target)) for source, target in pairs]
-        return await taking.take_values(other.engine, paths)
+        return await taking.take_values(other.engine, paths, unseen=unseen)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""
@@ -246,6 +248,11 @@ class Home:
         if self._filesystem is None and self._make is not None:
             return self._make()
         return self._filesystem
+
+    def is_like(self, other: Home) -> bool:
+        """Return whether both filesystems are of the same kind and were made with the same options."""
+        mine, its = self.filesystem, other.filesystem
+        return type(mine) is type(its) and bool(mine.storage_options == its.storage_options)
 
     def _own(self, make: Callable[[], Any]) -> Any:
         running = asyncio.get_running_loop()

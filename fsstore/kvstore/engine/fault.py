@@ -1,6 +1,6 @@
 """Foreign failures as fsstore's errors: the one place where exceptions of storage libraries are judged.
 
-What matters is to keep three things apart: the key is missing (only when the store says so), the failure
+Three things are kept apart: the key is missing (only when the store says so), the failure
 may pass (worth another try), and everything else.  Libraries are recognised by the names of their exception
 classes, so that none needs to be imported.  Messages pass through `redact`.  The original is not kept: it may hold
 requests with their headers.  A `ForeignError` stands for it as the cause, with its traceback.  For that an error of
@@ -38,7 +38,7 @@ _TRANSIENT_NAMES = frozenset(
 )  # fmt: skip
 _REFUSED_TEXT = re.compile(r"Connection ?refused", re.IGNORECASE)
 _GARBAGE_NAMES = frozenset({"ResponseParserError", "BadHttpMessage", "InvalidResponse", "ParseError"})
-"""What clients raise for answers that are none: a proxy or a restart in between is likelier than a broken server."""
+"""Exceptions of clients for answers that are none: a proxy or a restart in between is likelier than a broken server."""
 _DENIED_NAMES = frozenset(
     {
         "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "UnauthenticatedError",
@@ -153,6 +153,10 @@ def _translated(error: BaseException) -> StoreError:
     names = {cls.__name__ for cls in type(error).__mro__}
     if any(cls.__name__ == "HttpProcessingError" for cls in type(error.__cause__).__mro__):
         return UnavailableError(f"The answer is not proper HTTP: {text}")  # aiohttp calls that status 400
+    if _NO_BUCKET.search(f"{error} {error.__cause__}"):
+        return NotFoundError(
+            "There is no such bucket; check its name, and the endpoint if it is not Amazon's or Google's"
+        )
     status = status_of(error)
     if status is not None:
         return from_status(status, text)

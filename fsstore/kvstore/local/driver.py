@@ -124,10 +124,12 @@ class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesV
         """Return whether `other` is a driver of local files; in place nothing is copied, or readers would see parts."""
         return isinstance(other, LocalDriver) and self.protocol.mode != "non_atomic"
 
-    async def take_values(self, other: object, pairs: Sequence[tuple[str, str]]) -> list[ReadResult]:
+    async def take_values(
+        self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
         """Copy files inside the kernel."""
         with forgetting(), answered(self.protocol) as dirty:
-            return take_batch(pairs, self.protocol, dirty)
+            return take_batch(pairs, self.protocol, dirty, unseen=unseen)
 
     def unsynced(self) -> LocalDriver:
         """Return a driver of the same files that leaves it to the system when they are written to disk."""

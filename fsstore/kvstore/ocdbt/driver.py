@@ -25,6 +25,7 @@ from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
     KvDriver,
+    KvPrefix,
     Read,
     ReadResult,
     Stamp,
@@ -78,7 +79,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
 
     @property
     def features(self) -> Features:
-        """What the driver can do."""
+        """The abilities of the driver."""
         return self._features
 
     def __eq__(self, other: object) -> bool:
@@ -202,7 +203,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
             await self._submit(Request(copies, values))
 
     async def take_all(
-        self, others: Sequence[KvDriver], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
     ) -> None:
         """Delete the ranges, refer to all values of other databases, and write, in one commit.
 
@@ -211,7 +212,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         self._refuse_fixed()
         taken: dict[bytes, bytes | bytearray | memoryview | Location] = {}
         for other in others:
-            taken.update(await _located(self, other, KeyRange()))
+            taken.update(await _located(self, other.driver, KeyRange()))
         taken.update((key_bytes(key), value) for key, value in writes.items())
         request = Request(list(taken), list(taken.values()))
         request.atomic, request.deleted = True, tuple(deleted)

@@ -11,18 +11,25 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole
+from fsstore.kvstore.contract.ability import (
+    KnowsSizes,
+    ListsDocuments,
+    MayBeMissing,
+    ReadsWhole,
+    TakesAllAtOnce,
+)
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import Ints, Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
+    Buffer,
     Entry,
     Features,
     KvDriver,
@@ -37,9 +44,10 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.rewritten import with_references
 from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
-from fsstore.kvstore.reference.table.table import INLINE, WHOLE
+from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Row
 from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
@@ -49,7 +57,7 @@ from fsstore.values.json_value import Json, quote
 __all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
 
 
-class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
+class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesAllAtOnce):
     """The keys of a reference set.  `described` is how messages call the set."""
 
     id: ClassVar[str] = "reference"
@@ -84,7 +92,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
 
     @property
     def features(self) -> Features:
-        """What the store can do."""
+        """The abilities of the store."""
         return self._features
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
@@ -139,7 +147,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
     async def _fetch(self, asks: Asks, resolved: Resolved, wanted: Ints) -> Sequence[ReadResult]:
         lengths = resolved.rows.length[wanted]
         large = np.flatnonzero((lengths == WHOLE) | (lengths > FREE)).tolist()
-        most = await self._bound(asks, resolved, wanted, large) if large else None
+        most = await _bound(self, asks, resolved, wanted, large) if large else None
         with values_up_to(most):
             return await self.fetcher.fetch(asks, resolved.urls)
 
@@ -149,35 +157,6 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
         length = int(rows.length[0])
         return length if rows.url[0] >= 0 and length != WHOLE else None
 
-    async def _bound(self, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]) -> int | None:
-        """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
-
-        What whole targets may have at most is returned, for stores that learn their size on the way.
-        """
-        limits = await limits_of(self.overlay, [asks.keys[number] for number in large])
-        probes, whole = [], []
-        for number, limit in zip(large, limits, strict=True):
-            length = int(resolved.rows.length[wanted[number]])
-            with within(f"Error reading {self.describe_key(asks.keys[number])}"):
-                if length != WHOLE:
-                    check_length(length, limit)
-                    continue
-                whole.append(limit)
-                if limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
-                    probes.append(self._probe(asks.keys[number], resolved.urls[int(asks.url[number])], limit))
-        await execution.gather(probes)
-        known = [limit for limit in whole if limit is not None]
-        return max(known) if known and len(known) == len(whole) else None
-
-    async def _probe(self, key: str, url: str, limit: int) -> None:
-        """Ask how large a whole target is, where that is cheap or nobody vouches for the set."""
-        targets = self.fetcher.targets
-        with within(f"Error reading {self.describe_key(key)}"):
-            place = targets.locate(url)
-            store = await targets.root(place.root)
-            if not store.driver.features.waits or targets.policy.restricts:
-                await refuse_larger(store, place.key, limit)
-
     def begin_creating(self) -> None:
         """Let a set that does not exist read as an empty one, because it is about to be written."""
         self.overlay.begin_creating()
@@ -185,6 +164,33 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Store values inline, or delete keys, and save the set."""
         return await self.overlay.write(writes, self)
+
+    @property
+    def takes_stores(self) -> Literal["own", "files"] | None:
+        """Files: references to values that lie below the directory of the set; a set in many files is not one step."""
+        return "files" if self.overlay.is_one_document else None
+
+    async def take_all(
+        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+    ) -> None:
+        """Delete the ranges, refer to all values below other prefixes, and write, with one document."""
+        home = self.fetcher.targets.base
+        found: dict[str, Row] = {}
+        urls: list[str] = []
+        for other in others:
+            if home is None or other.driver != home.driver or not other.path.startswith(home.path):
+                raise StoreError(f"{other.describe()} does not lie beside {self.fetcher.described}")
+            async for batch in other.scan():
+                for entry in batch:
+                    size = WHOLE if entry.size is None else entry.size
+                    found[entry.key] = Row(len(urls), 0, size)
+                    urls.append(other.path[len(home.path) :] + entry.key)
+        inline = {key: bytes(value) for key, value in writes.items()}
+
+        async def changed(state: State) -> State:
+            return await with_references(state, (found, urls), inline, deleted)
+
+        await self.overlay.change(changed, self)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range from the set; targets stay."""
@@ -210,6 +216,39 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole):
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+async def _bound(
+    driver: ReferenceDriver, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]
+) -> int | None:
+    """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
+
+    What whole targets may have at most is returned, for stores that learn their size on the way.
+    """
+    limits = await limits_of(driver.overlay, [asks.keys[number] for number in large])
+    probes, whole = [], []
+    for number, limit in zip(large, limits, strict=True):
+        length = int(resolved.rows.length[wanted[number]])
+        with within(f"Error reading {driver.describe_key(asks.keys[number])}"):
+            if length != WHOLE:
+                check_length(length, limit)
+                continue
+            whole.append(limit)
+            if limit is not None and asks.start[number] == 0 and asks.stop[number] == REST:
+                probes.append(_probe(driver, asks.keys[number], resolved.urls[int(asks.url[number])], limit))
+    await execution.gather(probes)
+    known = [limit for limit in whole if limit is not None]
+    return max(known) if known and len(known) == len(whole) else None
+
+
+async def _probe(driver: ReferenceDriver, key: str, url: str, limit: int) -> None:
+    """Ask how large a whole target is, where that is cheap or nobody vouches for the set."""
+    targets = driver.fetcher.targets
+    with within(f"Error reading {driver.describe_key(key)}"):
+        place = targets.locate(url)
+        store = await targets.root(place.root)
+        if not store.driver.features.waits or targets.policy.restricts:
+            await refuse_larger(store, place.key, limit)
 
 
 def _identity(driver: ReferenceDriver) -> tuple[Any, ...]:

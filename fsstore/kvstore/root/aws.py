@@ -1,4 +1,4 @@
-"""What the caller, the environment and the profile files say about S3, said once for obstore and for s3fs.
+"""The settings of S3 from the caller, the environment and the profile files, in one form for obstore and for s3fs.
 
 The caller's options come first, and nothing is asked of a metadata service before they were looked at:
 
@@ -210,6 +210,14 @@ class _Profile:
         self._found: Any = None
         self._known: Credentials | None = None
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other is the same profile."""
+        return isinstance(other, _Profile) and self.name == other.name
+
+    def __hash__(self) -> int:
+        """Return a hash of its name."""
+        return hash(self.name)
+
     @cached_property
     def _session(self) -> Any:
         import botocore.session
@@ -291,6 +299,18 @@ def _session(source: CredentialSource) -> Any:
             known = await execution.offload(source.fresh) if source.due else source.fresh()
             return ReadOnlyCredentials(known.key, known.secret, known.token)
 
-    session = AioSession()
-    session._credentials = SourceCredentials("source", "source")
-    return session
+    class SourceSession(AioSession):  # type: ignore[misc]  # as above
+        """A session that is like another of the same source: S3 may copy from one to the other."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.source = source
+            self._credentials = SourceCredentials("source", "source")
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, AioSession) and getattr(other, "source", None) == source
+
+        def __hash__(self) -> int:
+            return hash(source)
+
+    return SourceSession()

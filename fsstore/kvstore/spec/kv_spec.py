@@ -18,7 +18,9 @@ class KvSpec(KvSpecValue):
     {'driver': 'memory', 'path': 'a/b'}
     """
 
-    __slots__ = ()
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.Spec"
+    __slots__ = ("__weakref__",)
 
     def __new__(cls, json: Any) -> KvSpec:
         """Parse `json`."""

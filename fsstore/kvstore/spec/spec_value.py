@@ -1,4 +1,4 @@
-"""What a spec of a key-value store says: the value under `KvStore.Spec`.
+"""The content of a spec of a key-value store: the value under `KvStore.Spec`.
 
 A spec is the same value for every kind of store: the kind, a path, the kind's own members in canonical JSON, context
 resources (as references, inline, or bound), a base below an adapter, and a context of its own.  What is particular to
@@ -9,17 +9,18 @@ and `kv_spec` is the face that users see.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, ClassVar, Self
 
 from fsstore.context.context import (
     Context,
     ContextResource,
     ContextSpec,
-    ResourceNames,
     ResourceRef,
     bind_resource,
 )
 from fsstore.context.resource_kinds import kind_of_member
+from fsstore.context.resource_names import ResourceNames
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.key_range import key_text
@@ -44,7 +45,7 @@ def join_path(path: str, component: str) -> str:
 
 
 class Specified:
-    """What is open and may stand where a spec is expected."""
+    """An open object that may stand where a spec is expected."""
 
     __slots__ = ()
 
@@ -123,8 +124,9 @@ class KvSpecValue:
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy; nothing below is mutable."""
-        return self.replace()
+        """Return a copy with resources of its own, such as caches and the contents of memory."""
+        base, context = deepcopy((self.base, self.bound_context), memo)
+        return self.replace(resources=deepcopy(dict(self.resources), memo), base=base, bound_context=context)
 
     def __truediv__(self, component: str | bytes) -> Self:
         """Return the spec with `component` joined to its path by one slash."""

@@ -30,6 +30,7 @@ class Batch:
     A batch that is dropped is submitted too, so that no future waits for ever.
     """
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "_last", "_lock", "_reads", "_starts", "_submitted")
     __reduce__ = refuse_pickling
 

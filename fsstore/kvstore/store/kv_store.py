@@ -53,6 +53,7 @@ class KvStore(Specified):
     [b'a']
     """
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "_open", "_transaction")
 
     KeyRange: ClassVar[type[Range]] = Range

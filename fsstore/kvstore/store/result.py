@@ -1,4 +1,4 @@
-"""What users get back from a `KvStore`: read results and stamped generations, as TensorStore shapes them.
+"""Results of a `KvStore`: read results and stamped generations, as TensorStore shapes them.
 
 Inside fsstore the leaner tuples of `contract` travel; these exist at the door only.
 """
@@ -24,6 +24,9 @@ class TimestampedStorageGeneration:
     >>> TimestampedStorageGeneration("x", 1.5)
     KvStore.TimestampedStorageGeneration(b'x', 1.500000)
     """
+
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.TimestampedStorageGeneration"
 
     generation: bytes
     time: float
@@ -55,6 +58,9 @@ class TimestampedStorageGeneration:
 @dataclass(slots=True, init=False, repr=False)
 class KvReadResult:
     """The answer to a read: `state` is "value", "missing", or "unspecified" (unchanged, value not sent)."""
+
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.ReadResult"
 
     state: Literal["unspecified", "missing", "value"]
     value: bytes

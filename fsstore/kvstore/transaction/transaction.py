@@ -30,6 +30,7 @@ class Transaction:
     (False, True)
     """
 
+    __module__ = "fsstore"
     __slots__ = ("__weakref__", "ledger")
     __reduce__ = refuse_pickling
 

@@ -6,7 +6,8 @@ set over a new table and leave the old one as it was; nothing is written until `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,14 +19,15 @@ from fsstore.kvstore.reference.document.writer import encode, write_document
 from fsstore.kvstore.reference.load import PARQUET_NAMES
 from fsstore.kvstore.reference.parquet.write import save_parquet
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.rewritten import add_page
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import check_key
-from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.kvstore.reference.table.value import Located, is_url
 from fsstore.kvstore.reference.target.location import beside, directory, name_of
 from fsstore.kvstore.reference.target.target_url import replaced
+from fsstore.kvstore.reference.tools.rechunk import slabs_of
 from fsstore.kvstore.reference.tools.relocation import moved, moving
 from fsstore.kvstore.reference.tools.report import Grids, Report, grids_of, inspect_state
 from fsstore.runtime import execution
@@ -126,7 +128,7 @@ class References(Mapping[str, bytes | Located]):
         place = places[0] if places else None
         for one in (self, *others):
             state = moved(one.state, moving(one.place, place))
-            References(state)._copy_to(builder)
+            _copy(References(state), builder)
         return _made(builder, place)
 
     def rename(self, old: str, new: str) -> References:
@@ -141,8 +143,47 @@ class References(Mapping[str, bytes | Located]):
                 raise StoreError(f"Cannot rename {quote(name)} to {quote(made)}: {why}")
             return made
 
+        if not any(name.startswith(old) for names, _ in self.batches(old) for name in names):
+            raise StoreError(f"Nothing to rename in {self._described}: no key begins with {quote(old)}")
         builder = TableBuilder()
-        self._copy_to(builder, key=renamed)
+        _copy(self, builder, key=renamed)
+        return _made(builder, self.place)
+
+    def without(self, *paths: str) -> References:
+        """Return the set without the arrays and groups at `paths`; raises `StoreError` if one of them is not there."""
+        heads = tuple(f"{path.strip('/')}/" for path in paths)
+        for head in heads:
+            if next(iter(self.batches(head)), None) is None:
+                raise StoreError(f"There is nothing at {quote(head)} in {self._described}")
+        builder = TableBuilder()
+        _copy(self, builder, keep=lambda name: not name.startswith(heads))
+        return _made(builder, self.place)
+
+    def rechunk(self, path: str, chunks: Sequence[int]) -> References:
+        """Return the set in which an array that is not compressed has smaller chunks: ranges of those it has.
+
+        `chunks` are parts of equal size: `[1, 20, 30]` of `[10, 20, 30]`.  Raises `StoreError` for chunks that are
+        encoded, and for parts that are no ranges.
+        """
+        head = f"{path}/" if path else ""
+        name = next((name for name in (".zarray", "zarr.json") if head + name in self), None)
+        document = None if name is None else self[head + name]
+        if not isinstance(document, bytes):
+            raise StoreError(f"There is no array {quote(path)} in {self._described}")
+        slabs, grid = slabs_of(path, document, [int(step) for step in chunks]), self.arrays[path]
+        builder = TableBuilder()
+
+        def is_chunk(key: str) -> bool:
+            return key.startswith(head) and grid.number(key.removeprefix(head)) is not None
+
+        _copy(self, builder, keep=lambda key: not is_chunk(key))
+        builder.add_inline(f"{head}{name}".encode(), json.dumps(slabs.document).encode())
+        for names, found in self.batches(head):
+            at = np.array([at for at, each in enumerate(names) if is_chunk(each)], np.int64)
+            some = Resolved(found.rows.take(at), found.urls, found.inline)
+            values: list[bytes] = []
+            keys, rows = slabs.cut([names[each] for each in at.tolist()], some, values)
+            add_page(builder, keys, Resolved(rows, found.urls, values))
         return _made(builder, self.place)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
@@ -162,7 +203,7 @@ class References(Mapping[str, bytes | Located]):
             return made
 
         builder = TableBuilder()
-        self._copy_to(builder, url=changed)
+        _copy(self, builder, url=changed)
         if seen and not matched:
             wanted = ", ".join(map(quote, changes)) or "no prefix"
             raise StoreError(
@@ -173,28 +214,8 @@ class References(Mapping[str, bytes | Located]):
     def expand(self) -> References:
         """Return the set with every generated reference written out."""
         builder = TableBuilder()
-        self._copy_to(builder)
+        _copy(self, builder)
         return _made(builder, self.place)
-
-    def _copy_to(
-        self,
-        builder: TableBuilder,
-        *,
-        key: Callable[[str], str] | None = None,
-        url: Callable[[str], str] | None = None,
-    ) -> None:
-        for names, found in self.batches():
-            rows = found.rows
-            numbers, offset = rows.url.copy(), rows.offset.copy()
-            used = np.unique(numbers[numbers >= 0])
-            texts = [found.urls[number] for number in used.tolist()]
-            ids = builder.url_ids([(text if url is None else url(text)).encode() for text in texts])
-            numbers[numbers >= 0] = ids[np.searchsorted(used, numbers[numbers >= 0])]
-            for position in np.flatnonzero(rows.url == INLINE).tolist():
-                builder.inline.append(found.inline[int(rows.offset[position])])
-                offset[position] = len(builder.inline) - 1
-            keys = names if key is None else [key(name) for name in names]
-            builder.add_rows([name.encode() for name in keys], Rows(numbers, offset, rows.length))
 
     def save(
         self,
@@ -257,6 +278,24 @@ class References(Mapping[str, bytes | Located]):
     def __repr__(self) -> str:
         """Return what the set is."""
         return f"<References: {self._described}>"
+
+
+def _copy(
+    refs: References,
+    builder: TableBuilder,
+    *,
+    key: Callable[[str], str] | None = None,
+    url: Callable[[str], str] | None = None,
+    keep: Callable[[str], bool] | None = None,
+) -> None:
+    """Put references into a builder: those that are kept, by other keys, with other URLs."""
+    for page, resolved in refs.batches():
+        names, found = page, resolved
+        if keep is not None:
+            at = np.array([keep(name) for name in names], np.bool_)
+            names = [name for name, kept in zip(names, at.tolist(), strict=True) if kept]
+            found = Resolved(found.rows.take(at), found.urls, found.inline)
+        add_page(builder, names if key is None else [key(name) for name in names], found, url)
 
 
 def _made(builder: TableBuilder, place: KvPrefix | None) -> References:

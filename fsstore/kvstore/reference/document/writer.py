@@ -30,7 +30,7 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, LateWrite, Read, 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
 from fsstore.kvstore.reference.state.scan_record import MEMBER, ScanRecord
-from fsstore.kvstore.reference.state.set_state import Changes, Saved, State
+from fsstore.kvstore.reference.state.set_state import Changes, ReplacedAsAWhole, Saved, State
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE
 from fsstore.kvstore.reference.table.value import encode_text, is_url
 from fsstore.kvstore.reference.target.location import name_of
@@ -43,7 +43,7 @@ MAX_EXPANDED = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class JsonDocument:
+class JsonDocument(ReplacedAsAWhole):
     """The document at `base`; `load` reads its state."""
 
     base: KvPrefix
@@ -60,6 +60,12 @@ class JsonDocument:
         if stamp.generation == UNKNOWN:
             return Saved(await self.load(), {})
         return Saved(State(after.base, after.changes, stamp.generation), changes)
+
+    async def replace(self, before: State, after: State) -> State | None:
+        """Write another set in the place of one, None if that was changed by somebody else."""
+        pieces = encode(after, compression=method_named(name_of(self.base)))
+        stamp = await write_document(self.base, pieces, after, if_equal=before.generation)
+        return None if stamp.generation == UNKNOWN else State(after.base, after.changes, stamp.generation)
 
     async def reload(self, state: State, keys: Sequence[str]) -> State | None:
         """Return the state that is stored, or None if the document is the one that is known."""

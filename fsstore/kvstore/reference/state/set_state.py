@@ -13,7 +13,7 @@ parquet.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +28,7 @@ from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.runtime import fork
 
-__all__ = ["Changes", "Document", "Overlay", "Saved", "State", "inline_generation"]
+__all__ = ["Changes", "Document", "Overlay", "ReplacedAsAWhole", "Saved", "State", "inline_generation"]
 
 _TRIES = 50  # against other processes
 
@@ -95,7 +95,7 @@ def _put(rows: Rows, position: int, value: bytes | None, inline: list[bytes]) ->
 
 
 class Saved(NamedTuple):
-    """What a document answers: the state as it is now, and the changes it holds, as it holds them."""
+    """The answer of a document: the state as it is now, and the changes it holds, as it holds them."""
 
     state: State
     changes: Changes
@@ -115,6 +115,17 @@ class Document(Protocol):
     async def reload(self, state: State, keys: Sequence[str]) -> State | None:
         """Return the state that is stored, or None if `keys` are as they were."""
         ...
+
+
+class ReplacedAsAWhole:
+    """A document that is replaced in one step."""
+
+    __slots__ = ()
+    load: Callable[[], Awaitable[State]]
+
+    async def replace(self, before: State, after: State) -> State | None:
+        """Write another set in the place of one, None if that was changed by somebody else."""
+        raise NotImplementedError  # a document of this kind defines it
 
 
 @dataclass(slots=True, eq=False)
@@ -231,6 +242,25 @@ class Overlay:
             if tries == _TRIES:
                 raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
         return stamps
+
+    @property
+    def is_one_document(self) -> bool:
+        """Whether the set is stored as a whole, in one step."""
+        return isinstance(self._document, ReplacedAsAWhole)
+
+    async def change(self, changed: Callable[[State], Awaitable[State]], driver: KvDriver) -> None:
+        """Store another set in one step, made of the one that is stored then."""
+        document = self._document
+        if not isinstance(document, ReplacedAsAWhole):
+            raise UnimplementedError(f"Not all of {driver.describe_key('')} can be written in one step")
+        self.begin_creating()
+        for _ in range(_TRIES):
+            before = self.state
+            after = await document.replace(before, await changed(before))
+            self._swap(before, await document.load() if after is None else after)
+            if after is not None:
+                return
+        raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
 
     def _check(self, writes: Sequence[Write], driver: KvDriver) -> None:
         if not self.writable:

@@ -28,10 +28,10 @@ from fsstore.kvstore.reference.target.target_url import is_relative, last_link
 from fsstore.values import registry
 from fsstore.values.json_value import quote
 
-__all__ = ["Moving", "moved", "moving", "written_as"]
+__all__ = ["Moving", "absolute", "moved", "moving", "written_as"]
 
 Moving: TypeAlias = Callable[[str], str]
-"""What a relative URL is written as."""
+"""The form in which a relative URL is written."""
 
 
 def moving(origin: KvPrefix | None, home: KvPrefix | None, prefix: str | None = None) -> Moving | None:
@@ -45,7 +45,7 @@ def moving(origin: KvPrefix | None, home: KvPrefix | None, prefix: str | None = 
         return None
     (old, old_path), (new, new_path) = _place(origin), _place(home)
     if old != new:
-        return partial(_absolute, origin)
+        return partial(absolute, origin)
     if old_path.rstrip("/") == new_path.rstrip("/"):
         return None
     return lambda url: posixpath.relpath("/" + join_relative(old_path, url), "/" + new_path)
@@ -67,7 +67,7 @@ def _place(directory: KvPrefix) -> tuple[Any, str]:
     return (driver.id, members, driver.base if isinstance(driver, StandsOver) else None), directory.path
 
 
-def _absolute(origin: KvPrefix, url: str) -> str:
+def absolute(origin: KvPrefix, url: str) -> str:
     """Return the URL of what a relative URL names beside a set in directory `origin`."""
     kind: KvKind | None = registry.kvstores.get(origin.driver.id)
     if origin.driver.id == "file":

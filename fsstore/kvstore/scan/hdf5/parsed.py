@@ -16,10 +16,10 @@ import numpy as np
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.scan.hdf5.dataset import Dataset, scale_from
 from fsstore.kvstore.scan.hdf5.datatype import Element
-from fsstore.kvstore.scan.hdf5.format.attribute import Attribute, attribute_name, attribute_of
+from fsstore.kvstore.scan.hdf5.format.attribute import Attribute, attribute_of
 from fsstore.kvstore.scan.hdf5.format.dataspace import dataspace_of
 from fsstore.kvstore.scan.hdf5.format.datatype import Datatype, datatype_of
-from fsstore.kvstore.scan.hdf5.format.dense import ATTRIBUTES, LINKS, dense_messages, dense_of
+from fsstore.kvstore.scan.hdf5.format.dense import ATTRIBUTES, LINKS, ahead_of_dense, dense_messages, dense_of
 from fsstore.kvstore.scan.hdf5.format.fill import fill_of
 from fsstore.kvstore.scan.hdf5.format.filter import filters_of
 from fsstore.kvstore.scan.hdf5.format.layout import layout_of
@@ -57,6 +57,9 @@ def parsed_object(reader: Reader, path: str, address: int) -> ParsedGroup | Data
     """
     messages = messages_of(reader, address)
     kinds = {each.kind for each in messages}
+    for message in messages:
+        if message.kind in (_LINK_INFO, _ATTRIBUTE_INFO):
+            ahead_of_dense(reader, dense_of(reader, message))
     if kinds & {_LINK_INFO, _SYMBOL_TABLE}:
         attributes, lost = parsed_attributes(reader, _attributes(reader, messages))
         return ParsedGroup(attributes, lost, _links(reader, messages))
@@ -68,7 +71,7 @@ def parsed_object(reader: Reader, path: str, address: int) -> ParsedGroup | Data
 
 
 def _attributes(reader: Reader, messages: Sequence[Message]) -> dict[bytes, Attribute]:
-    """Return the attributes of an object by name; what lists the users of a scale is not read."""
+    """Return the attributes of an object by name."""
     found: list[tuple[bytes, int]] = []
     for message in messages:
         if message.kind == _ATTRIBUTE:
@@ -77,12 +80,8 @@ def _attributes(reader: Reader, messages: Sequence[Message]) -> dict[bytes, Attr
             found.append((message.body, message.address))
         elif message.kind == _ATTRIBUTE_INFO:
             found += dense_messages(reader, dense_of(reader, message), ATTRIBUTES)
-    out = {}
-    for body, address in found:
-        name = attribute_name(reader, body, address)
-        if name != b"REFERENCE_LIST":
-            out[name] = attribute_of(reader, body, address)
-    return out
+    attributes = (attribute_of(reader, *each) for each in found)
+    return {attribute.name: attribute for attribute in attributes}
 
 
 def _links(reader: Reader, messages: Sequence[Message]) -> Sequence[ObjectLink]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import NamedTuple
 
 from fsstore.kvstore.scan.hdf5.format.dataspace import Dataspace, dataspace_of
@@ -10,9 +11,10 @@ from fsstore.kvstore.scan.hdf5.format.datatype import Datatype, datatype_of
 from fsstore.kvstore.scan.hdf5.format.object_header import committed
 from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
 
-__all__ = ["Attribute", "attribute_name", "attribute_of"]
+__all__ = ["Attribute", "attribute_of"]
 
 _DATATYPE = 0x03
+_SIZES = struct.Struct("<HHH")
 
 
 class Attribute(NamedTuple):
@@ -43,7 +45,7 @@ def _form(reader: Reader, body: bytes, address: int) -> _Parts:
     flags = body[1] if version > 1 else 0
     if flags & ~1:
         raise UnknownError
-    name, kind, space = (int.from_bytes(body[at : at + 2], "little") for at in (2, 4, 6))
+    name, kind, space = _SIZES.unpack_from(body, 2)
     at, last = (
         9 if version == 3 else 8,
         7 if version == 1 else 0,
@@ -54,12 +56,6 @@ def _form(reader: Reader, body: bytes, address: int) -> _Parts:
     if third > len(body):
         raise reader.damaged(address, "an attribute is cut off")
     return _Parts(at, first, second, third, name, flags)
-
-
-def attribute_name(reader: Reader, body: bytes, address: int) -> bytes:
-    """Return the name of the attribute of a message."""
-    form = _form(reader, body, address)
-    return body[form.name : form.name + form.name_size].split(b"\0")[0]
 
 
 def attribute_of(reader: Reader, body: bytes, address: int) -> Attribute:

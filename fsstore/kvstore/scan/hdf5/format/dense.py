@@ -10,7 +10,7 @@ from fsstore.kvstore.scan.hdf5.format.object_header import Message
 from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
 from fsstore.kvstore.scan.hdf5.format.tree2 import ahead_of_tree, tree_records
 
-__all__ = ["ATTRIBUTES", "LINKS", "Dense", "dense_messages", "dense_of"]
+__all__ = ["ATTRIBUTES", "LINKS", "Dense", "ahead_of_dense", "dense_messages", "dense_of"]
 
 ATTRIBUTES, LINKS = 8, 5
 """The kinds of records of the trees."""
@@ -38,12 +38,18 @@ def dense_of(reader: Reader, message: Message) -> Dense:
     return Dense(reader.address(body, at), reader.address(body, at + reader.width), tracked)
 
 
+def ahead_of_dense(reader: Reader, place: Dense) -> None:
+    """Say that the messages of an object will be read."""
+    if reader.undefined not in (place.heap, place.tree):
+        ahead_of_heap(reader, place.heap)
+        ahead_of_tree(reader, place.tree)
+
+
 def dense_messages(reader: Reader, place: Dense, kind: int) -> Sequence[tuple[bytes, int]]:
     """Return messages and the address of the heap that holds them."""
     if reader.undefined in (place.heap, place.tree):
         return ()
-    ahead_of_heap(reader, place.heap)
-    ahead_of_tree(reader, place.tree)
+    ahead_of_dense(reader, place)
     heap = heap_at(reader, place.heap)
     heap.ahead()
     records = tree_records(reader, place.tree, kind)

@@ -83,6 +83,10 @@ class FractalHeap:
 
     def objects(self, ids: list[bytes]) -> list[bytes]:
         """Return objects by their ids."""
+        for each in ids:
+            if each[0] >> 4 == 0:
+                block = self._block(self._offset(each))
+                self._reader.ahead(block.address, block.size)
         out = []
         huge = any(each[0] >> 4 & 3 == 1 for each in ids)
         places = self._huge_places() if huge else {}
@@ -128,9 +132,11 @@ class FractalHeap:
             place = places[number]
         return reader.read(*place)
 
+    def _offset(self, name: bytes) -> int:
+        return int.from_bytes(name[1 : 1 + self._offset_size], "little")
+
     def _managed(self, name: bytes) -> bytes:
-        at = 1 + self._offset_size
-        offset = int.from_bytes(name[1:at], "little")
+        offset, at = self._offset(name), 1 + self._offset_size
         length = int.from_bytes(name[at : at + self._length_size], "little")
         block = self._block(offset)
         start = offset - block.start

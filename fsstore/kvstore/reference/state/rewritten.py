@@ -1,0 +1,53 @@
+"""A set with many changes at once: what it keeps, and references and values that are new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.set_state import State
+from fsstore.kvstore.reference.table.builder import TableBuilder
+from fsstore.kvstore.reference.table.table import INLINE, Row, Rows
+
+__all__ = ["add_page", "with_references"]
+
+
+async def with_references(
+    state: State,
+    new: tuple[Mapping[str, Row], Sequence[str]],
+    writes: Mapping[str, bytes],
+    deleted: Sequence[KeyRange],
+) -> State:
+    """Return a set without the keys in some ranges, with new references, whose rows count URLs, and inline values."""
+    references, urls = new
+    builder = TableBuilder()
+    async for names, found in state.scan(KeyRange()):
+        kept = [at for at, name in enumerate(names) if not any(each.contains(name) for each in deleted)]
+        add_page(
+            builder,
+            [names[at] for at in kept],
+            found._replace(rows=found.rows.take(np.array(kept, np.int64))),
+        )
+    add_page(builder, list(references), Resolved(Rows.of(list(references.values())), urls, ()))
+    for key, value in writes.items():
+        builder.add_inline(key.encode(), value)
+    return State(TableSet(builder.finish()), {}, state.generation)
+
+
+def add_page(
+    builder: TableBuilder, names: Sequence[str], found: Resolved, url: Callable[[str], str] | None = None
+) -> None:
+    """Add keys and their references to a table that is being made, with other URLs if `url` makes these."""
+    rows = found.rows
+    numbers, offset = rows.url.copy(), rows.offset.copy()
+    used = np.unique(numbers[numbers >= 0])
+    texts = [found.urls[number] for number in used.tolist()]
+    ids = builder.url_ids([(text if url is None else url(text)).encode() for text in texts])
+    numbers[numbers >= 0] = ids[np.searchsorted(used, numbers[numbers >= 0])]
+    for position in np.flatnonzero(rows.url == INLINE).tolist():
+        builder.inline.append(found.inline[int(rows.offset[position])])
+        offset[position] = len(builder.inline) - 1
+    builder.add_rows([name.encode() for name in names], Rows(numbers, offset, rows.length))
