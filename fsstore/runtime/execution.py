@@ -35,24 +35,9 @@ from fsstore.runtime.pool import Job, Pool, begin_thread
 from fsstore.runtime.wake import Flag
 
 __all__ = [
-    "MayWait",
-    "call",
-    "core_count",
-    "drive",
-    "gather",
-    "hand_over",
-    "loop",
-    "map_blocking",
-    "map_in_order",
-    "must_not_wait",
-    "offload",
-    "on_worker",
-    "pause",
-    "spread",
-    "start",
-    "start_here",
-    "submit",
-]
+    "MayWait", "call", "core_count", "drive", "gather", "hand_over", "loop", "map_blocking", "map_in_order",
+    "must_not_wait", "offload", "on_worker", "pause", "spread", "start", "start_here", "submit",
+]  # fmt: skip
 
 T = TypeVar("T")
 S = TypeVar("S")
