@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import partial
 from os import PathLike, fspath
@@ -82,20 +83,11 @@ def combine(
     killed goes on where it was.
     """
     dims = (dim,) if isinstance(dim, str) else tuple(dim)
-    _check(on_difference, on_overlap)
-    wishes = Wishes(dims, on_difference, on_overlap, dict(along or {}))
-    given = Coordinates.of(coords, dims)
-    _check_along(wishes)
-    means, naming = ScanMeans(executor, batch, progress, journal), Naming(variables or {}, as_coordinates)
-    options = {
-        "dims": list(dims),
-        "on_difference": on_difference,
-        "on_overlap": on_overlap,
-        "variables": dict(naming.names),
-        "as_coordinates": list(naming.coordinates),
-        "along": dict(wishes.along),
-        "coords": given.to_json(),
-    }
+    wishes = _checked(Wishes(dims, on_difference, on_overlap, dict(along or {})))
+    given, naming = Coordinates.of(coords, dims), Naming(variables or {}, as_coordinates)
+    means = ScanMeans(executor, batch, progress, journal)
+    options = {**asdict(wishes), "variables": dict(naming.names), "as_coordinates": list(naming.coordinates)}
+    options.update(dims=list(dims), coords=given.to_json())
 
     async def run() -> Combined | CombineReport:
         urls = await written_out(places)
@@ -113,19 +105,15 @@ async def _scanned(
     return given.put(found, urls)
 
 
-def _check_along(wishes: Wishes) -> None:
+def _checked(wishes: Wishes) -> Wishes:
+    if wishes.on_difference not in ("layer", "raise", "skip"):
+        raise ValueError(f'on_difference is "layer", "raise" or "skip", not {wishes.on_difference!r}')
+    if wishes.on_overlap not in ("raise", "first", "last"):
+        raise ValueError(f'on_overlap is "raise", "first" or "last", not {wishes.on_overlap!r}')
     for path, dim in wishes.along.items():
         if dim not in wishes.dims:
-            raise CombineError(
-                f"{quote(path)} is to be repeated along {quote(dim)}, along which files are not combined"
-            )
-
-
-def _check(on_difference: str, on_overlap: str) -> None:
-    if on_difference not in ("layer", "raise", "skip"):
-        raise ValueError(f'on_difference is "layer", "raise" or "skip", not {on_difference!r}')
-    if on_overlap not in ("raise", "first", "last"):
-        raise ValueError(f'on_overlap is "raise", "first" or "last", not {on_overlap!r}')
+            raise CombineError(f"{quote(path)} cannot be repeated: files are not combined along {quote(dim)}")
+    return wishes
 
 
 def append(
@@ -243,10 +231,9 @@ def _wishes(options: Mapping[str, Any]) -> Wishes:
     dims, difference, overlap = options.get("dims"), options.get("on_difference"), options.get("on_overlap")
     if not isinstance(dims, list) or not isinstance(difference, str) or not isinstance(overlap, str):
         raise StoreError("The dataset does not say how it was combined, and cannot be added to")
-    _check(difference, overlap)
     along = options.get("along")
     along = {str(path): str(dim) for path, dim in along.items()} if isinstance(along, Mapping) else {}
-    return Wishes(tuple(map(str, dims)), difference, overlap, along)  # type: ignore[arg-type]  # checked
+    return _checked(Wishes(tuple(map(str, dims)), difference, overlap, along))  # type: ignore[arg-type]  # checked
 
 
 def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:
