@@ -54,6 +54,9 @@ $(VENV)/.development: $(VENV)/.created pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --editable . --group test --group lint --group docs
 	touch $(VENV)/.runtime $@
 
+# A browser for the viewer, and shells for completions.
+PROGRAMS := chromium zsh fish
+
 # azurite, a server for the tests, zarrita.js, a reader of zarr, pyright, a type checker, and playwright-core, which
 # drives Debian's Chromium.  Tests of what cannot be had here name it and are skipped.  One command installs them all:
 # another one would take away what the first has brought.
@@ -66,10 +69,14 @@ $(VENV)/.node: $(VENV)/.created Makefile
 	else \
 	    echo "npm is missing on this machine: the tests run without $(NODE_PACKAGES)"; \
 	fi
-	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    (apt-get update && apt-get install --yes --no-install-recommends chromium) >/dev/null 2>&1 || true; \
+	@missing=$$(for each in $(PROGRAMS); do command -v $$each >/dev/null || echo $$each; done); \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update >/dev/null 2>&1 || true; \
+	    for each in $$missing; do apt-get install --yes --no-install-recommends $$each >/dev/null 2>&1 || true; done; \
 	fi
-	@command -v chromium >/dev/null || echo "chromium is missing on this machine: the tests run without a browser"
+	@for each in $(PROGRAMS); do \
+	    command -v $$each >/dev/null || echo "$$each is missing on this machine: the tests that need it are skipped"; \
+	done
 	touch $@
 
 # -- targets ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What people type who come from numpy, zarr-python and dask: facts by familiar names, and refusals that help.
+"""Habits of users of numpy, zarr-python and dask: facts by familiar names, and refusals that help.
 
 An array that is stored is not an array in memory: what would read all of it by accident, once an element, or compare it
 without reading, is refused in words that say what to type instead.
