@@ -127,12 +127,11 @@ def placed_rows(
     """
     out = np.full(len(number), -1, np.int64)
     of_file = np.repeat(np.arange(len(count)), count)
-    form_of = form[of_file]
-    for each in np.unique(form_of).tolist():  # a file without the variable has no rows, and any form
-        here = np.flatnonzero(form_of == each)
-        shape = forms[each].shape
-        own = tuple(-(-size // step) for size, step in zip(shape, forms[each].chunks, strict=True)) or (1,)
-        coords = [np.asarray(one, np.int64) for one in np.unravel_index(number[here], own)]
+    own, grid_of_form = _own_grids(forms)  # thousands of forms have a few grids
+    grid_of_row = grid_of_form[form[of_file]]
+    for each in np.unique(grid_of_row).tolist():  # a file without the variable has no rows, and any form
+        here = np.flatnonzero(grid_of_row == each)
+        coords = [np.asarray(one, np.int64) for one in np.unravel_index(number[here], own[each])]
         for axis, start in starts:
             coords[axis] = coords[axis] + start[of_file[here]]
         linear = np.zeros(len(here), np.int64)
@@ -142,6 +141,16 @@ def placed_rows(
             linear = linear * size + coord
         out[here] = np.where(inside, linear, -1)
     return out
+
+
+def _own_grids(forms: Sequence[Form]) -> tuple[list[tuple[int, ...]], Ints]:
+    """Return the chunk grids that files have, and which of them each form has."""
+    known: dict[tuple[int, ...], int] = {}
+    column = np.zeros(len(forms), np.int64)
+    for at, form in enumerate(forms):
+        counts = [-(-size // step) for size, step in zip(form.shape, form.chunks, strict=True)]
+        column[at] = known.setdefault(tuple(counts) or (1,), len(known))
+    return list(known), column
 
 
 def _json(value: Any) -> bytes:

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from fsstore.command.output import plain
 from fsstore.command.table import COMMANDS, Command
 from fsstore.command.usage import UsageError
+from fsstore.values.printing import plain
 
 __all__ = ["main", "parser"]
 
@@ -77,6 +77,12 @@ def _add(own: argparse.ArgumentParser, command: Command) -> None:
     shared.add_argument("--debug", action="store_true", help="show where an error comes from")
     shared.add_argument(
         "--storage-option", action="append", metavar="NAME=VALUE", help="an option of the fsspec filesystem"
+    )
+    shared.add_argument(
+        "--allow",
+        action="append",
+        metavar="PREFIX",
+        help="of a reference set, read nothing but what is below this URL",
     )
     shared.add_argument("--context", metavar="JSON", help="context resources, or @FILE")
     own.set_defaults(run=command.run)

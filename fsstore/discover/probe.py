@@ -7,7 +7,7 @@ names that TensorStore looks for; where none is there, for the marks of what Ten
 store lists nothing there.  No file is ever read whole that is not small, but for the metadata of an array: they are
 what opening it begins with, so they are handed over and not read twice.
 
-What was found out in one detection is good enough for the rest of it: adapters on the way are not asked again whether
+Answers of one detection are good enough for the rest of it: adapters on the way are not asked again whether
 they have changed.
 """
 
@@ -57,7 +57,7 @@ class FoundFormat:
 
     @property
     def title(self) -> str:
-        """What messages call the format."""
+        """The name of the format in messages."""
         return "of no format" if self.detection is None else self.detection.title or self.detection.name
 
     def place(self, kvstore: OpenKv) -> str:
@@ -67,7 +67,7 @@ class FoundFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What every format looks like, and what has to be read to tell: first and last bytes, names in a directory."""
+    """The signatures of all formats, and what has to be read to tell: first and last bytes, names in a directory."""
 
     formats: tuple[Detection, ...]
     head: int
@@ -119,7 +119,7 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
 async def find(kvstore: OpenKv, since: float = math.inf, prefer: str | None = None) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
 
-    Of several formats that fit, the array format `prefer` is the one, if it is among them.
+    If several formats fit, the array format `prefer` is the one, if it is among them.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """

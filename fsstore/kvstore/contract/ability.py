@@ -1,4 +1,4 @@
-"""What some key-value store drivers can do beyond the contract.
+"""Abilities of some key-value store drivers beyond the contract.
 
 Each ability is a class with one or two methods and its own promises.  A driver that has it names the class among its
 bases; `able(driver, Ability)` returns the driver as one that has it, or None.  An adapter that has an ability because

@@ -1,4 +1,4 @@
-"""What a transaction has changed in one store and not yet written: pure bookkeeping, no input or output.
+"""Changes of a transaction in one store that are not yet written: pure bookkeeping, no input or output.
 
 A changed key holds a value, or functions that make the new value out of the stored one (`Modify`), or both: a value
 and functions on top of it.  Functions let two transactions that change different parts of the same value both take

@@ -95,7 +95,7 @@ def _put(rows: Rows, position: int, value: bytes | None, inline: list[bytes]) ->
 
 
 class Saved(NamedTuple):
-    """What a document answers: the state as it is now, and the changes it holds, as it holds them."""
+    """The answer of a document: the state as it is now, and the changes it holds, as it holds them."""
 
     state: State
     changes: Changes
