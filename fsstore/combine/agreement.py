@@ -121,7 +121,7 @@ def static_obstacle(batch: FileBatch, path: str, compared: Compared) -> tuple[st
     usual = int(np.bincount(same).argmax())
     said = ["those of most files" if each == usual else "others" for each in same.tolist()]
     values = grouped("values", [batch.files[at].url for at in have.tolist()], said)
-    why = "it has other values in some files, and none of the dimensions"
+    why = "it has other values in some files, and none of the dimensions; leave it out, or repeat it with along={...}"
     return why, replace(compared, differences=(values, *compared.differences))
 
 

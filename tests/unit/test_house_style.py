@@ -59,7 +59,7 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
     "fsstore.job.pyramid:build_pyramid": (10, "a public function, whose choices but two are by name"),
     "fsstore.interop.torch:BatchedArrays.__init__": (9, "a public class, whose choices but two are by name"),
     "fsstore.combine.verbs:combine": (
-        12,
+        13,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.copy:plan_copy": (7, "takes what `copy` takes, but for what only doing it needs"),
