@@ -118,7 +118,7 @@ class HttpAnswers(BaseHTTPRequestHandler):
             self.send_response(found.status)
             for name, value in {**self.shared_headers, **found.headers}.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(found.body)))
+            self.send_header("Content-Length", str(len(found.body) if found.length is None else found.length))
             self.end_headers()
             if body:
                 self.wfile.write(found.body)
