@@ -1,6 +1,6 @@
 """HTTP on one address: what servers of this library share, whatever they answer.
 
-A listener has a thread for each connection, as many as it allows; who comes later is told so.  A reader who is slower
+A listener has a thread for each connection, as many as it allows; later ones are told so.  A reader who is slower
 than the timeout between two packets is cut off.  A request must name the host it was sent to by an address or as
 `localhost`, so that a page of another site cannot reach the server under a name of its own.
 """
