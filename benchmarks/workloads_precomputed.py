@@ -22,6 +22,11 @@ _SHARDING = {
     "data_encoding": "raw",
     "minishard_index_encoding": "raw",
 }
+_BLOCKS = {
+    "encoding": "compressed_segmentation",
+    "chunk_size": [64, 64, 64],
+    "compressed_segmentation_block_size": [8, 8, 8],
+}
 _LARGE = (256, 256, 256)
 _SMALL = (352, 352, 320)  # 22 * 22 * 20 chunks
 _LOOK_UPS = 2000
