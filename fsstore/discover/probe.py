@@ -121,8 +121,8 @@ async def find(
 ) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
 
-    If several formats fit, the array format `prefer` is the one, if it is among them.  With `group` consolidated metadata
-    of zarr v2 are asked for with the other names, and nothing else where there are any.
+    If several formats fit, the array format `prefer` is the one, if it is among them.  With `group` consolidated
+    metadata of zarr v2 are asked for with the other names, and nothing else where there are any.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
