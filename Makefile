@@ -21,7 +21,11 @@ NEWEST_TESTS_LONG := tests/interop $(SERVER_TESTS)
 NEWEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py chunked_memory.py) \
     $(addprefix --ignore=,$(SERVER_TESTS))
 
-.PHONY: help demo test test-suite test-newest test-newest-found test-long bench clean
+# What trains (PyTorch, JAX) is larger than everything else together: its tests have an environment of their own.
+TRAINING_VENV := .venv-training
+TRAINING_TESTS := tests/interop/test_torch.py tests/interop/test_orbax.py tests/interop/test_multiscale.py
+
+.PHONY: help demo test test-suite test-newest test-newest-found test-long test-training bench clean
 .PHONY: check check-format check-lint check-types check-docs format docs
 .DELETE_ON_ERROR:
 
@@ -29,6 +33,7 @@ help:
 	@echo "make demo       open arrays by URL; installs only what fsstore itself needs"
 	@echo "make test       the whole test suite, and its core on Python $(NEWEST)"
 	@echo "make test-long  the tests that loop for minutes, and those beside other libraries on Python $(NEWEST)"
+	@echo "make test-training  the tests beside PyTorch, JAX and the libraries of OME-Zarr"
 	@echo "make check      format, lint, types, docs"
 	@echo "make format     rewrite the source as the formatter wants it"
 	@echo "make docs       build the documentation into site/"
@@ -49,6 +54,9 @@ $(VENV)/.development: $(VENV)/.created pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --editable . --group test --group lint --group docs
 	touch $(VENV)/.runtime $@
 
+# A browser for the viewer, and shells for completions.
+PROGRAMS := chromium zsh fish
+
 # azurite, a server for the tests, zarrita.js, a reader of zarr, pyright, a type checker, and playwright-core, which
 # drives Debian's Chromium.  Tests of what cannot be had here name it and are skipped.  One command installs them all:
 # another one would take away what the first has brought.
@@ -61,10 +69,14 @@ $(VENV)/.node: $(VENV)/.created Makefile
 	else \
 	    echo "npm is missing on this machine: the tests run without $(NODE_PACKAGES)"; \
 	fi
-	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    (apt-get update && apt-get install --yes --no-install-recommends chromium) >/dev/null 2>&1 || true; \
+	@missing=$$(for each in $(PROGRAMS); do command -v $$each >/dev/null || echo $$each; done); \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update >/dev/null 2>&1 || true; \
+	    for each in $$missing; do apt-get install --yes --no-install-recommends $$each >/dev/null 2>&1 || true; done; \
 	fi
-	@command -v chromium >/dev/null || echo "chromium is missing on this machine: the tests run without a browser"
+	@for each in $(PROGRAMS); do \
+	    command -v $$each >/dev/null || echo "$$each is missing on this machine: the tests that need it are skipped"; \
+	done
 	touch $@
 
 # -- targets ----------------------------------------------------------------------------------------------------
@@ -96,6 +108,16 @@ $(NEWEST_VENV)/.test: pyproject.toml
 test-long: $(VENV)/.development
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) -m long --timeout 3600
 	$(MAKE) test-newest NEWEST_TESTS="$(NEWEST_TESTS_LONG)" NEWEST_DESELECT=
+	$(MAKE) test-training
+
+test-training: $(TRAINING_VENV)/.test
+	$(TRAINING_VENV)/bin/python -m pytest $(TRAINING_TESTS) --timeout 600
+
+$(TRAINING_VENV)/.test: $(VENV)/.created pyproject.toml
+	test -e $(TRAINING_VENV)/bin/python || $(VENV)/bin/python -m venv $(TRAINING_VENV)
+	$(TRAINING_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(TRAINING_VENV)/bin/python -m pip install --quiet --editable . --group test --group training
+	touch $@
 
 check: check-format check-lint check-types check-docs
 
@@ -123,4 +145,4 @@ bench: $(VENV)/.development
 	$(VENV)/bin/python -m benchmarks.space.run
 
 clean:
-	rm -rf $(VENV) $(NEWEST_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST_VENV) $(TRAINING_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

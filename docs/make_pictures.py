@@ -1,4 +1,4 @@
-"""Makes the pictures of the documentation: the viewer in a browser, a trace, and what notebooks show.
+"""Makes the pictures of the documentation: the viewer in a browser, a trace, a plot, and what notebooks show.
 
     python docs/make_pictures.py            # all of them
     python docs/make_pictures.py --no-browser
@@ -261,6 +261,17 @@ def make_reprs(into: Path) -> None:
         (into / f"{name}.html").write_text(shown._repr_html_() + "\n", encoding="utf-8")
 
 
+def make_plot(into: Path) -> None:
+    """Run the tutorial about climate data and keep the plot it draws."""
+    from docs.notebooks import FENCE
+
+    page = (HERE / "tutorials" / "climate.md").read_text(encoding="utf-8")
+    program = "\n".join(found["code"] for found in FENCE.finditer(page))
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        (into / "tutorial-climate.png").write_bytes((Path(folder) / "sst.png").read_bytes())
+
+
 def main() -> None:
     """Make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -272,6 +283,7 @@ def main() -> None:
     options.into.mkdir(exist_ok=True)
     make_trace(options.into)
     make_reprs(options.into)
+    make_plot(options.into)
     if not options.no_browser:
         for path in photograph(options.into, playwright=options.playwright, chromium=options.chromium):
             print(f"{path.name}: {path.stat().st_size // 1000} kB")

@@ -73,7 +73,7 @@ class StoreError(ValueError):
     prefix: ClassVar[str] = ""
     transient: ClassVar[bool] = False
     culprit: str = ""
-    """What cannot decode the bytes, such as `codec "gzip"`."""
+    """The part that cannot decode the bytes, such as `codec "gzip"`."""
 
     def __init__(self, message: str) -> None:
         message = without_secrets(message)
@@ -203,7 +203,7 @@ class AlreadyExistsError(_SystemError, FileExistsError):
 
 
 class FailedPreconditionError(StoreError):
-    """What is stored does not agree with what was asked for, or the state forbids the operation."""
+    """The stored data do not agree with the request, or the state forbids the operation."""
 
     prefix = "FAILED_PRECONDITION: "
 

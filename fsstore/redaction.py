@@ -1,4 +1,4 @@
-"""What of a text may be shown: URLs without credentials, messages of others without what they quote.
+"""The parts of a text that may be shown: URLs without credentials, messages of others without what they quote.
 
 A URL is shown without user information, and without the values of its query unless they are known to be harmless:
 signed URLs carry their signature there, under names that nobody can list.  Texts of other programs lose the same, and

@@ -310,7 +310,7 @@ def verify(
 
     With `decode` every array is opened, and every chunk that has a reference is read and decoded as well.
     `members` are those of the `reference` kvstore: `target`, `targets`, `rewrite`, `templates`, `allow`.
-    Of a virtual dataset the files that have changed since they were scanned are named too.
+    For a virtual dataset, files that have changed since they were scanned are named too.
 
     >>> bool(verify({"x/0": "inline"}))
     True

@@ -1,4 +1,4 @@
-"""What users hold: `Spec`, open, `TensorStore`, and the arrays that are made of other arrays.
+"""The objects that users hold: `Spec`, open, `TensorStore`, and the arrays that are made of other arrays.
 
 A spec says where an array is and how it is opened; opening it asks the driver it names; the store is a thin face over
 the driver's array and an index transform.

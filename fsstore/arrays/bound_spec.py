@@ -1,4 +1,4 @@
-"""What an open array says of itself: the spec that opens it again, with its resources bound."""
+"""The spec of an open array, which opens it again, with its resources bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people type who come from numpy, zarr-python and dask: facts by familiar names, and refusals that help.
+"""Habits of users of numpy, zarr-python and dask: facts by familiar names, and refusals that help.
 
 An array that is stored is not an array in memory: what would read all of it by accident, once an element, or compare it
 without reading, is refused in words that say what to type instead.
@@ -22,7 +22,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.close_word import meant
 from fsstore.runtime.future import Future
 
-__all__ = ["ArrayHabits", "ArrayInfo", "Stored", "count_parts", "read_into", "within_bounds"]
+__all__ = ["ArrayHabits", "ArrayInfo", "Stored", "chunk_sizes", "count_parts", "read_into", "within_bounds"]
 
 
 class Stored:
@@ -239,6 +239,26 @@ def within_bounds(
             raise
         failed = error
     raise failed.but(f"the domain is {transform.domain}, and indices do not count from its end")
+
+
+def chunk_sizes(store: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of the stored chunks along each dimension, cut to the domain."""
+    layout = store.chunk_layout
+    chunks = layout.read_chunk.shape or (None,) * store.rank
+    origins = layout.grid_origin or (0,) * store.rank
+    return tuple(
+        _cut(low, size, chunk or max(size, 1), grid or 0)
+        for low, size, chunk, grid in zip(
+            store.domain.inclusive_min, store.shape, chunks, origins, strict=True
+        )
+    )
+
+
+def _cut(low: int, size: int, chunk: int, grid: int) -> tuple[int, ...]:
+    """Return the sizes of the parts of `size` elements from `low` on that a grid cuts."""
+    first = min(chunk - (low - grid) % chunk, size)
+    whole, rest = divmod(size - first, chunk)
+    return (first, *(chunk,) * whole, *((rest,) if rest else ()))
 
 
 def read_into(opened: OpenArray, out: Any) -> Future[Any]:

@@ -32,7 +32,7 @@ def begun(begin: Callable[[], Coroutine[Any, Any, T]], spec: SpecValue) -> Futur
 def may_wait(spec: SpecValue) -> bool:
     """Return whether opening may have to wait.
 
-    What detection finds there may have, and says so.
+    The format that detection finds there may have one, and says so.
     """
     while spec.base_spec is not None:
         spec = spec.base_spec
@@ -94,7 +94,7 @@ class SpecLayer:
 
     @property
     def schema(self) -> Schema:
-        """What the spec says of the array."""
+        """The constraints of the spec on the array."""
         return self.spec.schema
 
     @property
@@ -130,7 +130,7 @@ class OpenLayer:
 
     @property
     def schema(self) -> Schema:
-        """What is known of the array, through the view."""
+        """The constraints that describe the array, through the view."""
         return self.array.driver.schema().through(self.array.transform)
 
     @property

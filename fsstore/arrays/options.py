@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenOptions", "SpecLike", "UpdateOptions", "ViewSpecOptions"]
 
 SpecLike: TypeAlias = PlaceLike | SpecValue
-"""What says which array: a spec or its JSON, a URL, or a place whose format is to be detected."""
+"""Ways to name an array: a spec or its JSON, a URL, or a place whose format is to be detected."""
 
 
 class OpenOptions(SchemaOptions, ModeOptions, total=False):

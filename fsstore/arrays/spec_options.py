@@ -32,7 +32,7 @@ __all__ = [
 S = TypeVar("S", bound=SpecValue)
 _RECHECK = (*MEMBERS, "recheck_cached")
 OPEN_OPTIONS = OpenOptions.__optional_keys__
-"""What both `open` and `Spec.update` take."""
+"""Options of both `open` and `Spec.update`."""
 UPDATE_OPTIONS = UpdateOptions.__optional_keys__
 """What `Spec.update` takes."""
 

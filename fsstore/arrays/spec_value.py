@@ -1,4 +1,4 @@
-"""What a spec of an array says: the value under `Spec`.
+"""The content of a spec of an array: the value under `Spec`.
 
 Like `KvStore.Spec`, a spec is the same value for every driver: the kind and its members, a key-value store or a base
 array, a schema, a transform, an open mode, context resources.  Its domain is the transform's; without one, what the
@@ -86,7 +86,7 @@ class SpecValue:
 
     @property
     def schema(self) -> Schema:
-        """What is known of the array, through the transform."""
+        """The constraints that describe the array, through the transform."""
         known = self._below()
         transform = self.transform_ or _identity_over(known)
         return known if transform is None else known.through(transform)

@@ -193,7 +193,7 @@ class TensorStore(ArrayHabits):
 
     @property
     def schema(self) -> Schema:
-        """What is known of the array, through the view."""
+        """The constraints that describe the array, through the view."""
         return self._driver.schema().through(self._transform)
 
     @property

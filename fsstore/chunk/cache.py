@@ -59,7 +59,7 @@ class ChunkCache:
 
     @property
     def epoch(self) -> int:
-        """What moves on when chunks are dropped; taken before chunks are read that are to be kept."""
+        """The number that moves on when chunks are dropped; taken before chunks are read that are to be kept."""
         return self.pool.epoch
 
     def find(self, identity: Any) -> CachedChunk | None:

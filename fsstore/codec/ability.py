@@ -1,4 +1,4 @@
-"""What some bound codecs, and what some factories of codecs, can do beyond the contract.
+"""Abilities of some bound codecs, and of some factories of codecs, beyond the contract.
 
 Each field of `Abilities` is one of them: a method or attribute of that name which a bound codec may have.  It is looked
 up here and nowhere else, once for each array that is opened; what a codec does not say is as the default has it.
@@ -21,7 +21,7 @@ _DType: TypeAlias = np.dtype[Any]
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a bound codec can do, None or the default where it does not say."""
+    """The abilities of a bound codec, None or the default where it does not say."""
 
     # of array codecs
     order: tuple[int, ...] | None = None
@@ -68,7 +68,7 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class FactoryAbilities:
-    """What a factory of codecs can do; only with `members` can its codecs be given partially in specs."""
+    """The abilities of a factory of codecs; only with `members` can its codecs be given partially in specs."""
 
     members: Mapping[str, Any] | None = None
     """The table of the members of a configuration."""

@@ -80,7 +80,7 @@ class Codec(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """What the codec turns into what."""
+        """The kind of value on each side of the codec."""
         ...
 
     def to_json(self) -> dict[str, Json]:
@@ -93,9 +93,9 @@ class Codec(Protocol):
 
 
 class CodecFactory(Protocol):
-    """What a registered name stands for: a class of codecs, or an object that makes them.
+    """A registered name stands for one of these: a class of codecs, or an object that makes them.
 
-    What a factory may offer beyond this is in `ability`; partial codecs in specs need a table of members.
+    `ability` lists what a factory may offer beyond this; partial codecs in specs need a table of members.
     """
 
     @property
@@ -105,7 +105,7 @@ class CodecFactory(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """What the codecs turn into what."""
+        """The kind of value on each side of the codecs."""
         ...
 
     @property

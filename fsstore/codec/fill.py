@@ -1,4 +1,4 @@
-"""What missing elements are, and whether elements are that: such chunks and sub-chunks are left out of what is stored.
+"""The values of missing elements; chunks and sub-chunks that hold nothing else are not stored.
 
 Bits decide and not values, so that negative zeros and the payloads of NaNs survive.
 """

@@ -1,4 +1,4 @@
-"""What is looked at in image data before a decoder written in C sees it, because that decoder trusts it.
+"""Checks of image data before a decoder written in C sees them, because that decoder trusts them.
 
 Most decoders check what their data claim.  The ones named here were caught at reading past the end of their buffer
 (BMP, PNG: a page without access behind the data ends the process), at working for seconds on some hundred bytes

@@ -33,7 +33,7 @@ __all__ = [
     "decoding_of",
     "meaning",
     "minority",
-    "stored_type",
+    "stored_types",
 ]
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
@@ -69,13 +69,16 @@ class Compared:
         return len(set(self.encodings)) == 1 and len(set(self.meanings)) == 1 and not self.obstacle
 
 
-def stored_type(form: Form) -> np.dtype[Any]:
-    """Return the type of stored values."""
-    kind = ZARR2 if form.version == 2 else ZARR3
-    found: np.dtype[Any] = decode_stored(
-        kind.format, form.document_for(form.shape), {WHOLE: True}
-    ).dtype.numpy_dtype
-    return found
+def stored_types(forms: Mapping[int, Form]) -> dict[int, np.dtype[Any]]:
+    """Return the types of stored values; thousands of forms that differ in attributes alone have one document."""
+    known: dict[tuple[int, str], np.dtype[Any]] = {}
+    for form in forms.values():
+        if (form.version, form.document) not in known:
+            kind = ZARR2 if form.version == 2 else ZARR3
+            document = form.document_for(form.shape)
+            array = decode_stored(kind.format, document, {WHOLE: True})
+            known[form.version, form.document] = array.dtype.numpy_dtype
+    return {number: known[form.version, form.document] for number, form in forms.items()}
 
 
 def compare(batch: FileBatch, path: str, growing: Set[str], *, is_placed: bool = False) -> Compared:
@@ -178,9 +181,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def decoding_of(form: Form, wanted: str) -> Decoding:
+def decoding_of(form: Form, stored: np.dtype[Any], wanted: str) -> Decoding:
     """Return how a piece of this form is decoded to the units `wanted`; raises `StoreError` if that cannot be."""
-    stored = stored_type(form)
     try:
         found = attributes_decoding(form.attrs, stored)
     except ValueError as error:

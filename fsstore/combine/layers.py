@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.differ import OF_PACKED, Compared, decoding_of, stored_type
+from fsstore.combine.differ import OF_PACKED, Compared, decoding_of, stored_types
 from fsstore.combine.report import CombineError
 from fsstore.combine.scan.facts import NONE, Form, Ints, VariableColumns
 from fsstore.combine.whole import WholeTables, placed_rows
@@ -147,16 +147,14 @@ def _values(
     """Return how each form is decoded, the type of the whole, and its attributes."""
     listed = {number: forms[number] for number in compared.forms}
     first = listed[compared.forms[0]]
-    types = {number: stored_type(form) for number, form in listed.items()}
+    types, wanted = stored_types(listed), str(first.attrs.get("units", ""))
     if any(kind.kind not in "biufcSmM" for kind in types.values()):
         raise CombineError(
             f'"{path}" differs between files, and its type {first.parsed.get("dtype")} has no layers'
         )
     attributes = dict(first.attrs)
     try:
-        decodings = {
-            number: decoding_of(form, str(first.attrs.get("units", ""))) for number, form in listed.items()
-        }
+        decodings = {number: decoding_of(form, types[number], wanted) for number, form in listed.items()}
         common = np.result_type(*types.values())
     except (StoreError, TypeError) as error:
         raise CombineError(f'The values of "{path}" have no common type: {error}') from error

@@ -141,6 +141,7 @@ def order_along(batch: FileBatch, dim: str, on_overlap: OnOverlap, *, alone: boo
             raise CombineError(
                 f"The coordinates of {quote(dim)} in {fact.url} are not one for each of {size} steps"
             )
+    _check_there(batch, dim, each)
     found = _sorted([fact.url for fact in batch.files], dim, each, on_overlap, alone=alone)
     blocks, block, problems, skipped, kept = found
     start = np.cumsum(kept) - kept
@@ -216,6 +217,7 @@ def _read(batch: FileBatch, path: str) -> tuple[TimeScale | None, dict[str, Any]
     first = next(iter(forms.values()))
     pairs = list(zip(columns.value.tolist(), columns.form.tolist(), strict=True))
     if scale is None and len({meaning(form) for form in forms.values()}) == 1:
+        _check_there(batch, path, [batch.decoded(*pair) for pair in pairs])
         return None, dict(first.attrs), [np.atleast_1d(batch.values[value]) for value, _ in pairs]
     attributes = {name: value for name, value in first.attrs.items() if name not in OF_PACKED}
     decoded = [np.atleast_1d(batch.decoded(*pair)) for pair in pairs]
@@ -228,6 +230,15 @@ def _read(batch: FileBatch, path: str) -> tuple[TimeScale | None, dict[str, Any]
             f"The times of {quote(path)} cannot be brought together: {error.message}"
         ) from error
     return scale, attributes, read
+
+
+def _check_there(batch: FileBatch, name: str, each: Sequence[Any]) -> None:
+    """Raise `CombineError` where a coordinate is missing: it has no place among the others."""
+    for value, fact in zip(each, batch.files, strict=True):
+        if (value.dtype.kind == "f" and np.isnan(value).any()) or (
+            value.dtype.kind in "mM" and np.isnat(value).any()
+        ):
+            raise CombineError(f"A coordinate of {quote(name)} in {fact.url} is missing; leave the file out")
 
 
 def _of_one_unit(path: str, each: list[Any], forms: list[Form]) -> list[Any]:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.scan.facts import FileBatch, Form, Ints
+from fsstore.format.zarr3_dtype import stored_type
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import grid_of
 from fsstore.kvstore.reference.table.keys import Family
 from fsstore.kvstore.reference.table.table import INLINE, Block, Row, Rows, Table
 from fsstore.mosaic.value import Layered
+from fsstore.values.dtypes import dtype_of
 
 __all__ = ["WholeTables", "placed_rows"]
 
@@ -85,13 +87,15 @@ class WholeTables:
         shape = list(values.shape)
         chunks = [max(1, size) for size in shape]
         head = f"{path}/" if path else ""
-        if self.version == 3 and values.dtype.kind in "biuf":
+        if self.version == 3:
+            kind = stored_type(dtype_of(values.dtype)).json
+            endian = {"configuration": {"endian": "little"}} if values.dtype.itemsize > 1 else {}
             self.put(f"{head}zarr.json", _json({
-                "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": values.dtype.name,
+                "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": kind,
                 "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
                 "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-                "fill_value": 0 if values.dtype.kind != "b" else False,
-                "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+                "fill_value": {"b": False, "U": "", "S": ""}.get(values.dtype.kind, 0),
+                "codecs": [{"name": "bytes", **endian}],
                 "attributes": said, "dimension_names": list(dims),
             }))  # fmt: skip
             key = "/".join(["c", *("0" for _ in shape)])
@@ -127,12 +131,11 @@ def placed_rows(
     """
     out = np.full(len(number), -1, np.int64)
     of_file = np.repeat(np.arange(len(count)), count)
-    form_of = form[of_file]
-    for each in np.unique(form_of).tolist():  # a file without the variable has no rows, and any form
-        here = np.flatnonzero(form_of == each)
-        shape = forms[each].shape
-        own = tuple(-(-size // step) for size, step in zip(shape, forms[each].chunks, strict=True)) or (1,)
-        coords = [np.asarray(one, np.int64) for one in np.unravel_index(number[here], own)]
+    own, grid_of_form = _own_grids(forms)  # thousands of forms have a few grids
+    grid_of_row = grid_of_form[form[of_file]]
+    for each in np.unique(grid_of_row).tolist():  # a file without the variable has no rows, and any form
+        here = np.flatnonzero(grid_of_row == each)
+        coords = [np.asarray(one, np.int64) for one in np.unravel_index(number[here], own[each])]
         for axis, start in starts:
             coords[axis] = coords[axis] + start[of_file[here]]
         linear = np.zeros(len(here), np.int64)
@@ -142,6 +145,16 @@ def placed_rows(
             linear = linear * size + coord
         out[here] = np.where(inside, linear, -1)
     return out
+
+
+def _own_grids(forms: Sequence[Form]) -> tuple[list[tuple[int, ...]], Ints]:
+    """Return the chunk grids that files have, and which of them each form has."""
+    known: dict[tuple[int, ...], int] = {}
+    column = np.zeros(len(forms), np.int64)
+    for at, form in enumerate(forms):
+        counts = [-(-size // step) for size, step in zip(form.shape, form.chunks, strict=True)]
+        column[at] = known.setdefault(tuple(counts) or (1,), len(known))
+    return list(known), column
 
 
 def _json(value: Any) -> bytes:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
+from collections.abc import Iterable
 from typing import Any
 
 from fsstore.command.output import put, put_json
 from fsstore.command.places import executor_of, place_of, told
+from fsstore.command.usage import UsageError
 
 __all__ = ["APPEND", "COMBINE", "refs_append", "refs_combine"]
 
 _FILES = (("files",), {"nargs": "+", "metavar": "FILE", "help": "files, or patterns of them"})
 _EXECUTOR = (("--executor",), {"help": "threads, processes, or the address of a dask scheduler"})
 _JOURNAL = (("--journal",), {"metavar": "PLACE", "help": "a directory that lets a killed run go on"})
+
+_COORD = (
+    ("--coord",),
+    {
+        "action": "append",
+        "metavar": "DIM=RULE",
+        "help": "where files lie: attr:NAME, or a regular expression of their names",
+    },
+)
 
 COMBINE: tuple[Any, ...] = (
     (
@@ -33,6 +45,20 @@ COMBINE: tuple[Any, ...] = (
         ("--on-overlap",),
         {"choices": ("raise", "first", "last"), "default": "raise", "help": "of files that overlap"},
     ),
+    _COORD,
+    (
+        ("--rename",),
+        {
+            "action": "append",
+            "metavar": "OLD=NEW",
+            "help": "a variable, and its dimension, under another name",
+        },
+    ),
+    (
+        ("--along",),
+        {"action": "append", "metavar": "NAME=DIM", "help": "a variable that is repeated along a dimension"},
+    ),
+    (("--leave-out",), {"action": "append", "metavar": "NAME", "help": "a variable that is not taken"}),
     (("--overwrite",), {"action": "store_true", "help": "replace what is there"}),
     _EXECUTOR,
     _JOURNAL,
@@ -47,6 +73,27 @@ APPEND: tuple[Any, ...] = (
 )
 
 
+def _pairs(given: Iterable[str] | None, what: str) -> dict[str, str]:
+    found = {}
+    for each in given or ():
+        old, equals, new = each.partition("=")
+        if not equals or not old or not new:
+            raise UsageError(f"{each!r} is not {what}")
+        found[old] = new
+    return found
+
+
+def _rules(given: Iterable[str] | None) -> dict[str, Any]:
+    """Return where files lie by what was given: an attribute, or a pattern."""
+    rules: dict[str, Any] = {}
+    for dim, rule in _pairs(given, "DIM=RULE").items():
+        try:
+            rules[dim] = rule if rule.startswith("attr:") else re.compile(rule)
+        except re.error as error:
+            raise UsageError(f"{rule!r} is no regular expression: {error}") from error
+    return rules
+
+
 def _printed(arguments: Namespace, report: Any) -> None:
     if arguments.json:
         put_json(report.to_json())
@@ -58,10 +105,14 @@ def refs_combine(arguments: Namespace) -> int:
     """Combine files, print the report, and save the dataset; 1 if files were left out."""
     from fsstore import references
 
+    names: dict[str, Any] = _pairs(arguments.rename, "OLD=NEW, two names of variables")
+    names.update(dict.fromkeys(arguments.leave_out or ()))
     with executor_of(arguments) as executor:
         combined = references.combine(
-            arguments.files, arguments.dim, on_difference=arguments.on_difference,
-            on_overlap=arguments.on_overlap, executor=executor, progress=told(arguments), journal=arguments.journal,
+            arguments.files, arguments.dim, coords=_rules(arguments.coord), variables=names,
+            along=_pairs(arguments.along, "NAME=DIM"),
+            on_difference=arguments.on_difference, on_overlap=arguments.on_overlap,
+            executor=executor, progress=told(arguments), journal=arguments.journal,
         ).result()  # fmt: skip
     _printed(arguments, combined.report)
     if not arguments.dry_run:

@@ -8,7 +8,7 @@ from fsstore.command.table import COMMANDS
 
 __all__ = ["completion"]
 
-_SHARED = ("--json", "--debug", "--storage-option", "--context", "--help")
+_SHARED = ("--json", "--debug", "--storage-option", "--allow", "--context", "--help")
 
 
 def completion(arguments: Namespace) -> int:
@@ -43,7 +43,7 @@ def _bash() -> str:
     cases = "\n".join(f'    "{name}"*) words="{words}" ;;' for name, words in reversed(_cases()))
     return f"""# completions of fsstore for bash
 _fsstore() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" line="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" words
+  local current="${{COMP_WORDS[COMP_CWORD]}}" line="${{COMP_WORDS[*]:1:$((COMP_CWORD - 1))}}" words
   case "$line" in
 {cases}
     "") words="{" ".join(_firsts())}" ;;

@@ -8,7 +8,7 @@ from argparse import Namespace
 from typing import Any
 
 from fsstore.command.output import columns, put, put_json
-from fsstore.command.places import array_of, context_of, place_of
+from fsstore.command.places import array_of, context_of, read_place_of
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
 
@@ -20,7 +20,7 @@ def view(arguments: Namespace) -> int:
     from fsstore.viewer.door import page_server
 
     context = context_of(arguments) if arguments.context else None
-    server = page_server(place_of(arguments), context=context, port=arguments.port)
+    server = page_server(read_place_of(arguments), context=context, port=arguments.port)
     put(server.url)
     sys.stdout.flush()
     if sys.stdout.isatty() and not arguments.no_browser:

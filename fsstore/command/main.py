@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from fsstore.command.output import plain
 from fsstore.command.table import COMMANDS, Command
 from fsstore.command.usage import UsageError
+from fsstore.values.printing import plain
 
 __all__ = ["main", "parser"]
 
@@ -78,6 +78,12 @@ def _add(own: argparse.ArgumentParser, command: Command) -> None:
     shared.add_argument(
         "--storage-option", action="append", metavar="NAME=VALUE", help="an option of the fsspec filesystem"
     )
+    shared.add_argument(
+        "--allow",
+        action="append",
+        metavar="PREFIX",
+        help="of a reference set, read nothing but what is below this URL",
+    )
     shared.add_argument("--context", metavar="JSON", help="context resources, or @FILE")
     own.set_defaults(run=command.run)
 
@@ -92,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _run(parsed)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

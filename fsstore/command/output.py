@@ -7,15 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["columns", "plain", "put", "put_json"]
+from fsstore.values.printing import plain
 
-
-def plain(text: object) -> str:
-    """Return text with control characters, escape sequences included, shown as escapes; line ends stay."""
-    return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in str(text)
-    )
+__all__ = ["columns", "put", "put_json"]
 
 
 def put(text: object) -> None:

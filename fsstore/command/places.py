@@ -19,6 +19,7 @@ __all__ = [
     "group_of",
     "options_of",
     "place_of",
+    "read_place_of",
     "source_of",
     "told",
 ]
@@ -67,12 +68,22 @@ def place_of(arguments: Namespace, place: str | None = None) -> Any:
     return with_root(text)
 
 
+def read_place_of(arguments: Namespace, place: str | None = None) -> Any:
+    """Return a place that is read: of a reference set, no more than what `--allow` names."""
+    found = place_of(arguments, place)
+    if not arguments.allow:
+        return found
+    from fsstore.dataset.source import allowing, store_spec
+
+    return allowing(store_spec(found), arguments.allow)
+
+
 def source_of(arguments: Namespace, place: str | None = None) -> Any:
     """Return the array or the group at a place, open for reading."""
     from fsstore.job.ends import opened_source
     from fsstore.runtime import execution
 
-    return execution.call(opened_source(place_of(arguments, place), context_of(arguments)))
+    return execution.call(opened_source(read_place_of(arguments, place), context_of(arguments)))
 
 
 def array_of(arguments: Namespace) -> Any:

@@ -8,14 +8,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from fsstore.command.output import columns, plain, put, put_json
-from fsstore.command.places import array_of, context_of, place_of, source_of
+from fsstore.command.output import columns, put, put_json
+from fsstore.command.places import array_of, context_of, place_of, read_place_of, source_of
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
 from fsstore.errors import StoreError
+from fsstore.values.printing import plain
 
 __all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
 
+_SETS = ("reference", "mosaic")
+_MOST_TOLD = 20  # requests
 _SAMPLE = 16_000_000  # elements that `stats` reads unless it is told to read all
 _MOST_PAGES = 5  # of Neuroglancer
 _MOST_PRINTED = 1_000_000  # elements as text
@@ -50,8 +53,22 @@ def _of_group(group: Any) -> dict[str, Any]:
     return {
         "kind": "group", "place": group.kvstore.url,
         "format": f"zarr {group.zarr_format}" if group.zarr_format else "n5",
-        "members": members, "attributes": dict(group.attrs),
+        "members": members, "points_to": _pointed(group), "attributes": dict(group.attrs),
     }  # fmt: skip
+
+
+def _pointed(found: Any) -> dict[str, str]:
+    """Return the places that a reference set points to, with what is read there; none of what is no set."""
+    from fsstore import references
+    from fsstore.context.statistics import bytes_text
+
+    places = {}
+    for each in found.kvstore.spec().walk() if found.kvstore is not None else ():
+        if each.kind.id in _SETS:
+            for place, touched in references.inspect(each.base).places.items():
+                count = "1 reference" if touched.references == 1 else f"{touched.references:,} references"
+                places[place] = f"{count}, {bytes_text(touched.nbytes)}"
+    return places
 
 
 def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
@@ -70,7 +87,7 @@ def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
         "dtype": store.dtype.name, "dimensions": [label for label in store.domain.labels if label],
         "chunks": list(layout.read_chunk.shape or ()), "shards": None, "codec": codec_names(json),
         "fill_value": None if store.fill_value is None else store.fill_value.tolist(), "bytes": store.size * itemsize,
-        "attributes": attributes,
+        "points_to": _pointed(store), "attributes": attributes,
     }  # fmt: skip
     if layout.write_chunk.shape != layout.read_chunk.shape:
         facts["shards"] = list(layout.write_chunk.shape or ())
@@ -136,7 +153,7 @@ def _put_names(names: Iterable[str], arguments: Namespace) -> None:
 def _keys(arguments: Namespace, *, of_directory: bool = False) -> list[str]:
     from fsstore.kvstore.store.kv_store import KvStore
 
-    store = KvStore.open(place_of(arguments), context=context_of(arguments)).result()
+    store = KvStore.open(read_place_of(arguments), context=context_of(arguments)).result()
     if of_directory:
         store = KvStore.of(store._open.as_directory())
     return sorted(key.decode("utf-8", "backslashreplace") for key in store.list().result())
@@ -268,43 +285,52 @@ def spec(arguments: Namespace) -> int:
 
 
 def detect(arguments: Namespace) -> int:
-    """Say which formats stand at a place, one inside the other."""
+    """Say which formats stand at a place, one inside the other, and what was asked to find out."""
+    from fsstore.context.statistics import bytes_text
+    from fsstore.discover.probe import looked_for
+    from fsstore.errors import FailedPreconditionError
+    from fsstore.observe.trace import trace
+    from fsstore.runtime import execution
+
+    with trace() as asked:
+        try:
+            steps, lack = execution.call(_found_at(read_place_of(arguments), context_of(arguments)))
+        except FailedPreconditionError as error:  # a file that begins like nothing that is known
+            steps, lack = ["unknown"], error.message
+    requests = [{"what": each.what, "place": each.place, "bytes": each.nbytes} for each in asked.observations]
+    if arguments.json:
+        put_json({"steps": steps, "detected": not lack, "requests": requests})
+        return 1 if lack else 0
+    put(" | ".join(steps))
+    if lack:
+        put(f"{lack}\nlooked for: {looked_for()}")
+    put(f"\n{len(requests)} requests")
+    for each in asked.observations[:_MOST_TOLD]:
+        put(f"  {each.what} {each.place}: {bytes_text(each.nbytes)}")
+    return 1 if lack else 0
+
+
+async def _found_at(place: Any, context: Any) -> tuple[list[str], str]:
+    """Return the steps to what stands at a place, and why there is no array and no group; empty if there is one."""
     from fsstore.dataset.place import look
     from fsstore.dataset.source import store_spec
     from fsstore.discover.absence import no_array
-    from fsstore.discover.probe import looked_for
     from fsstore.driver.auto import enter
     from fsstore.kvstore.spec.opening import OpenKv, open_kv
-    from fsstore.runtime import execution
 
-    context = context_of(arguments)
-
-    async def found_there() -> tuple[list[str], str]:
-        """Return the steps, and why there is no array and no group; empty if there is one."""
-        place = place_of(arguments)
-        opened = await open_kv(store_spec(place), context)
-        inside, found = await enter(opened, context)
-        steps: list[str] = []
-        at: OpenKv | None = inside
-        while at is not None:
-            steps.append(at.driver.id)
-            at = at.base
-        group = None if found.is_file else await look(inside.as_directory().prefix)
-        if group is not None and group.kind == "group":
-            return [*reversed(steps), f"{group.words.driver} group"], ""
-        if found.name is not None:
-            return [*reversed(steps), found.name], ""
-        return [*reversed(steps), "unknown"], await no_array(inside.prefix, bare=found.bare)
-
-    steps, lack = execution.call(found_there())
-    if arguments.json:
-        put_json({"steps": steps, "detected": not lack})
-    else:
-        put(" | ".join(steps))
-        if lack:
-            put(lack)
-            put(f"what was looked for: {looked_for()}")
-    return 1 if lack else 0
+    opened = await open_kv(store_spec(place), context)
+    inside, found = await enter(opened, context)
+    steps: list[str] = []
+    at: OpenKv | None = inside
+    while at is not None:
+        steps.append(at.driver.id)
+        at = at.base
+    group = None if found.is_file else await look(inside.as_directory().prefix)
+    if group is not None and group.kind == "group":
+        return [*reversed(steps), f"{group.words.driver} group"], ""
+    if found.name is not None:
+        return [*reversed(steps), found.name], ""
+    return [*reversed(steps), "unknown"], await no_array(inside.prefix, bare=found.bare)
 
 
 def serve(arguments: Namespace) -> int:
@@ -313,14 +339,16 @@ def serve(arguments: Namespace) -> int:
 
     from fsstore.serve.server import serve as served
 
-    places: Any = place_of(arguments, arguments.places[0])
+    places: Any = read_place_of(arguments, arguments.places[0])
     if len(arguments.places) > 1:
         names = [PurePosixPath(each.partition("|")[0].rstrip("/")).stem for each in arguments.places]
         if len(set(names)) < len(names):
             raise UsageError(
                 "Places that are served together need different names; serve a directory around them"
             )
-        places = {name: place_of(arguments, each) for name, each in zip(names, arguments.places, strict=True)}
+        places = {
+            name: read_place_of(arguments, each) for name, each in zip(names, arguments.places, strict=True)
+        }
     server = served(
         places, host=arguments.host, port=arguments.port, zarr_format=arguments.zarr_format, token=arguments.token,
         public=arguments.public, context=context_of(arguments),

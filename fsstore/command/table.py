@@ -41,12 +41,25 @@ class Command:
     family: str = ""
 
 
-def _copy_arguments() -> tuple[Argument, ...]:
+def _copy_arguments(needed: str = "") -> tuple[Argument, ...]:
+    """Return the arguments of what copies: `needed` is the option that must be given."""
+    must = {"required": True}
     return (
         (("source",), {"metavar": "SOURCE", "help": "the array or group to copy"}),
         (("target",), {"metavar": "TARGET", "help": "where the copy shall be"}),
-        (("--zarr-format",), {"type": int, "choices": (0, 2, 3), "help": "the version of zarr, or 0 for N5"}),
-        (("--chunks",), {"metavar": "N,N,...", "help": "the shape of chunks"}),
+        (
+            ("--zarr-format",),
+            {
+                "type": int,
+                "choices": (0, 2, 3),
+                "help": "the version of zarr, or 0 for N5",
+                **(must if needed == "--zarr-format" else {}),
+            },
+        ),
+        (
+            ("--chunks",),
+            {"metavar": "N,N,...", "help": "the shape of chunks", **(must if needed == "--chunks" else {})},
+        ),
         (("--shards",), {"metavar": "N,N,...", "help": "the shape of shards"}),
         (("--codec",), {"metavar": "CODEC", "help": "zstd, gzip, blosc, none, or JSON"}),
         (("--dtype",), {"metavar": "TYPE", "help": "another data type"}),
@@ -69,7 +82,7 @@ def _copy_arguments() -> tuple[Argument, ...]:
 
 COMMANDS: tuple[Command, ...] = (
     Command(
-        "info", "fsstore.command.show:info", "describe an array or a group", "fsstore info s3://bucket/data.zarr",
+        "info", "fsstore.command.show:info", "describe an array or a group", "fsstore info data.zarr",
         (_PLACE, (("--sizes",), {"action": "store_true", "help": "list the stored chunks, too"})),
     ),
     Command(
@@ -96,7 +109,15 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "copy", "fsstore.command.change:copy", "copy, convert or rechunk an array or a group",
-        "fsstore copy data.zarr s3://bucket/new.zarr --zarr-format 3 --chunks 100,50,50", _copy_arguments(),
+        "fsstore copy data.zarr copy.zarr --max-memory 1GB --verify values", _copy_arguments(),
+    ),
+    Command(
+        "rechunk", "fsstore.command.change:copy", "copy an array or a group in other chunks",
+        "fsstore rechunk data.zarr/t series.zarr --chunks 100,5,5 --codec zstd", _copy_arguments("--chunks"),
+    ),
+    Command(
+        "convert", "fsstore.command.change:copy", "copy an array or a group into another version of zarr, or N5",
+        "fsstore convert data.zarr v2.zarr --zarr-format 2", _copy_arguments("--zarr-format"),
     ),
     Command(
         "verify", "fsstore.command.change:verify", "check that everything can be read, or that two places agree",
@@ -200,7 +221,6 @@ COMMANDS: tuple[Command, ...] = (
         (
             _PLACE,
             (("--decode",), {"action": "store_true", "help": "read and decode every chunk"}),
-            (("--allow",), {"action": "append", "metavar": "PREFIX", "help": "targets that may be read"}),
         ),
         _SETS,
     ),
@@ -228,7 +248,7 @@ COMMANDS: tuple[Command, ...] = (
         (_PLACE, (("--open",), {"action": "store_true", "help": "open the array, and print all of its spec"})),
     ),
     Command(
-        "detect", "fsstore.command.show:detect", "say which formats stand at a place", "fsstore detect data.bin",
+        "detect", "fsstore.command.show:detect", "say which formats stand at a place", "fsstore detect data.nc",
         (_PLACE,),
     ),
     Command(

@@ -1,4 +1,4 @@
-"""What the stores of a context have done, as numbers and as a table."""
+"""The work of the stores of a context, as numbers and as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ContextStatistics", "StoreCounts", "bytes_text", "statistics_of", "t
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """What one kind of store has done.  Times are in seconds; those of requests that ran at once are added."""
+    """The work of one kind of store.  Times are in seconds; those of requests that ran at once are added."""
 
     reads: int = 0
     bytes_read: int = 0
@@ -38,7 +38,7 @@ class StoreCounts:
 
 @dataclass(frozen=True, slots=True)
 class ContextStatistics:
-    """What the stores of a context have done, by kind of store, and what its cache had."""
+    """The work of the stores of a context, by kind of store, and what its cache had."""
 
     stores: Mapping[str, StoreCounts] = field(default_factory=dict)
     hits: int = 0

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fsstore.discover.hierarchy import hierarchy_documents
 from fsstore.driver.attributes import change_document
-from fsstore.errors import StoreError
+from fsstore.errors import AbortedError, StoreError
 from fsstore.format.node_words import ZARR2_WORDS, ZARR3_WORDS, NodeWords, parsed
 from fsstore.kvstore.contract.driver import KvPrefix
 
@@ -22,10 +23,12 @@ __all__ = [
     "is_consolidated",
     "levels_above",
     "renew",
+    "renew_attributes",
     "root_document",
     "says_the_same",
 ]
 
+_ATTEMPTS = 100  # at attributes that others write meanwhile
 _DOCUMENTS = (*ZARR2_WORDS.documents, "zarr.json")
 
 
@@ -90,6 +93,43 @@ async def renew(place: KvPrefix, words: NodeWords, path: str, *, gone: bool = Fa
             parsed(bytes(answer.value), group.describe(key)), words
         ):
             await _renew_one(group, key, words, path[len(level) :].lstrip("/"), gone=gone)
+
+
+async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None:
+    """Say in all consolidated metadata at a group and above it what its attributes are now.
+
+    In zarr v3 its own document holds both; in zarr v2 another one repeats the attributes.
+    """
+    if path:
+        await renew(place, words, path)
+    if words.zarr_format != 2:
+        return
+    group = place.join(f"{path}/" if path else "")
+    for _ in range(_ATTEMPTS):
+        answer = await group.read(words.attributes)
+        own = (
+            parsed(bytes(answer.value), group.describe(words.attributes)) if answer.state == "value" else None
+        )
+        await change_document(group, ".zmetadata", partial(_with_own, group, words, own))
+        now = await group.read(words.attributes)
+        if (now.state, now.value) == (answer.state, answer.value):
+            return
+    raise AbortedError(
+        f"{group.describe(words.attributes)} was changed by other writers {_ATTEMPTS} times in a row"
+    )
+
+
+def _with_own(
+    group: KvPrefix, words: NodeWords, own: Mapping[str, Any] | None, stored: bytes | None
+) -> bytes | None:
+    """Return consolidated metadata of zarr v2 that repeat the attributes of their group; None if there are none."""
+    if stored is None:
+        return None
+    document = parsed(stored, group.describe(".zmetadata"))
+    if not is_consolidated(document, words):
+        return stored
+    entries = {name: entry for name, entry in _entries(document, words).items() if name != words.attributes}
+    return _document(document, entries if own is None else {**entries, words.attributes: own}, words)
 
 
 def is_consolidated(document: Mapping[str, Any], words: NodeWords) -> bool:

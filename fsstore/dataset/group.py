@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.consolidated import consolidate, renew
+from fsstore.dataset.consolidated import consolidate, renew_attributes
 from fsstore.dataset.html import tree_html
 from fsstore.dataset.listing import described, tree_text
 from fsstore.dataset.members import (
@@ -81,7 +81,7 @@ class Group:
             place.below(path),
             found.words,
             known=found.attributes,
-            changed=partial(renew, place.prefix, place.words, path) if path else None,
+            changed=partial(renew_attributes, place.prefix, place.words, path),
             refusal="" if place.writable else refusal("change its attributes"),
         )
         return self

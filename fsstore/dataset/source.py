@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fsstore.kvstore.reference.collection.references import References
-from fsstore.kvstore.spec.parse import holds_values, place_spec, with_root
+from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec, with_root
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.values.url import decode_path, split_pipeline
 
-__all__ = ["store_spec"]
+__all__ = ["allowing", "store_spec"]
 
 _ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "n5", "auto")
 
@@ -38,3 +38,22 @@ def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) ->
 
         source = references.store(source)
     return with_storage_options(place_spec(source), storage_options)
+
+
+def allowing(source: KvSpecValue, prefixes: Sequence[str]) -> KvSpecValue:
+    """Return the place of a reference set such that nothing is read but what stands below prefixes of URLs.
+
+    What is not said to be a reference set is taken for one.
+    """
+    named = kv_spec({"driver": "reference", "base": {"driver": "memory"}, "allow": [*prefixes]})
+    at: KvSpecValue | None = source
+    above = []
+    while at is not None and at.kind.id != named.kind.id:
+        above.append(at)
+        at = at.base
+    if at is None:
+        return named.replace(base=source)
+    found = at.replace(members={**at.members, **named.members})
+    for each in reversed(above):
+        found = each.replace(base=found)
+    return found

@@ -1,4 +1,4 @@
-"""What stands at a place where no array was found, in a few words, for messages: nothing, a file, other things.
+"""The content of a place where no array was found, in a few words, for messages: nothing, a file, other things.
 
 A failed open has asked enough already, so a store that waits is not asked again.  Local files and memory are: whether
 something is there, and which name in the same directory is close to the one that is missing.
@@ -74,7 +74,7 @@ async def instead_of_metadata(place: KvPrefix) -> str:
 async def close_name(place: KvPrefix) -> str:
     """Return `; did you mean "a.zarr"?` if a name beside the missing one is close to it, else nothing.
 
-    Of a path whose directories are missing too, the first name that is missing is compared.
+    If directories of the path are missing too, the first missing name is compared.
     """
     if place.driver.features.waits:
         return ""

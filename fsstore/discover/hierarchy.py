@@ -40,7 +40,7 @@ class Node:
 
     @property
     def prefix(self) -> str:
-        """What stands before the keys of the node."""
+        """The prefix of the keys of the node."""
         return f"{self.path}/" if self.path else ""
 
     @property

@@ -7,7 +7,7 @@ names that TensorStore looks for; where none is there, for the marks of what Ten
 store lists nothing there.  No file is ever read whole that is not small, but for the metadata of an array: they are
 what opening it begins with, so they are handed over and not read twice.
 
-What was found out in one detection is good enough for the rest of it: adapters on the way are not asked again whether
+Answers of one detection are good enough for the rest of it: adapters on the way are not asked again whether
 they have changed.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from fsstore.discover.absence import UNKNOWN_FILE
@@ -57,7 +57,7 @@ class FoundFormat:
 
     @property
     def title(self) -> str:
-        """What messages call the format."""
+        """The name of the format in messages."""
         return "of no format" if self.detection is None else self.detection.title or self.detection.name
 
     def place(self, kvstore: OpenKv) -> str:
@@ -67,7 +67,7 @@ class FoundFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What every format looks like, and what has to be read to tell: first and last bytes, names in a directory."""
+    """The signatures of all formats, and what has to be read to tell: first and last bytes, names in a directory."""
 
     formats: tuple[Detection, ...]
     head: int
@@ -116,10 +116,13 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
     return isinstance(url, str) and names_file(url)
 
 
-async def find(kvstore: OpenKv, since: float = math.inf, prefer: str | None = None) -> FoundFormat:
+async def find(
+    kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, group: bool = False
+) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
 
-    Of several formats that fit, the array format `prefer` is the one, if it is among them.
+    If several formats fit, the array format `prefer` is the one, if it is among them.  With `group` consolidated
+    metadata of zarr v2 are asked for with the other names, and nothing else where there are any.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
@@ -133,6 +136,7 @@ async def find(kvstore: OpenKv, since: float = math.inf, prefer: str | None = No
                 )
             return FoundFormat(_single(matched, kvstore), is_file=True)
     place = FoundFormat(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
+    known = replace(known, reads=(*known.reads, Read(_INDEX))) if group else known
     return await _directory(kvstore.at(place), known, since, prefer)
 
 
@@ -206,10 +210,13 @@ async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str |
     if matched:
         chosen = _single(matched, kvstore, prefer)
         return FoundFormat(chosen, is_file=False, answers=_whole(answers, known.reads))
-    if kvstore.spec.base is None and await _is_bare(place):
-        return FoundFormat(None, is_file=False, bare=True)
-    reads = [*known.reads, Read(_INDEX), *(Read(name, 0, 0) for name in _LATER)]
-    answers |= await _ask(place, reads[len(known.reads) :], since)
+    reads = list(known.reads)
+    if _INDEX not in _present(answers):
+        if kvstore.spec.base is None and await _is_bare(place):
+            return FoundFormat(None, is_file=False, bare=True)
+        later = [*([] if _INDEX in answers else [Read(_INDEX)]), *(Read(name, 0, 0) for name in _LATER)]
+        reads += later
+        answers |= await _ask(place, later, since)
     is_set = _is_parquet_set(answers.get(_INDEX))
     matched = [REFERENCE] if is_set else match_files(known.formats, _present(answers))
     detection = _single(matched, kvstore) if matched else None

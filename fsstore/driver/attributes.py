@@ -19,7 +19,7 @@ from fsstore.values.json_value import loads, show
 __all__ = ["Attributes", "Changed", "change_document"]
 
 Changed: TypeAlias = Callable[[], Awaitable[None]]
-"""What has to follow a change: renewing consolidated metadata, for one."""
+"""Work that has to follow a change: renewing consolidated metadata, for one."""
 
 _ATTEMPTS = 1000  # other writers may come before us this often; each time one of them has succeeded
 

@@ -17,6 +17,7 @@ from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.collected import renew_collected
 from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
+from fsstore.driver.plain_kind import OwnSpace
 from fsstore.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -30,23 +31,21 @@ from fsstore.format.field import FIELD, OCTETS, WHOLE
 from fsstore.format.n5 import N5
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
-from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index import IndexDomain
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
-from fsstore.schema.staleness import MEMBERS as RECHECK
-from fsstore.schema.staleness import differs, recheck
-from fsstore.values.json_value import Fields, Json, boolean, one_of
+from fsstore.values.json_value import Fields, Json, one_of
 from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = ["N5_KIND", "ZARR2", "ZARR3", "ChunkedKind"]
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkedKind:
+class ChunkedKind(OwnSpace):
     """The driver kind of a format."""
 
     format: Format
@@ -85,11 +84,7 @@ class ChunkedKind:
                 out[name] = chosen
         if FIELD in out and OCTETS in out:
             fields.problem(f'"{FIELD}" and "{OCTETS}" are mutually exclusive')
-        for name, usual in ChunkedOptions.defaults().items():
-            value = fields.take(name, recheck if name in RECHECK else boolean)
-            if value is not None and differs(value, usual):
-                out[name] = value
-        return out
+        return out | ChunkedOptions.taken(fields)
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
         """Return the schema with what the metadata constraints say merged in."""
@@ -117,16 +112,6 @@ class ChunkedKind:
 
     def _chosen(self, members: Mapping[str, Any]) -> dict[str, Any]:
         return {name: members[name] for name in (*self.format.options, WHOLE) if name in members}
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        return transform
-
-    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the constraints themselves."""
-        return schema
 
     def kvstore_path(self, path: str) -> str:
         """Return the path with a slash at its end, unless it is empty."""

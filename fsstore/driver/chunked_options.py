@@ -9,8 +9,9 @@ from typing import Any
 
 from fsstore.context.context import ContextResource
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.schema.staleness import differs, fresh_after
-from fsstore.values.json_value import Json
+from fsstore.schema.staleness import MEMBERS as RECHECK
+from fsstore.schema.staleness import differs, fresh_after, recheck
+from fsstore.values.json_value import Fields, Json, boolean
 
 __all__ = ["ChunkedOptions"]
 
@@ -35,6 +36,16 @@ class ChunkedOptions:
             "fill_missing_data_reads": True,
             "store_data_equal_to_fill_value": False,
         }
+
+    @classmethod
+    def taken(cls, fields: Fields) -> dict[str, Json]:
+        """Take the members from JSON, and return those that differ from the default."""
+        out = {}
+        for name, usual in cls.defaults().items():
+            value = fields.take(name, recheck if name in RECHECK else boolean)
+            if value is not None and differs(value, usual):
+                out[name] = value
+        return out
 
     @classmethod
     def of(cls, members: Mapping[str, Any], resources: Mapping[str, ContextResource]) -> ChunkedOptions:

@@ -57,7 +57,7 @@ async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
 def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:
     """Return the attributes of the stored array that a driver shows, through views and conversions.
 
-    What is changed is told to the consolidated metadata above it.
+    Changes are told to the consolidated metadata above it.
     """
     while driver.kvstore is None and driver.base is not None:
         driver = driver.base.driver

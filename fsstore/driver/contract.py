@@ -50,7 +50,7 @@ Use: TypeAlias = Literal["read", "write"]
 
 
 class Statistics(NamedTuple):
-    """What is known of how much of a region is stored; None where it was not asked."""
+    """The known facts about how much of a region is stored; None where it was not asked."""
 
     not_stored: bool | None = None
     fully_stored: bool | None = None
@@ -78,7 +78,7 @@ class ResizeBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResizeOptions:
-    """What a resize may do."""
+    """The limits of a resize."""
 
     resize_metadata_only: bool = False
     resize_tied_bounds: bool = False
@@ -127,7 +127,7 @@ class Layer(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """What is known of the array."""
+        """The constraints that describe the array."""
         ...
 
     @property
@@ -143,7 +143,7 @@ class Layer(Protocol):
     async def opened(self, use: Use, *, transaction: Any, writable: bool) -> OpenArray:
         """Return the array, opened for a use, or raise if it does not allow that.
 
-        What is not open is opened within the transaction, and only to be read unless the composite is `writable`.
+        Other arrays are opened within the transaction, and only to be read unless the composite is `writable`.
         """
         ...
 

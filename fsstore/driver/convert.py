@@ -97,7 +97,9 @@ def _numeric(array: Array, native: np.dtype[Any]) -> Array:
             array = array.real
         if native.kind == "b":
             return np.not_equal(array, 0)
-        if native.kind == "V" and (array.dtype.kind in "iub" or array.dtype.name in ("int2", "int4")):
+        if native.kind == "V" and (
+            array.dtype.kind in "iub" or array.dtype.name in ("int2", "int4", "uint2", "uint4")
+        ):
             # the small integers of ml_dtypes keep the low bits
             wide = array.dtype if array.dtype == np.uint64 else np.dtype(np.int64)
             return array.astype(wide).astype(native)

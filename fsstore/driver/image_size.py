@@ -21,7 +21,7 @@ _NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  #
 
 
 class ImageSize(NamedTuple):
-    """What a header says; bytes are those of samples of eight bits, however many bits they have."""
+    """The content of a header; bytes are those of samples of eight bits, however many bits they have."""
 
     width: int = 0
     height: int = 0

@@ -114,7 +114,7 @@ class _StoredJson(NamedTuple):
 
 
 class _KnownJson:
-    """What is known of a stored document."""
+    """A stored document as it was last read."""
 
     __slots__ = ("__weakref__", "known")
 

@@ -49,7 +49,7 @@ def place_of(kvstore: OpenKv) -> str:
 
 
 class _KnownArray:
-    """What is known of a stored document: the array that one of the views made of it, its generation, and since when.
+    """A stored document as last read: the array that one of the views made of it, its generation, and since when.
 
     `is_written` says that it was stored by this process.
     """
@@ -129,7 +129,7 @@ class MetadataEntry:
 
     @property
     def array(self) -> ChunkedArray | None:
-        """What is known of the array as the view shows it, or None."""
+        """The array as the view shows it, or None."""
         newest, own = self._document.array, self._own
         if newest is None or own is None or newest is self._seen:
             return None if newest is None else own

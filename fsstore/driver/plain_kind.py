@@ -1,4 +1,4 @@
-"""What kinds of array drivers have in common that do not say otherwise."""
+"""The usual kind of array driver: defaults of all that a kind may say."""
 
 from __future__ import annotations
 
@@ -12,11 +12,27 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json
 
-__all__ = ["PlainKind"]
+__all__ = ["OwnSpace", "PlainKind"]
+
+
+class OwnSpace:
+    """The part of a kind whose array has the domain and the constraints that the spec speaks of."""
+
+    __slots__ = ()
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the constraints themselves."""
+        return schema
 
 
 @dataclass(frozen=True, slots=True)
-class PlainKind:
+class PlainKind(OwnSpace):
     """A kind without members that adds nothing to the schema; a `DriverKind` once it has `open`."""
 
     id: str
@@ -41,16 +57,6 @@ class PlainKind:
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
         """Return what members and schema say of the array."""
         return self.constrain(members, schema)
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        return transform
-
-    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the constraints themselves."""
-        return schema
 
     def kvstore_path(self, path: str) -> str:
         """Return the path as it is."""

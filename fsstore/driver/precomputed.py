@@ -16,6 +16,7 @@ from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
+from fsstore.driver.plain_kind import OwnSpace
 from fsstore.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -37,9 +38,7 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
-from fsstore.schema.staleness import MEMBERS as RECHECK
-from fsstore.schema.staleness import differs, recheck
-from fsstore.values.json_value import Fields, Json, boolean, integer
+from fsstore.values.json_value import Fields, Json, integer
 from fsstore.values.url import reject_query
 
 __all__ = ["KIND", "PrecomputedDriver", "PrecomputedKind"]
@@ -49,7 +48,7 @@ _FORMAT: Any = Precomputed()
 
 
 @dataclass(frozen=True, slots=True)
-class PrecomputedKind:
+class PrecomputedKind(OwnSpace):
     """The kind of `neuroglancer_precomputed`."""
 
     id: str = "neuroglancer_precomputed"
@@ -80,11 +79,7 @@ class PrecomputedKind:
             out["multiscale_metadata"] = multiscale
         if scale:
             out["scale_metadata"] = scale
-        for name, usual in ChunkedOptions.defaults().items():
-            value = fields.take(name, recheck if name in RECHECK else boolean)
-            if value is not None and differs(value, usual):
-                out[name] = value
-        return out
+        return out | ChunkedOptions.taken(fields)
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
         """Return the schema with what the members say merged in."""
@@ -93,16 +88,6 @@ class PrecomputedKind:
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
         """Return what schema and members say."""
         return implied(members, schema)
-
-    def base_transform(
-        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
-    ) -> IndexTransform | None:
-        """Return the view itself."""
-        return transform
-
-    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the constraints themselves."""
-        return schema
 
     def kvstore_path(self, path: str) -> str:
         """Return the path with a slash at its end, unless it is empty."""

@@ -1,4 +1,4 @@
-"""What a resize through a view asks of the array below: new extents, and what must not be changed unseen.
+"""A resize through a view, as a request to the array below: new extents, and what must not be changed unseen.
 
 A view may show a part of the array, with bounds that are explicit.  Unless the caller takes what is tied together
 along (`resize_tied_bounds`), nothing that the view hides may change, and so nothing may be hidden.

@@ -43,7 +43,7 @@ _Parts: TypeAlias = list[tuple[tuple[slice, ...], list[Array]]]
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedReadParameters:
-    """What a read function is told besides domain and array."""
+    """The third argument of a read function, besides domain and array."""
 
     __module__ = "fsstore"
 
@@ -57,7 +57,7 @@ class VirtualChunkedReadParameters:
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedWriteParameters:
-    """What a write function is told besides domain and array."""
+    """The third argument of a write function, besides domain and array."""
 
     __module__ = "fsstore"
 

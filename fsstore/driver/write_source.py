@@ -1,4 +1,4 @@
-"""What may be written to a store: arrays that cast safely, and Python values that convert.
+"""Values that may be written to a store: arrays that cast safely, and Python values that convert.
 
 Elements that are Python objects are checked one by one before anything is written, so that a value of a wrong type
 changes nothing: text is `str`, octets are `bytes`, and JSON is what `json` makes of it.

@@ -3,7 +3,7 @@
 fsspec makes them anew for every filesystem, by looking at each name it knows: 0.3 ms, more than opening a local store
 takes.  Here they are made once.  (`walk` is fsspec's own, over `ls`.)
 
-What is at hand (an open store that never waits) is read at once, on the thread that asks: the way to the event loop and
+Data at hand (in a store that never waits) are read at once, on the thread that asks: the way to the event loop and
 back takes 0.1 ms, looking at a file 0.02.
 """
 

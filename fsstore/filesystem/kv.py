@@ -4,7 +4,7 @@ Paths are keys, directories are what keys have in common.  The store is opened o
 made inside a running event loop; its operations run where stores run (`runtime.execution`), and are awaited on
 whichever loop fsspec uses, its own or the caller's.  Reads of many keys are one batch.
 
-What a store refuses (writing to an archive) raises fsstore's errors, which are also Python's: a missing key is a
+Refused operations (writing to an archive) raise fsstore's errors, which are Python's too: a missing key is a
 `FileNotFoundError`.
 """
 

@@ -16,7 +16,7 @@ __all__ = ["KvReading", "found_value"]
 
 
 class KvReading(KvPlace):
-    """What does not change the store."""
+    """The verbs that do not change the store."""
 
     def __init__(self, *args: Any, **storage_options: Any) -> None:
         super().__init__(*args, **storage_options)

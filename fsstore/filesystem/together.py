@@ -53,7 +53,7 @@ class Together:
                 answer.cancel()
             raise
         for answer, outcome in zip(answers, outcomes, strict=True):
-            if answer.done():  # whoever asked went away
+            if answer.done():  # the caller went away
                 continue
             if isinstance(outcome, Exception):
                 answer.set_exception(outcome)

@@ -131,7 +131,7 @@ class Format(Protocol):
 def decode_stored(array_format: Format, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
     """Return the array that a stored document describes.
 
-    What is wrong with a document that is stored is a failed precondition, unless it has a status of its own.
+    Faults of a stored document are failed preconditions, unless it has a status of its own.
     """
     try:
         return array_format.decode(data, options)

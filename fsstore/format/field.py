@@ -26,7 +26,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What an array shows of an element: its type, the shape it adds, and the name of a field if it is one."""
+    """The part of an element that an array shows: its type, the shape it adds, and the name of a field if it is one."""
 
     dtype: dtype
     native: np.dtype[Any]

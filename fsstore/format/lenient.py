@@ -1,4 +1,4 @@
-"""What others have written into metadata, in the words of the specification.
+"""Metadata of other writers, put into the words of the specification.
 
 Documents that are stored are brought into the form that readers of these formats have met for years, before they are
 parsed strictly; what is asked for in a spec is not, and what is written is always in the strict form.

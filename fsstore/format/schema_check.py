@@ -1,4 +1,4 @@
-"""What all formats check of a schema: against a stored array, and while one is created."""
+"""Checks of a schema in all formats: against a stored array, and while one is created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SchemaWords:
-    """What a format calls things in messages."""
+    """The words of a format in messages."""
 
     dtype: str
     rank: str

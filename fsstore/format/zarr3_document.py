@@ -17,6 +17,7 @@ from fsstore.values.json_value import (
     Json,
     Parser,
     array_of,
+    boolean,
     integer,
     obj,
     one_of,
@@ -44,6 +45,7 @@ def _grid(value: Any) -> dict[str, Json]:
     name = fields.require("name", one_of("regular", "rectilinear"))
     parse = _regular if name == "regular" else _rectilinear
     configuration = fields.require("configuration", parse)
+    fields.take("must_understand", boolean)  # what is known is understood
     fields.finish()
     return {"name": name, "configuration": configuration}
 
@@ -77,6 +79,7 @@ def _key_encoding(value: Any) -> dict[str, Json]:
     fields = Fields(value)
     name = fields.require("name", one_of("default", "v2"))
     configuration = fields.take("configuration", _key_configuration)
+    fields.take("must_understand", boolean)
     fields.finish()
     default = {"separator": "/" if name == "default" else "."}
     if not configuration or configuration == default:

@@ -16,14 +16,26 @@ import numpy as np
 from fsstore.errors import JsonError, StoreError
 from fsstore.format.field import Field, is_chosen, select_field
 from fsstore.values.dtypes import dtype, dtype_of
-from fsstore.values.json_value import Fields, Json, Parser, array_of, expected, integer, obj, one_of, string
+from fsstore.values.json_value import (
+    Fields,
+    Json,
+    Parser,
+    array_of,
+    boolean,
+    expected,
+    integer,
+    obj,
+    one_of,
+    string,
+)
 
 __all__ = ["DataType", "parse_data_type", "shown_field", "stored_type"]
 
 _CORE = (
     "bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
     "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz",
-    "float8_e8m0fnu", "float4_e2m1fn", "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+    "float8_e8m0fnu", "float4_e2m1fn", "uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
 _RAW = re.compile(r"r([1-9][0-9]{0,6})")
 _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
@@ -115,7 +127,7 @@ def parse_data_type(value: Any) -> DataType:
     fields = Fields(value)
     name = fields.require("name", string)
     configuration = fields.take("configuration", obj, default={})
-    fields.take("must_understand", lambda item: item)
+    fields.take("must_understand", boolean)
     fields.finish()
     reader = _CONFIGURED.get(name)
     if reader is None:

@@ -31,7 +31,7 @@ def dim_text(bounds: Bounds, label: str) -> str:
 
 
 class _Interval:
-    """What can be read from an interval."""
+    """The properties of an interval."""
 
     __slots__ = ("_bounds",)
     _bounds: Bounds

@@ -363,7 +363,7 @@ class DimSelection(DimExpression):
 DimSelectionLike: TypeAlias = Union[
     DimSelection, SupportsIndex, str, "slice", Sequence["DimSelectionLike"]  # names itself
 ]
-"""What selects dimensions: numbers, labels, ranges, and sequences of these."""
+"""Ways to select dimensions: numbers, labels, ranges, and sequences of these."""
 
 
 class _Selector:

@@ -1,4 +1,4 @@
-"""What domains, transforms, specs, schemas and stores have in common: operations on all dimensions, and indexing.
+"""The base of domains, transforms, specs, schemas and stores: operations on all dimensions, and indexing.
 
 A class joins by one hook, `_apply(change)`: return the same object with its transform replaced by
 `change(transform)`.  `DomainView` has the operations on all dimensions, which raise plain `StoreError`s, as TensorStore
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=TransformValue)
 V = TypeVar("V", bound="DomainView")
 W = TypeVar("W", bound="Indexable")
 IndexKey: TypeAlias = NumpyIndexingSpec | DimExpression | DomainValue | TransformValue
-"""What may stand in the brackets of `view[...]`."""
+"""The types of an index in the brackets of `view[...]`."""
 
 
 class TransformChange(Protocol):

@@ -98,7 +98,7 @@ def bounds_text(low: int, high: int, *, implicit_low: bool, implicit_high: bool)
 def intersect(a: Bounds, b: Bounds) -> Bounds:
     """Return the intersection; each flag comes from the side whose bound was taken.
 
-    Of two equal bounds the explicit one counts.  Disjoint intervals give an empty one at the larger start.
+    If both bounds are equal, the explicit one counts.  Disjoint intervals give an empty one at the larger start.
     """
     low, explicit_low = max((a.low, not a.implicit_low), (b.low, not b.implicit_low))
     high, implicit_high = min((a.high, a.implicit_high), (b.high, b.implicit_high))

@@ -29,9 +29,9 @@ NumpyIndexTerm: TypeAlias = (
     | Sequence[Sequence[SupportsIndex]]
     | None
 )
-"""What may stand between the commas of `view[...]`, before it is parsed."""
+"""The types of a term between the commas of `view[...]`, before it is parsed."""
 NumpyIndexingSpec: TypeAlias = NumpyIndexTerm | tuple[NumpyIndexTerm, ...]
-"""What may stand in the brackets of `view[...]` as NumPy means it."""
+"""The types of an index in the brackets of `view[...]` as NumPy means it."""
 Term: TypeAlias = "int | slice | EllipsisType | NDArray[Any] | None"
 _NOT_INTEGERS = "Arrays used as indices must be of integer (or boolean) type"
 _NOT_AN_INDEX = (

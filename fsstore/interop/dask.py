@@ -24,6 +24,7 @@ from dask.array.core import normalize_chunks
 from dask.base import tokenize
 from dask.utils import parse_bytes
 
+from fsstore.arrays.habits import chunk_sizes
 from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d
@@ -66,7 +67,7 @@ def from_tensorstore(store: TensorStore, chunks: Any = "auto", *, name: str | No
     zero, whatever the domain of the view.
     """
     _check(store)
-    stored = _boundaries(store)
+    stored = chunk_sizes(store)
     source = _FromZero(store)
     blocks = stored if chunks is None else _blocks(store, chunks, stored)
     if name is None:
@@ -112,26 +113,6 @@ def _limit(store: TensorStore, stored: tuple[tuple[int, ...], ...]) -> int:
 def _check(store: object) -> None:
     if not isinstance(store, TensorStore):
         raise TypeError(f"Expected an fsstore.TensorStore, but received: {type(store).__name__}")
-
-
-def _boundaries(store: TensorStore) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the stored chunks along each dimension, cut to the domain."""
-    layout = store.chunk_layout
-    chunks = layout.read_chunk.shape or (None,) * store.rank
-    origins = layout.grid_origin or (0,) * store.rank
-    return tuple(
-        _cut(low, size, chunk or max(size, 1), grid or 0)
-        for low, size, chunk, grid in zip(
-            store.domain.inclusive_min, store.shape, chunks, origins, strict=True
-        )
-    )
-
-
-def _cut(low: int, size: int, chunk: int, grid: int) -> tuple[int, ...]:
-    """Return the sizes of the parts of `size` elements from `low` on that a grid cuts."""
-    first = min(chunk - (low - grid) % chunk, size)
-    whole, rest = divmod(size - first, chunk)
-    return (first, *(chunk,) * whole, *((rest,) if rest else ()))
 
 
 def _identity(store: TensorStore) -> Any:

@@ -65,7 +65,7 @@ class ElsewhereDriver(WritesAtOnce):
 
     @property
     def features(self) -> Features:
-        """What the store could do at home."""
+        """The abilities of the store in its own process."""
         return Features(
             waits=False, create_only=True, conditional_write=True, atomic_transactions=True, sorted_scan=True
         )

@@ -161,7 +161,7 @@ class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
 
     @property
     def features(self) -> Features:
-        """What the driver can do."""
+        """The abilities of the driver."""
         return self._features
 
     def __eq__(self, other: object) -> bool:

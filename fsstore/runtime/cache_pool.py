@@ -4,7 +4,7 @@ A cache asks for values by a key of its own (a tuple that starts with the owner)
 value takes.  The least recently used values go first.  A limit of zero keeps nothing.  Values that become stale
 together, such as the parts of one shard, are of one group, a tuple that starts with the owner, and forgotten by it.
 
-What was read before its group was forgotten must not come in afterwards: a reader takes the `epoch` first and puts
+A value read before its group was forgotten must not come in later: a reader takes the `epoch` first and puts
 what it read with it.  The pool remembers when the latest groups were forgotten; of more than that it takes what was
 read since, and nothing older.
 """
@@ -95,7 +95,7 @@ class CachePool:
     ) -> None:
         """Keep `value`, in place of older ones if need be; a value larger than the budget is not kept.
 
-        Of a group, `epoch` is that before the value was read; if the group was forgotten since, it is not kept.
+        `epoch` is that of the group before the value was read; if the group was forgotten since, it is not kept.
         """
         if not self.total_bytes_limit:
             return

@@ -30,7 +30,7 @@ def close_names(word: str, *known: Iterable[str]) -> list[str]:
 
 
 class Awaited:
-    """What has a result later: names that only the result has are refused in words that say so."""
+    """An object with a result to come: names that only the result has are refused in words that say so."""
 
     __slots__ = ()
 

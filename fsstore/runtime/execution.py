@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
@@ -34,24 +35,9 @@ from fsstore.runtime.pool import Job, Pool, begin_thread
 from fsstore.runtime.wake import Flag
 
 __all__ = [
-    "MayWait",
-    "call",
-    "core_count",
-    "drive",
-    "gather",
-    "hand_over",
-    "loop",
-    "map_blocking",
-    "map_in_order",
-    "must_not_wait",
-    "offload",
-    "on_worker",
-    "pause",
-    "spread",
-    "start",
-    "start_here",
-    "submit",
-]
+    "MayWait", "call", "core_count", "drive", "gather", "hand_over", "loop", "map_blocking", "map_in_order",
+    "must_not_wait", "offload", "on_worker", "pause", "spread", "start", "start_here", "submit",
+]  # fmt: skip
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -108,7 +94,11 @@ def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
         state.thread_id = threading.get_ident()
         asyncio.set_event_loop(new)
         new.call_soon(started.set)
-        new.run_forever()
+        while (
+            True
+        ):  # a task that ends in `KeyboardInterrupt` or `SystemExit` of offloaded work ends the run too
+            with suppress(KeyboardInterrupt, SystemExit):
+                new.run_forever()
 
     try:
         begin_thread(run, "fsstore-loop")
@@ -222,7 +212,7 @@ def _start_on(
         except asyncio.CancelledError as error:
             futures.fail(future, error)
             raise
-        except Exception as error:  # noqa: BLE001  # the future carries it
+        except BaseException as error:  # noqa: BLE001  # the future carries it, `KeyboardInterrupt` of a callback too
             futures.fail(future, error)
         finally:
             ended()
@@ -335,7 +325,7 @@ def map_in_order(
         return
     job = InOrder(function, items, ahead or len(items))
     others: list[Job[None]] = []
-    try:  # who is interrupted while he asks for help stops those who came
+    try:  # a caller that is interrupted while it asks for help stops the helpers
         others.extend(submit(job.work, kind=kind, limit=limit) for _ in range(workers - 1))
         yield from job.results()
     finally:

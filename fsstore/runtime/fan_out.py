@@ -20,7 +20,7 @@ _NOTHING: Any = object()
 
 
 class WorkEnd:
-    """What is called when nothing of a piece of work goes on any more; `is_due` from when that is sure to come."""
+    """A call for the moment when no part of a piece of work goes on; `is_due` from when that is sure to come."""
 
     __slots__ = ("_ended", "is_due")
 

@@ -1,6 +1,6 @@
-"""Those who want the same thing for the first time, at the same time, share one read of it.
+"""Callers that want the same thing for the first time, at the same time, share one read of it.
 
-Whoever comes first reads; those who come meanwhile wait for that read instead of beginning their own, and get its
+The first caller reads; those that come meanwhile wait for that read instead of beginning their own, and get its
 error if it fails.  If it is cancelled, the next of them reads.  Nothing is kept here: that is the caller's.
 """
 

@@ -1,4 +1,4 @@
-"""What happens to the locks and queues of fsstore when the process forks; nothing else listens to forks.
+"""Locks and queues when the process forks; nothing else in fsstore listens to forks.
 
 A forked child has one thread, the one that forked.  A lock that another thread held would stay taken in the child for
 ever, and what other threads had under way would never be finished.  So whatever outlives one operation gets its lock
@@ -10,7 +10,7 @@ moment, so that no thread is in the middle of a change: the child sees whole tra
 They are taken in turns, so that one that is held for long costs the others nothing.  A lock that is held longer than
 `_PATIENCE_S` is not waited for; it is free in the child, whoever held it.
 
-What lasts no longer than one operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because
+State of a single operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because
 the operation is not in the child.
 
 Locks are reentrant.  The garbage collector may call a finalizer at any allocation, also while a lock is held, and that

@@ -1,4 +1,4 @@
-"""What goes on: counters of operations, and who watches them one by one.
+"""Counters of operations, and observers that see each of them.
 
 A `Meter` counts what one store does for one context.  Stores that hold bytes themselves have one, and tell it what they
 did; everything above is counted by what it asks of them.  Counting is a few additions of integers, which no thread
@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
+from fsstore.errors import OutOfRangeError
 from fsstore.redaction import redact
 from fsstore.values.registry import door
 
@@ -38,13 +39,13 @@ COUNTS = (
     "batches", "reads", "bytes_read", "writes", "bytes_written", "deletes", "listings", "retries", "waiting_ns",
     "decodes", "decoding_ns", "hits", "misses", "failures",
 )  # fmt: skip
-"""What a meter counts.  Times of batches that ran at once are added, and a batch that fails is one failure."""
+"""The counters of a meter.  Times of batches that ran at once are added, and a batch that fails is one failure."""
 
 
 class Observation(NamedTuple):
     """One operation, on what, when, and of how many bytes.
 
-    What it is: `read`, `write`, `delete`, `list`, `retry`, `decode` or `fail`.  `place` is without secrets; of what
+    `what` is `read`, `write`, `delete`, `list`, `retry`, `decode` or `fail`.  `place` is without secrets; of what
     failed and of what is tried again it is the reason.  Times are those of `time.perf_counter_ns`.
     """
 
@@ -131,12 +132,15 @@ class Meter:
             _told(Observation("list", self.store, f"{place} ({entries} keys)", begin_ns, end_ns, 0))
 
     def failed(self, error: Exception, begin_ns: int) -> None:
-        """Count a batch, or a page of a listing, that ended with an error."""
+        """Count a batch, or a page of a listing, that ended with an error; that a value is too short is an answer."""
         end_ns = perf_counter_ns()
-        self.failures += 1
+        is_short = isinstance(error, OutOfRangeError)
+        self.reads += is_short
+        self.failures += not is_short
         self.waiting_ns += end_ns - begin_ns
         if is_watched():
-            _told(Observation("fail", self.store, str(error)[:_MOST_TOLD], begin_ns, end_ns, 0))
+            what = "read" if is_short else "fail"
+            _told(Observation(what, self.store, str(error)[:_MOST_TOLD], begin_ns, end_ns, 0))
 
     def decoded(self, chunks: int, begin_ns: int) -> None:
         """Count chunks that were decoded."""

@@ -1,6 +1,6 @@
 """A pool of threads that always gives work to the thread that became idle last.
 
-What a thread works with is in the processor's caches then: its part of the heap, and the contexts of codecs, which are
+Its data are still in the processor's caches then: its part of the heap, and the contexts of codecs, which are
 megabytes.  The pools of the standard library let their threads take turns: writing parts of eight chunks then takes a
 tenth longer in a process that has used six threads than in one that has used two.
 
@@ -69,7 +69,7 @@ def _outcome(function: Callable[[], Any]) -> tuple[BaseException | None, Any]:
 
 
 def _tell(told: _Told) -> None:
-    """Say that a job has ended.  Whoever hears it must not wait for a job: this thread may be the one to do it."""
+    """Say that a job has ended.  The hearer must not wait for a job: this thread may be the one to do it."""
     while told:
         told.pop()()
 
@@ -189,7 +189,7 @@ class Jobs:
     def get(self, told: _Told) -> Job[Any] | None:
         """Return the next job for this thread; what it has to tell is told before it has another one, or is idle.
 
-        Whoever hears of the end of a job may have the next one at once.  Another thread would be woken for that, and
+        The caller that hears of its end may have the next job at once.  Another thread would be woken for that, and
         each has a heap of its own that keeps what was freed: reading chunks of 16 MB took 66 MB instead of 50.
         """
         while True:
@@ -205,7 +205,7 @@ class Jobs:
         mine: SimpleQueue[Any] = SimpleQueue()
         self._idle.append(mine)
         _tell(told)
-        try:  # whoever brought it before we were seen to wait did not wake us
+        try:  # a job that came before this thread was seen to wait woke nobody
             job = self._jobs.get_nowait()
         except Empty:
             return mine.get()

@@ -4,7 +4,7 @@ Those of `threading` are Python over a lock: a `KeyboardInterrupt` between two o
 that the next thread waits for ever, or raises `RuntimeError: release unlocked lock` in its own place.  Here a thread
 waits in one call into C, at a queue of its own that holds no more than the news, and is woken by another one.
 
-Whoever changes something others wait for does it in one assignment and rings then; whoever waits is listed before it
+A thread that changes what others wait for does it in one assignment and rings then; a waiter is listed before it
 looks whether it has to.  So no ring is missed.
 """
 
@@ -87,7 +87,7 @@ class Flag:
 
 
 class Hooks:
-    """What is attached to a future while it is pending: the bell is made when a thread waits."""
+    """The state of a future while it is pending: the bell is made when a thread waits."""
 
     __slots__ = ("bell", "callbacks", "cancel", "start")
 

@@ -1,4 +1,4 @@
-"""What an array should be like, whatever stores it: constraints that are merged, checked and completed.
+"""The wished properties of an array, whatever stores it: constraints that are merged, checked and completed.
 
 `Schema` wraps one frozen value (`value`); `ChunkLayout` and `CodecSpec` are parts of it.  A driver turns a schema into
 metadata, and metadata into a schema; how an array is opened (`open_mode`, `staleness`) is decided here too.

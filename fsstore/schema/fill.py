@@ -136,11 +136,11 @@ def elements_json(array: np.ndarray[Any, Any], of: dtype) -> Any:
         return _mapped(array.astype(str).tolist(), lambda text: text)
     if kind == "m":
         return array.astype("i8").tolist()
-    if of.name in _OPAQUE or (kind in "SV" and of.is_extension):
+    if of.name in _OPAQUE or (kind in "SV" and of.is_extension and not of.is_small):
         octets = array.view(f"V{array.itemsize}")
         return _mapped(octets.tolist(), lambda data: b2a_base64(data, newline=False).decode())
     if kind == "V":
-        wide = "i8" if of.name.startswith("int") else "f8"
+        wide = "i8" if "int" in of.name else "f8"
         with np.errstate(invalid="ignore"):  # a NaN may be a signaling one
             return array.astype(wide).tolist()
     return array.tolist()
@@ -289,13 +289,13 @@ def element_parser(of: dtype) -> Callable[[Any], Any]:
         return lambda value: string(value).encode() if of.name == "string" else string(value)
     if of.name == "bool":
         return lambda value: boolean(_BOOLEANS.get(value, value) if isinstance(value, str) else value)
-    if kind in "iu" or of.name in ("int2", "int4"):
-        bits = 2 if of.name == "int2" else 4 if of.name == "int4" else of.itemsize * 8
-        low, high = (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if kind in "iu" or (of.is_small and "int" in of.name):
+        bits = int(of.name[-1]) if of.is_small else of.itemsize * 8
+        low, high = (0, 2**bits - 1) if of.name[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return lambda value: _int(value, low, high)
     if kind == "c":
         return _complex
-    if kind == "f" or (kind == "V" and not of.is_extension and of.name != "byte"):
+    if kind == "f" or of.is_small:
         return _float
     if kind in "MmU":
         return lambda value: np.array(value, dtype=of.numpy_dtype)[()]

@@ -1,4 +1,4 @@
-"""What an index transform makes of a chunk layout and of units.
+"""Chunk layouts and units seen through an index transform.
 
 A dimension is the same in both spaces where one output dimension, and no other and no index array, comes from one
 input dimension: `output = offset + stride * input`.

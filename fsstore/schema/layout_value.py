@@ -36,7 +36,7 @@ _SOFT: Final = "_soft_constraint"
 
 @dataclass(frozen=True, slots=True)
 class LayoutValue:
-    """What is asked of a chunk layout.  `rank` is -1 when unknown and is the rank of every part."""
+    """The constraints on a chunk layout.  `rank` is -1 when unknown and is the rank of every part."""
 
     rank: int = -1
     inner_order: Bound[tuple[int, ...]] = None

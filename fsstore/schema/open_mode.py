@@ -14,7 +14,7 @@ __all__ = ["ModeOptions", "OpenMode", "as_flag", "mode_from_options"]
 
 
 class ModeOptions(TypedDict, total=False):
-    """What opening may do, and how long what it has read is good; None is not given."""
+    """Whether opening may create or delete, and how long what it has read is good; None is not given."""
 
     open_mode: OpenMode | None
     open: bool | None

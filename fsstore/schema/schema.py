@@ -36,7 +36,7 @@ __all__ = ["CONSTRAINTS", "CompositeOptions", "Schema", "SchemaOptions", "schema
 
 
 class CompositeOptions(TypedDict, total=False):
-    """What may be said of an array whose chunks and elements are those of other arrays; None is not given."""
+    """The options of an array whose chunks and elements are those of other arrays; None is not given."""
 
     rank: int | None
     dtype: DTypeLike | None

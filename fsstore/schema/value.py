@@ -31,7 +31,7 @@ __all__ = ["SchemaValue", "schema_from_json"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaValue:
-    """What is asked of an array, whatever the driver."""
+    """The constraints on an array, whatever the driver."""
 
     rank: int = -1
     dtype: dtypes.dtype | None = None

@@ -8,13 +8,15 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
+from fsstore.values.printing import plain
+
 __all__ = ["display"]
 
 
 def display(what: str, total_bytes: int) -> Callable[[Any], Any]:
     """Return what shows the progress of an operation here."""
     if find_spec("tqdm") is not None:
-        return _Tqdm(what, total_bytes)
+        return _Tqdm(plain(what), total_bytes)
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         return _Notebook()
     return _printed
@@ -68,5 +70,5 @@ class _Notebook:
 def _printed(state: Any) -> None:
     is_terminal = sys.stderr.isatty()
     end = "\n" if state.ended or not is_terminal else ""
-    sys.stderr.write(f"{chr(13) if is_terminal else ''}{state}{end}")
+    sys.stderr.write(f"{chr(13) if is_terminal else ''}{plain(state)}{end}")
     sys.stderr.flush()

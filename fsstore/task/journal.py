@@ -1,4 +1,4 @@
-"""What a job has finished, kept in a store, so that the same call continues after it was killed.
+"""A journal of finished tasks, kept in a store, so that the same call continues after it was killed.
 
 A journal is a directory of small values, named by the job: the plan that it follows, and notes of the tasks that are
 finished.  The name is a digest of everything that decides what the job does, so that two jobs never take each other's

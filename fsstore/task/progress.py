@@ -1,4 +1,4 @@
-"""What a long operation tells while it runs: how much is done, how fast, and how long the rest takes."""
+"""Progress of a long operation: how much is done, how fast, and how long the rest takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVERY_S = 0.5  # between two lines of text
 class Progress:
     """How far an operation is.  `tasks` of `total` are done, which are `nbytes` of about `total_bytes`.
 
-    What an earlier run of the same job has done is counted in `resumed`, and does not make the rate better.  `ended` is
+    The work of an earlier run of the same job is counted in `resumed`, and does not make the rate better.  `ended` is
     true the last time that it is told.
     """
 

@@ -59,7 +59,7 @@ class _Wrapped(PassesOn):
 
     @property
     def features(self) -> Features:
-        """What the driver inside can do; atomic transactions are not passed on."""
+        """The abilities of the driver inside; atomic transactions are not passed on."""
         return replace(self.inner.features, atomic_transactions=False)
 
 
@@ -208,5 +208,5 @@ class Slow(_Wrapped):
 
     @property
     def features(self) -> Features:
-        """What the driver inside can do, and that it waits."""
+        """The abilities of the driver inside, and that it waits."""
         return replace(super().features, waits=True)

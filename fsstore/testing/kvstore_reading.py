@@ -1,4 +1,4 @@
-"""What a key-value store driver promises about reading and listing, as checks; see `kvstore_suite`."""
+"""Promises of a key-value store driver about reading and listing, as checks; see `kvstore_suite`."""
 
 from __future__ import annotations
 

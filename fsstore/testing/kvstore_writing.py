@@ -1,4 +1,4 @@
-"""What a key-value store driver promises about writing, as checks; see `kvstore_suite`.
+"""Promises of a key-value store driver about writing, as checks; see `kvstore_suite`.
 
 A driver that declares `writable=False` passes these by declaring it: `kvstore_reading.read_only` insists that it
 refuses every write.
@@ -201,7 +201,7 @@ def no_lost_update(make: Factory) -> None:
 
 @_writable
 def one_creator(make: Factory) -> None:
-    """Of several that create the same key at once, one succeeds."""
+    """If several create the same key at once, one succeeds."""
     store = make({})
     if not store.driver.features.create_only:
         return

@@ -122,7 +122,7 @@ def keys_are_listed_and_read(case: ScannerCase) -> None:
 
 
 def other_files_are_refused(case: ScannerCase) -> None:
-    """What is no file of the format is an error that names the file."""
+    """A file of another format is an error that names the file."""
     for data in (b"something else entirely" * 10, b"\0" * 100):
         try:
             execution.call(case.store(data).hierarchy())

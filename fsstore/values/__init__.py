@@ -9,7 +9,7 @@ Everything here is a plain function or a frozen value.  Nothing waits, and nothi
 * `foreign_format`: formats that are recognised without a driver of ours being needed: one table
 * `json_like`: what may stand for JSON: mappings, tuples, NumPy numbers, and values that are written as JSON
 * `json_value`: JSON values: reading with located errors, strict parsing, canonical writing
-* `printing`: the layout of repr: JSON values printed as Python literals, at most about 80 columns wide
+* `printing`: the layout of repr: JSON values printed as Python literals; and text for terminals
 * `registry`: names of drivers, formats and codecs, and where their code is
 * `units`: physical units of dimensions: a multiplier and a base unit, such as 4 nm
 * `url`: URL pipelines: their grammar, a parser and its inverse

@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a format is recognised by.
+    """The signature of a format.
 
     `name` is its URL scheme and what messages call it.  `role` says what is opened: the `array` driver of that
     name, the `store` adapter of that name, or `foreign` for formats known by name only, which `tool` reads.
@@ -99,7 +99,7 @@ def match_files(detections: Iterable[Detection], present: set[str]) -> list[Dete
 def is_whole_json(head: bytes, tail: bytes) -> bool:
     """Return whether a value begins and ends like a JSON document that is an object or an array.
 
-    Of one that is cut off nothing could be read but its beginning, which may be that of something else than it seems.
+    Only the beginning of one that is cut off could be read, and it may be that of something else than it seems.
     Where the end is not known, nothing is said of it.
 
     >>> is_whole_json(b'{"a": 1}', b'{"a": 1}\\n'), is_whole_json(b'{"a": 1', b'{"a": 1')

@@ -40,6 +40,8 @@ _ML: Final = (
     "float4_e2m1fn",
     "bfloat16",
 )
+_ML_BEYOND: Final = ("uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3")
+"""Types of the registry of zarr that TensorStore has not."""
 _NUMPY: Final = {
     "bool": "?",
     "int8": "i1",
@@ -143,6 +145,11 @@ class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
         """Whether the type is one that TensorStore does not have."""
         return self._name not in NAMES
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the type is one of ml_dtypes: small integers and floats."""
+        return self._name in _ML or self._name in _ML_BEYOND
+
     def to_json(self) -> str:
         """Return the name."""
         return self._name
@@ -155,7 +162,7 @@ class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
         """
         if self._name == "json":
             return _as_json(arg)
-        if self._name in _OBJECT_TYPES or self._name in NAMES:
+        if self._name in _OBJECT_TYPES or self._name in _BUILTIN:
             return self.type(arg)
         return np.asarray(arg, dtype=self.numpy_dtype)[()]
 
@@ -202,7 +209,7 @@ def _make(name: str, numpy_dtype: np.dtype[Any] | None) -> dtype:
 
 _BUILTIN: Final = {
     **{name: _make(name, np.dtype(code)) for name, code in _NUMPY.items()},
-    **{name: _make(name, None) for name in _ML},
+    **{name: _make(name, None) for name in (*_ML, *_ML_BEYOND)},
 }
 
 

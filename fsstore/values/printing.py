@@ -1,4 +1,4 @@
-"""The layout of `repr`: JSON values printed as Python literals, at most about 80 columns wide.
+"""The layout of `repr`: JSON values printed as Python literals, at most about 80 columns wide; and text for terminals.
 
 A value goes on one line when it fits between its column and the width left at its depth; otherwise its
 bracket opens, every entry takes a line of its own, two columns further in and followed by a comma.
@@ -15,10 +15,22 @@ from typing import Any
 
 from fsstore.values.json_value import quote
 
-__all__ = ["literal", "pretty"]
+__all__ = ["literal", "plain", "pretty"]
 
 _WIDTH = 80
 _DEEPEST = 100  # levels that are printed; what lies deeper is shown as three dots
+
+
+def plain(text: object) -> str:
+    """Return text with control characters, escape sequences included, shown as escapes; line ends stay.
+
+    >>> plain("name\\x1b[2J")
+    'name\\\\x1b[2J'
+    """
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in str(text)
+    )
 
 
 def _quoted(text: str) -> str:

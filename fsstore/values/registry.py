@@ -145,6 +145,8 @@ codecs: Registry[Any] = Registry(
         "vlen-utf8": "fsstore.codec.zarr3.vlen:VlenUtf8Codec",
         "vlen-bytes": "fsstore.codec.zarr3.vlen:VlenBytesCodec",
         "bitround": "fsstore.codec.extension.bitround:BitroundCodec",
+        "n5_default": "fsstore.codec.extension.n5_default:N5DefaultCodec",
+        "zfp": "fsstore.codec.extension.zfp:ZfpCodec",
         "cast_value": "fsstore.codec.extension.cast_value:CastValueCodec",
         "packbits": "fsstore.codec.extension.packbits:PackbitsCodec",
         "reshape": "fsstore.codec.extension.reshape:ReshapeCodec",
@@ -231,7 +233,7 @@ detections: Registry[Any] = Registry(
         "zip": "fsstore.kvstore.archive.zip_directory:DETECT",
     },
 )
-"""What formats are recognised by (`Detection`), by the name of the driver or store that reads them.
+"""Signatures of formats (`Detection`), by the name of the driver or store that reads them.
 
 Images, compressed files and formats without a driver are recognised too; they are listed where they are described.
 """
@@ -246,7 +248,7 @@ scanners: Registry[Any] = Registry(
         "tiff": "fsstore.kvstore.scan.tiff.scanner:SCANNER",
     },
 )
-"""What finds the arrays of files of other formats (`FileScanner`), by the name of the adapter that shows them."""
+"""Scanners, which find the arrays of other files (`FileScanner`), by the name of the adapter that shows them."""
 
 _DOORS = {"spans": "fsstore.observe.spans:spans", "view": "fsstore.viewer.door:view"}
 

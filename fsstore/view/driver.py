@@ -1,6 +1,6 @@
 """An array or hierarchy of any format shown as the keys of a zarr store.
 
-What is stored in the format asked for is shown as it is: the same keys, the same bytes, writable.  Anything else is
+An array stored in the format asked for is shown as it is: the same keys, the same bytes, writable.  Anything else is
 presented: metadata are translated once, and chunks when their keys are read, so that every value arrives bit for bit
 (`view_chunk`).  Which keys exist follows from the metadata, so that asking for one that does not costs no request, and
 neither does a listing.
@@ -178,7 +178,7 @@ class ViewDriver(ReadOnly):
 
     @property
     def features(self) -> Features:
-        """What the store can do."""
+        """The abilities of the store."""
         return Features(waits=self.waits, writable=False, sorted_scan=True)
 
     async def load(self, nodes: Mapping[str, Node], found: FoundFormat | None = None) -> None:

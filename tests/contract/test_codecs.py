@@ -21,6 +21,8 @@ from fsstore.values import registry
 RNG = np.random.default_rng(7)
 TEXTURE = np.cumsum(RNG.integers(0, 3, 6000)).astype("u2").tobytes()
 NOISE = RNG.bytes(12000)
+BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+REVERSED = {"name": "transpose", "configuration": {"order": [2, 1, 0]}}
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 INDEX = [LITTLE, {"name": "crc32c"}]
 
@@ -118,6 +120,9 @@ def array_cases():
         ("scale_offset", {"offset": 5, "scale": 2}, f, True), ("scale_offset", {"offset": -3, "scale": 1}, a, False),
         ("cast_value", {"data_type": "int64"}, a, False), ("cast_value", {"data_type": "float32"}, a, False),
         ("reshape", {"shape": [6, 4]}, a, False), ("bitround", {"keepbits": 8}, f, True), ("packbits", {}, a % 3 == 0, False),
+        ("zfp", {"mode": "reversible"}, f, False), ("zfp", {"mode": "fixed_rate", "rate": 9}, f.astype("f4"), True),
+        ("zfp", {"mode": "fixed_accuracy", "tolerance": 0.5}, f, True), ("zfp", {"mode": "fixed_precision", "precision": 9}, a, True),
+        ("n5_default", {"codecs": [REVERSED, BIG]}, a, False), ("n5_default", {"codecs": [REVERSED, BIG, {"name": "crc32c"}]}, f, False),
     ):  # fmt: skip
         codec = find_codec(name).from_json(configuration)
         yield CodecCase(codec, ChunkSpec(value.dtype, value.shape), (value,), lossy=lossy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from astropy.io import fits
 
 import fsstore as ts
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
+from fsstore.kvstore.scan.hdf5.filter_pipeline import encoded_plainly, undone
+from fsstore.kvstore.scan.hdf5.format.filter import Filter
 
 PROGRAM = Path(__file__).with_name("scan_fuzz.py")
 
@@ -165,6 +168,43 @@ def test_global_heaps_without_an_end_are_refused(size, which, tmp_path):
     path.write_bytes(data)
     with pytest.raises(DataLossError, match=r"a\.h5.*global heap at offset"):
         ts.list_arrays(f"file://{path}|hdf5:")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [{}, {"chunks": (2,)}, {"chunks": (2,), "compression": "gzip", "shuffle": True}],
+    ids=["run", "chunks", "filters"],
+)
+@pytest.mark.parametrize("userblock", [0, 512])
+def test_strings_that_claim_to_be_long_are_looked_up(stored, userblock, tmp_path):
+    """HDF5 makes room for the length that is said of a string; one that the file does not have gets none."""
+    path, claimed = tmp_path / "a.h5", 3 * 10**8
+    with h5py.File(path, "w", libver="latest", userblock_size=userblock) as file:
+        file.create_dataset("v", data=np.array(["a", "long" * 300_000], h5py.string_dtype()), **stored)
+    texts = _open(path, "hdf5").read().result().tolist()
+    assert texts == ["a", "long" * 300_000]
+    with h5py.File(path, "r+") as file:
+        if stored:
+            mask, data = file["v"].id.read_direct_chunk((0,))
+            data = undone(data, _filters_of(file["v"]), mask, 32)
+            changed = struct.pack("<I", claimed) + data[4:]
+            file["v"].id.write_direct_chunk((0,), encoded_plainly(changed, _filters_of(file["v"])))
+        else:
+            offset = file["v"].id.get_offset()
+    if not stored:
+        data = bytearray(path.read_bytes())
+        data[offset : offset + 4] = struct.pack("<I", claimed)
+        path.write_bytes(data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataLossError, match=f"a string of {claimed} bytes, of which the file has 1"):
+        _open(path, "hdf5").read().result()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+def _filters_of(dataset):
+    """Return the filters of a dataset of h5py as ours."""
+    plist = dataset.id.get_create_plist()
+    return [Filter(*plist.get_filter(number)[::2], "") for number in range(plist.get_nfilters())]
 
 
 def test_entries_without_bytes_are_refused(tmp_path):

@@ -97,3 +97,13 @@ def test_tiles_whose_coordinates_have_other_types_are_one_grid(tmp_path):
     with _combined(tmp_path, ["y", "x"]) as found:
         want = np.kron([[0, 1], [2, 3]], np.ones((2, 2)))
         np.testing.assert_array_equal(found["t"].values, want)
+
+
+@pytest.mark.parametrize("missing", [{"_FillValue": 1.0}, {}], ids=["by the fill value", "not a number"])
+def test_a_coordinate_that_is_missing_is_told(tmp_path, missing):
+    """A coordinate without a value has no place; the file is named."""
+    for number in range(2):
+        x = np.array([2.0 * number, 1.0 if missing else np.nan]) if number else np.array([-2.0, -1.0])
+        xr.Dataset({"v": ("x", [1.0, 2.0])}, {"x": ("x", x, missing)}).to_netcdf(tmp_path / f"{number}.nc")
+    with pytest.raises(references.CombineError, match=r"1.nc is missing"):
+        references.combine(str(tmp_path / "?.nc"), "x").result()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fsstore import references
 
@@ -184,3 +186,86 @@ def test_a_new_dimension_and_one_that_is_there(tmp_path, size):
     data.to_netcdf(paths[3], engine="netcdf4")
     with pytest.raises(references.CombineError, match='"oro".*other values'):
         references.combine(paths, ["time", "member"]).result()
+
+
+grids = st.fixed_dictionaries({
+    "rows": st.lists(st.integers(1, 3), min_size=1, max_size=3), "columns": st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    "absent": st.sets(st.integers(0, 8), max_size=2), "zlib": st.sets(st.integers(0, 8)), "packed": st.sets(st.integers(0, 2)),
+    "lacking": st.sets(st.integers(0, 8)), "wrong": st.none() | st.integers(0, 8), "down": st.booleans(),
+})  # fmt: skip
+
+
+def _grid_of_tiles(folder, grid):
+    """Write tiles of `t(y, x)`, `row(y)` and `column(x, z)`, and return their paths and what they hold together."""
+    rows, columns = grid["rows"], grid["columns"]
+    y, x = np.arange(float(sum(rows))), np.arange(float(sum(columns)))
+    if grid["down"]:
+        y = y[::-1]
+    want = {
+        "t": np.full((len(y), len(x)), np.nan),
+        "row": np.full(len(y), np.nan),
+        "column": np.full((len(x), 2), np.nan),
+    }
+    paths, top = {}, 0
+    for i, high in enumerate(rows):
+        left = 0
+        for j, wide in enumerate(columns):
+            number = 3 * i + j
+            ys, xs = slice(top, top + high), slice(left, left + wide)
+            left += wide
+            if number in grid["absent"]:
+                continue
+            t = y[ys, None] * 10 + x[None, xs]
+            row, column = y[ys] * 2, x[xs, None] + np.array([0.0, 0.5])
+            variables = {"t": (("y", "x"), t), "column": (("x", "z"), column)}
+            want["t"][ys, xs], want["column"][xs] = t, column
+            if number not in grid["lacking"]:
+                variables["row"] = ("y", row + (number == grid["wrong"]))
+                want["row"][ys] = row
+            encoding = {name: {"zlib": number in grid["zlib"]} for name in variables}
+            if j in grid["packed"]:
+                encoding["column"].update(dtype="i4", scale_factor=0.5, _FillValue=-1)
+            paths[number] = str(folder / f"{number}.nc")
+            xr.Dataset(variables, {"y": y[ys], "x": x[xs]}).to_netcdf(
+                paths[number], encoding=encoding, engine="netcdf4"
+            )
+        top += high
+    return paths, want, y, x
+
+
+def _random_tiles(folder, grid):
+    paths, want, y, x = _grid_of_tiles(folder, grid)
+    if not paths:
+        return
+    wrong = grid["wrong"]
+    beside = [n for n in paths if n // 3 == (wrong or 0) // 3 and n not in grid["lacking"]]
+    begun = references.combine(list(paths.values())[::-1], ["y", "x"])
+    if wrong in paths and wrong not in grid["lacking"]:
+        if len(beside) > 1:
+            with pytest.raises(references.CombineError, match='"row".*other values'):
+                begun.result()
+            return
+        want["row"][np.isin(y, xr.open_dataset(paths[wrong])["y"].values)] += 1
+    with _read(begun.result(), folder) as found:
+        # tiles of one row do not tell that rows descend
+        at_y = [int(np.flatnonzero(y == each)[0]) for each in found["y"].values]
+        at_x = [int(np.flatnonzero(x == each)[0]) for each in found["x"].values]
+        np.testing.assert_array_equal(found["t"].values, want["t"][at_y][:, at_x])
+        np.testing.assert_array_equal(found["column"].values, want["column"][at_x])
+        if "row" in found:
+            np.testing.assert_array_equal(found["row"].values, want["row"][at_y])
+
+
+@given(grids)
+@settings(max_examples=10, deadline=None)
+def test_random_tiles(tmp_path_factory, grid):
+    """Random grids of tiles, with differences, gaps and lacking variables, hold what each tile holds, or are refused."""
+    _random_tiles(tmp_path_factory.mktemp("tiles"), grid)
+
+
+@pytest.mark.long
+@given(grids)
+@settings(max_examples=200, deadline=None)
+def test_many_random_tiles(tmp_path_factory, grid):
+    """The same, more often."""
+    _random_tiles(tmp_path_factory.mktemp("tiles"), grid)

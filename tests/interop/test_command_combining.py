@@ -104,3 +104,25 @@ def test_a_reference_set_is_written_by_its_name(days, capsys):
     code, _, err = _run(capsys, "refs", "combine", "layers.json", "day*.nc", "--dim", "time")
     assert (code, "mosaic" in err) == (3, True)
     assert not (days / "layers.json").exists()
+
+
+def test_files_without_a_time_are_placed_by_their_names(days, capsys):
+    """Coordinates come from names or attributes; variables are renamed and left out, also in what is appended."""
+    for day in (3, 1, 2):
+        data = xr.Dataset({"w": ("x", [day, day]), "junk": ((), 0.0), "n": ((), day)}, attrs={"day": day})
+        data.to_netcdf(f"w_2024010{day}.nc")
+    dated = r"time=_(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)"
+    files = ["w_20240103.nc", "w_20240101.nc"]
+    names = ["--rename", "w=wind", "--leave-out", "junk", "--along", "n=time"]
+    assert (
+        _run(capsys, "refs", "combine", "w.mosaic", *files, "--dim", "time", "--coord", dated, *names)[0] == 0
+    )
+    assert _run(capsys, "refs", "append", "w.mosaic", "w_20240102.nc")[0] == 0
+    with xr.open_dataset("file://w.mosaic", engine="fsstore") as found:
+        assert set(found.data_vars) == {"wind", "n"}
+        assert found["n"].values.tolist() == [1, 2, 3]
+        assert found["wind"].sel(time="2024-01-02").values.tolist() == [2, 2]
+    by_attribute = ["refs", "combine", "a.mosaic", "w_*.nc", "--dim", "day", "--coord", "day=attr:day"]
+    assert _run(capsys, *by_attribute)[0] == 0
+    for wrong in (["--coord", "n"], ["--coord", "n=("], ["--rename", "w"]):
+        assert _run(capsys, *by_attribute[:6], *wrong)[0] == 2

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -139,26 +138,6 @@ def test_the_console_script():
     script = Path(sys.executable).parent / "fsstore"
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ts.__version__
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completions_are_read_by_their_shell(shell):
-    """The completions of a shell are of its syntax, and complete commands, where the shell is installed."""
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed on this machine: its completions are not tried")
-    text = subprocess.run(
-        [sys.executable, "-m", "fsstore", "completion", shell], capture_output=True, text=True, check=True
-    ).stdout
-    if shell == "bash":
-        text += '\nCOMP_WORDS=(fsstore refs v) COMP_CWORD=2; _fsstore; echo "${COMPREPLY[0]}"\n'
-    elif shell == "fish":
-        text += "\ncomplete -C 'fsstore ver'\n"
-    else:
-        text = "autoload -U compinit && compinit -u\n" + text
-    done = subprocess.run(
-        [shell, "-c", text], capture_output=True, text=True, check=True, cwd=tempfile.gettempdir()
-    )
-    assert {"bash": "verify", "fish": "verify", "zsh": ""}[shell] in done.stdout
 
 
 if __name__ == "__main__":

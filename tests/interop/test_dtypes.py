@@ -8,6 +8,7 @@ import tensorstore
 from fsstore.values.dtypes import NAMES, dtype
 
 SIZELESS = {"char", "byte"}
+BEYOND = {"uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3"}  # of the registry of zarr
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -31,7 +32,10 @@ def test_properties_agree(name):
     ids=repr,
 )
 def test_lookup_agrees(value):
-    """The same values are accepted, with the same result, and refused with the same exception."""
+    """The same values are accepted, with the same result, and refused with the same exception; a few more have a name."""
+    if getattr(value, "__name__", "") in BEYOND:
+        assert dtype(value).name == value.__name__
+        return
     try:
         theirs = tensorstore.dtype(value).name
     except (TypeError, ValueError) as error:

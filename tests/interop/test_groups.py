@@ -353,3 +353,25 @@ def test_every_type_is_created_with_every_short_name_of_a_codec(zarr_format, nam
                 values[1:] = np.frombuffer(b"\x01" * values.itemsize, values.dtype)[0]
             made.result().write(values).result()
             assert group["a"].read().result().tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("version", WITH_ZARR.values(), ids=WITH_ZARR.keys())
+@pytest.mark.parametrize("path", ["", "deep"])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently")
+def test_attributes_of_groups_reach_consolidated_metadata(tmp_path, version, path):
+    """What is assigned to a group that has consolidated metadata, or lies in one, is seen by readers who believe them."""
+    xarray.Dataset({"t": ("x", [1.0])}, attrs={"old": 1}).to_zarr(
+        tmp_path / "a" / path, zarr_format=version, consolidated=True
+    )
+    if path:
+        ts.open_group(tmp_path / "a", mode="a", zarr_format=version).result().consolidate().result()
+    group = ts.open_group(tmp_path / "a").result()
+    group = group[path] if path else group
+    group.attrs["title"] = "Sea"
+    del group.attrs["old"]
+    for engine in ("fsstore", "zarr"):
+        assert xarray.open_dataset(str(tmp_path / "a" / path), engine=engine).attrs == {"title": "Sea"}, (
+            engine
+        )
+    whole = zarr.open_consolidated(tmp_path / "a", zarr_format=version)
+    assert dict((whole[path] if path else whole).attrs) == {"title": "Sea"}

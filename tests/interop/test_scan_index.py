@@ -200,3 +200,18 @@ def test_threads_share_the_index_of_a_local_file(tmp_path, monkeypatch):
         release.set()
         assert [each.result(20) for each in (first, *others)] == [16 * at for at in range(8)]
     assert counted == [["v"]]
+
+
+def test_paths_that_end_with_numbers(tmp_path):
+    """Numbers at the end of a path are told from those of chunks in the set that is made of a file."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("1", "g/2", "g/3/4", "v", "scalar/5"):
+            file.create_dataset(name, data=np.arange(6).reshape(2, 3), chunks=(1, 2))
+        file["6"] = 3.5
+    store = ts.KvStore.open(f"file://{path}|hdf5:").result()
+    found = references.scan(str(path))
+    keys = sorted(key.decode() for key in store.list().result())
+    assert sorted(found) == keys
+    assert len(found) == len(keys)
+    assert all(found[key] is not None for key in keys)

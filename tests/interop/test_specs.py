@@ -250,11 +250,21 @@ _WRITERS_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
+def _with_stored_members(theirs: Any) -> Any:
+    """Return JSON of TensorStore with the default for members of archives that we have: they are stored as they are."""
+    if isinstance(theirs, dict):
+        theirs = {name: _with_stored_members(value) for name, value in theirs.items()}
+        if theirs.get("driver") == "zip" and theirs.get("compression") == "deflate":
+            theirs["compression"] = "store"
+    return theirs
+
+
 @pytest.mark.parametrize("given", _WITH_DEFAULTS, ids=str)
 @pytest.mark.parametrize("include", [False, True])
 def test_members_that_are_defaults(given: Any, include: bool) -> None:
     """The same members are defaults, and are printed with the same values when they are asked for."""
-    assert fsstore.Spec(given).to_json(include) == tensorstore.Spec(given).to_json(include)
+    theirs = _with_stored_members(tensorstore.Spec(given).to_json(include))
+    assert fsstore.Spec(given).to_json(include) == theirs
 
 
 @pytest.mark.parametrize(("driver", "options"), _WRITERS_OPTIONS)
@@ -280,9 +290,8 @@ def test_members_of_images(driver: str, options: Any, include: bool) -> None:
 def test_members_of_stores(given: Any) -> None:
     """The same of key-value stores; those of files are printed in the older form, which the documents have."""
     for include in (False, True):
-        assert fsstore.KvStore.Spec(given).to_json(include) == tensorstore.KvStore.Spec(given).to_json(
-            include
-        )
+        theirs = _with_stored_members(tensorstore.KvStore.Spec(given).to_json(include))
+        assert fsstore.KvStore.Spec(given).to_json(include) == theirs
     zipped = {"driver": "zip", "base": "memory://a", "compression": "xz"}
     assert fsstore.KvStore.Spec(zipped).to_json() == tensorstore.KvStore.Spec(zipped).to_json()
 

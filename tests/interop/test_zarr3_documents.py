@@ -200,8 +200,11 @@ MET = (
     {"data_type": "bool", "fill_value": 0},
     {"data_type": "bool", "fill_value": 1},
     {"dimension_names": None},
+    {"data_type": "uint2"},
+    {"data_type": "float6_e2m3fn"},
+    {"codecs": [{**LITTLE, "must_understand": False}]},
 )
-"""What other writers have written, and TensorStore refuses: read here, see `test_lenient_metadata`."""
+"""What other writers have written, or the registry has, and TensorStore refuses: read here, see `test_lenient_metadata`."""
 
 
 @pytest.mark.parametrize("group", ["TYPED", "CHAINS", "SHAPES", "NAMES"])

@@ -95,6 +95,7 @@ PACKAGES: tuple[str, ...] = (
     "dataset",
     "multiscale",
     "job",
+    "training",
     "serve",
     "viewer",
     "",
@@ -103,6 +104,7 @@ PACKAGES: tuple[str, ...] = (
     "plugin",
     "testing",
     "interop",
+    "compat",  # our doors under other names
 )
 
 # Packages that must not know each other, nor what is in them.
@@ -128,7 +130,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "eccodes": ("codec.numcodecs.kerchunk_v2", "kvstore.scan.grib.library"),
     "msgpack": ("codec.numcodecs.object_list",),
     "pcodec": ("codec.numcodecs.numeric_v2",),
-    "zfpy": ("codec.numcodecs.numeric_v2",),
+    "zfpy": ("codec.numcodecs.numeric_v2", "codec.extension.zfp"),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
     "pyarrow": ("kvstore.reference", "mosaic.stored", "combine.scan.many"),
@@ -141,6 +143,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "zarr": ("kvstore.root.live", "interop"),
     "xarray": ("interop",),
     "dask": ("interop",),
+    "torch": ("interop.torch",),
     "pandas": ("kvstore.reference",),
     "distributed": ("command.places",),
     "tqdm": ("task.display",),
@@ -165,7 +168,7 @@ UNDECLARED = {
 # What opening an array may not pull in unless the array needs it.
 LATE = {
     "aiohttp", "botocore", "dask", "eccodes", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
-    "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "xarray", "zarr",
+    "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "torch", "xarray", "zarr",
     "zstandard",
 }  # fmt: skip
 

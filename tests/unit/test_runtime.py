@@ -61,6 +61,28 @@ def test_waiting_coroutines_run_on_the_loop_and_offload_to_a_pool():
     assert worker != threading.get_ident()
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_whatever_offloaded_work_raises_comes_to_who_waits(kind, tasks):
+    """An interrupt in a callback of the user ends the operation that made the call, and the loop goes on for others."""
+
+    async def work():
+        await execution.offload(_raise, kind())
+
+    async def several():
+        await execution.gather([work(), *(asyncio.sleep(0) for _ in range(tasks - 1))])
+
+    with pytest.raises(kind):
+        execution.start(several()).result(timeout=10)
+    with pytest.raises(kind):
+        execution.start(work()).result(timeout=10)
+    assert execution.start(_double(4)).result(timeout=10) == 8
+
+
+def _raise(error):
+    raise error
+
+
 def test_map_blocking_keeps_order_and_raises_the_first_error():
     """Results are in order; an error stops the rest and is raised."""
     assert execution.map_blocking(lambda n: n * n, range(50)) == [n * n for n in range(50)]

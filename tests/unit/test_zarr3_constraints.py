@@ -79,5 +79,6 @@ def test_values_that_are_not_of_json():
 
     assert ts.Spec(spec(shape=(4, 6))).domain.shape == (4, 6)
     assert ts.Spec(spec(shape=[Size(4), Size(6)])).domain.shape == (4, 6)
+    assert ts.Spec(spec(shape=np.array([4, 6]))).domain.shape == (4, 6)
     with pytest.raises(JsonError, match="shape"):
-        ts.Spec(spec(shape=np.array([4, 6])))
+        ts.Spec(spec(shape=np.array(["4", "6"])))

@@ -1,4 +1,4 @@
-"""What the engine knows of a stored array: its chunk boundaries, keys, codecs and fill value.
+"""A stored array as the engine knows it: its chunk boundaries, keys, codecs and fill value.
 
 A format makes a `ChunkModel` from its documents.  For an array with fields (`component` set) the stored elements are
 structures and the array is one of their fields; its sub-array dimensions follow the others and are never cut.  With

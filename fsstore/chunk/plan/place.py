@@ -23,7 +23,7 @@ Index: TypeAlias = tuple[Any, ...]
 
 
 class Placing(Protocol):
-    """What reading and writing need of a placement; a cell is one of those that it places."""
+    """The part of a placement that reading and writing need; a cell is one of those that it places."""
 
     def target(self, cell: Any) -> Array | None:
         """Return the part of the array that is exactly the cell's chunk, or None if there is none."""

@@ -136,7 +136,7 @@ class ShardEntries:
 
 
 class _Grid(NamedTuple):
-    """What is the same for every request: the layouts of shards within shards, how an encoded sub-chunk is transposed
+    """Facts about all requests: the layouts of shards within shards, how an encoded sub-chunk is transposed
     to the array's order (None: not at all), its extent along each dimension, and its numbers at every level.
     """
 

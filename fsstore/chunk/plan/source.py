@@ -83,7 +83,7 @@ class _Body(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """What was read of a shard first, all of it or its index, and the rows of the index, none where it is missing."""
+    """The first read of a shard, all of it or its index, and the rows of the index, none where it is missing."""
 
     answer: ReadResult
     whole: bool

@@ -45,7 +45,7 @@ _SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by th
 
 
 class CacheAnswer(NamedTuple):
-    """What the cache had of a cell, what the store answered unless that was fresh, and the epoch before."""
+    """The cached value of a cell, the store's answer unless that was fresh, and the epoch before."""
 
     kept: CachedChunk | None
     answer: ReadResult | None

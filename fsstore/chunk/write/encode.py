@@ -1,8 +1,8 @@
-"""What is stored of a chunk that a request writes.
+"""Encodings of the chunks that a request writes.
 
-A chunk that is covered is encoded; one of which a part is written is decoded, changed and encoded again.  Of a shard
-only the sub-chunks touched are decoded and encoded; the others keep their bytes.  A chunk whose elements all equal the
-fill value, bit by bit, is not stored.
+A chunk that is covered is encoded; one of which a part is written is decoded, changed and encoded again.  In a
+shard, only the sub-chunks touched are decoded and encoded; the others keep their bytes.  A chunk whose elements all
+equal the fill value, bit by bit, is not stored.
 
 An encoding is made when it is asked for, portion by portion: a shard may be under way to the disk before its last
 sub-chunks are encoded.  Nothing here knows of keys or stores.
@@ -172,7 +172,7 @@ class ChunkEncoder:
 def joined(portions: Portions, usual: int) -> Buffer:
     """Return an encoding in one piece, of about `usual` bytes at most.
 
-    What is joined may be large, so it is let go bit by bit.  The memory for all of a chunk is had at once: growing
+    Joined parts may be large, so each is released.  The memory for all of a chunk is had at once: growing
     would leave behind what was outgrown.  Shards may be far larger than their encoding.
     """
     first = next(portions)

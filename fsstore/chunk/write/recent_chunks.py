@@ -1,4 +1,4 @@
-"""What chunks decode to that were changed and encoded a moment ago.
+"""Elements of chunks that were changed and encoded a moment ago.
 
 Appending to an array changes the same chunks again and again.  What is stored of them is read each time, because
 others may write there too; but where it is, byte for byte, what was encoded here last, the elements are still known

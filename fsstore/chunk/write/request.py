@@ -42,7 +42,7 @@ _TOGETHER_BYTES = 8 * 1024 * 1024  # of a request that is one window
 def write(request: WriteRequest) -> Future[Any]:
     """Begin to write; the future is done when everything is stored as durably as the store promises.
 
-    What was begun before at the same chunks is stored before.
+    Writes that were begun before at the same chunks are stored before.
     """
     model, store = request.chunks.model, request.chunks.store
     cut = outline(request.maps, request.values, model.axes)
@@ -167,7 +167,7 @@ def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Fut
 async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], each: int, budget: int) -> None:
     """Write windows, as many together as the budget allows, if a chunk takes `each` bytes.
 
-    Of those that are written in part, both what was stored and what will be is in memory for a while.
+    If a chunk is written in part, its old and its new encoding are in memory for a while.
     """
 
     def cost(window: list[Changed]) -> int:

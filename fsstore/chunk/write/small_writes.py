@@ -44,7 +44,7 @@ _lock = fork.lock()  # guards the queues
 
 
 class _Own:
-    """What a thread did last: the write it began, until its result is asked for, and whether it is carrying one out.
+    """The last write of a thread: the one it began, until its result is asked for, and whether it is carrying one out.
 
     The garbage collector or a signal may call a function of the user's in the middle of that, which may use the same
     array.  It must not wait for what its own thread has under way: its writes wait for their turn, and its reads see
@@ -87,7 +87,7 @@ class _Begun(NamedTuple):
 
     @property
     def of(self) -> RequestChanges:
-        """What is common to its changes."""
+        """The request that its changes belong to."""
         return next(iter(self.changes.values())).of
 
     @property

@@ -44,7 +44,7 @@ _MISSING = ReadResult("missing")
 
 
 class RequestChanges:
-    """What one request changes: the keys of its cells, and how each is encoded."""
+    """The changes of one request: the keys of its cells, and how each is encoded."""
 
     __slots__ = ("_outline", "_placement", "chunk_bytes", "encoder", "request")
 
@@ -86,7 +86,7 @@ class RequestChanges:
 
 
 class Change(NamedTuple):
-    """What one request writes to one chunk."""
+    """The change of one chunk by one request."""
 
     of: RequestChanges
     cell: AnyCell

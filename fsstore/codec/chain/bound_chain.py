@@ -35,7 +35,7 @@ _RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache unti
 
 
 class Shard(Protocol):
-    """What a chain asks of the layout of its encoding when that is a shard: `shard_layout` has the whole of it.
+    """The part of a shard's layout that a chain uses; `shard_layout` has the whole of it.
 
     `count` is how many parts a shard has, `inner` what each of them is encoded by, and `read_shape` the shape of one.
     """
@@ -47,7 +47,7 @@ class Shard(Protocol):
 
     @property
     def inner(self) -> BoundChain:
-        """What encodes and decodes a part."""
+        """The chain that encodes and decodes a part."""
         ...
 
     def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
@@ -187,7 +187,7 @@ class BoundChain:
         """Say in the error which codec cannot decode `data`: the first, backwards, that fails again.
 
         The part of a shard that is damaged has said it before.
-        What the first failure had decoded is let go before: a bomb at its limit would take as much again.
+        The result of the first attempt is released first: a bomb at its limit would take as much again.
         """
         if error.culprit:
             return

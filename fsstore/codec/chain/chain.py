@@ -15,7 +15,7 @@ from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory, Kind
 from fsstore.errors import JsonError, StoreError
 from fsstore.values import registry
-from fsstore.values.json_value import Fields, Json, array_of, expected, obj, quote, string
+from fsstore.values.json_value import Fields, Json, array_of, boolean, expected, obj, quote, string
 
 __all__ = ["CodecChain", "codec_json", "find_codec", "misplaced", "parse_entry"]
 
@@ -47,6 +47,7 @@ def parse_entry(value: Any) -> tuple[CodecFactory, dict[str, Any]]:
     fields = Fields(value)
     factory = fields.require("name", find_codec)
     configuration = fields.take("configuration", obj, default={})
+    fields.take("must_understand", boolean)  # a codec that is known is understood
     fields.finish()
     return factory, configuration
 

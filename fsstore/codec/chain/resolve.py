@@ -36,7 +36,7 @@ _INDEX = ChainSpec(
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What is still to be granted at one level: shapes and orders in the dimensions of that level."""
+    """Wishes that are still to be granted at one level: shapes and orders in the dimensions of that level."""
 
     read_shape: tuple[int, ...]
     inner_order: tuple[int, ...] | None

@@ -1,4 +1,4 @@
-"""What chunks of TIFF files are encoded with, as tifffile, kerchunk and VirtualiZarr name it: `imagecodecs_…`.
+"""Encodings of chunks of TIFF files, as tifffile, kerchunk and VirtualiZarr name it: `imagecodecs_…`.
 
 Three families.  Compressors of bytes run through the bounded decoders of this package where it has one, else through
 imagecodecs into a buffer that is one byte larger than the chunk.  Predictors undo differences between neighbours.

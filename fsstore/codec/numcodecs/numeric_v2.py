@@ -53,7 +53,7 @@ def _require(name: str) -> None:
 
 
 class _Numeric:
-    """What both share: options that numcodecs checks, and elements that the package knows."""
+    """The base of both: options that numcodecs checks, and elements that the package knows."""
 
     kind: ClassVar[Kind] = "array_to_bytes"
     _widths: ClassVar[Mapping[str, tuple[int, ...]]]

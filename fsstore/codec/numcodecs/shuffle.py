@@ -2,6 +2,9 @@
 
 numcodecs shuffles while it holds the interpreter lock: undoing it for 64 MB takes 37 ms, whatever the number of
 threads.  NumPy copies a plane of bytes at a time without the lock, 13 ms on two threads.
+
+Elements of two or four bytes, if there are many of them, are put together as numbers instead, which takes a third and
+two thirds of that time: bytes are joined in pairs, and these again, as many at a time as caches of processors hold.
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ from fsstore.codec.scratch import passing
 from fsstore.codec.size import check_size
 
 __all__ = ["BoundShuffle"]
+
+_PAIRED = (2, 4)
+_MANY = 2**15  # elements from which on numbers are quicker
+_AT_ONCE = 2**16  # elements that are put together by one call of NumPy
 
 
 class BoundShuffle:
@@ -52,7 +59,32 @@ class BoundShuffle:
             return False
         joined = parts[0] if len(parts) == 1 else b"".join(parts)
         planes = np.frombuffer(joined, np.uint8).reshape(len(parts), self.width, -1)
+        if len(parts) == 1 and self.width in _PAIRED and size >= _MANY * self.width:
+            _paired(planes[0], out)
+            return True
         elements = out.reshape(len(parts), -1, self.width)
         for number in range(self.width):
             elements[..., number] = planes[:, number]
         return True
+
+
+def _paired(planes: Array, out: Array) -> None:
+    """Put the elements of two or four planes of bytes together in `out`."""
+    width, count = planes.shape
+    elements = out.view(f"<u{width}")
+    low, high = (np.empty(_AT_ONCE if width == 4 else 0, "<u2") for _ in range(2))
+    for start in range(0, count, _AT_ONCE):
+        some, target = planes[:, start : start + _AT_ONCE], elements[start : start + _AT_ONCE]
+        if width == 2:
+            _join(some[0], some[1], 8, target)
+            continue
+        _join(some[0], some[1], 8, low[: len(target)])
+        _join(some[2], some[3], 8, high[: len(target)])
+        _join(low[: len(target)], high[: len(target)], 16, target)
+
+
+def _join(low: Array, high: Array, bits: int, out: Array) -> None:
+    """Put numbers together of their lower and their higher bits."""
+    np.copyto(out, high)
+    np.left_shift(out, bits, out=out)
+    np.bitwise_or(out, low, out=out)

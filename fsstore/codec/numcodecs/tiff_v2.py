@@ -1,4 +1,4 @@
-"""What only TIFF does to its chunks: strips of two heights, samples of any number of bits, bits in the other order.
+"""Encodings that only TIFF uses: strips of two heights, samples of any number of bits, bits in the other order.
 
 `tiff_strips` holds the codecs of an image twice, `full` for its strips and `last` for the last one, which has fewer
 rows; which of them a chunk is turns out when it is decoded: only one gives the number of bytes it should.

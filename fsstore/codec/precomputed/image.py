@@ -1,6 +1,6 @@
 """`png` and `jpeg` chunks: an image whose rows are those of all slices, one after the other; its samples are channels.
 
-What the header promises is checked before anything is decoded.  imagecodecs does the work; the extra `images`
+The header is checked before anything is decoded.  imagecodecs does the work; the extra `images`
 installs it.
 """
 

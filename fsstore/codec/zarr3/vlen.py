@@ -105,7 +105,7 @@ class BoundVlen:
 
 @dataclass(frozen=True, slots=True)
 class _VlenCodec:
-    """What both codecs share: an empty configuration."""
+    """The base of both codecs: an empty configuration."""
 
     name: ClassVar[str] = ""
     kind: ClassVar[Kind] = "array_to_bytes"

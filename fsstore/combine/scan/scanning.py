@@ -39,6 +39,7 @@ _SMALL = (
 )  # bytes of a variable that is compared, up to which its values are kept; else a fingerprint is
 _READERS = 4  # files of which fingerprints are made at once
 _TIMES = 2**20
+_ITEM = 16  # bytes of an element of a type that does not say
 _COORDINATE = 64 * 2**20
 _AT_ONCE = 16  # files of a store that waits that are scanned together
 _LABELS = "_ARRAY_DIMENSIONS"
@@ -146,7 +147,7 @@ class BatchBuilder:
         self._forms: dict[Form, int] = {}
         self._listed: list[Form] = []
         self._known: dict[tuple[bytes, bytes, int], int] = {}
-        self._decoded: dict[int, ChunkedArray] = {}
+        self._decoded: dict[Any, ChunkedArray] = {}
         self._values: dict[Any, int] = {}
         self._kept: list[Any] = []
         self._groups: dict[str, dict[str, Any]] = {}
@@ -209,12 +210,13 @@ class BatchBuilder:
         return shared and size <= _SMALL
 
     def _array(self, form: int) -> ChunkedArray:
-        array = self._decoded.get(form)
+        shown = self._form_at(form)
+        key = (shown.version, shown.document, shown.shape)  # attributes may differ in each file
+        array = self._decoded.get(key)
         if array is None:
-            shown = self._form_at(form)
             kind = ZARR2 if shown.version == 2 else ZARR3
             array = decode_stored(kind.format, shown.document_for(shown.shape), {WHOLE: True})
-            self._decoded[form] = array
+            self._decoded[key] = array
         return array
 
     async def _value(self, path: str, form: int, source: SourceFile, found: ArrayReferences) -> int:
@@ -351,7 +353,11 @@ def _bounds(form: Form) -> list[str]:
 def _itemsize(form: Form) -> int:
     found: Mapping[str, Any] = form.parsed
     kind = found.get("dtype") if form.version == 2 else found.get("data_type")
+    if isinstance(kind, Mapping):  # of zarr v3, with a configuration
+        inner = kind.get("configuration")
+        length = inner.get("length_bytes") if isinstance(inner, Mapping) else None
+        return length if isinstance(length, int) and length > 0 else _ITEM
     try:
         return max(1, np.dtype(kind).itemsize)
     except TypeError:
-        return 16
+        return _ITEM

@@ -23,7 +23,7 @@ from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.grid import Grid, grid_of, is_document
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
 from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.scan.as_references import format_of
+from fsstore.kvstore.scan.as_references import format_of_head
 from fsstore.kvstore.scan.contract import MADE, SELF, FileScanner
 from fsstore.kvstore.scan.driver import ScanDriver
 from fsstore.kvstore.scan.source import FileChangedError, ScanSource
@@ -36,6 +36,7 @@ __all__ = ["ArrayReferences", "ElsewhereError", "SourceFile", "open_source"]
 _TRIES = 5
 _LARGE = 2**20  # bytes of chunks that are read past the blocks of the scan
 _PARSED = ".zarray"
+_HEAD = 8192  # bytes that tell the format of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +198,16 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
     """Return the file at a place, which references call `url`, opened."""
     if isinstance(place.driver, ScanDriver):
         return await _scanned(url.rpartition("|")[0], place.driver.base, place.driver.scanner)
-    name = None
+    begun = None
     if not url.endswith("/"):
         try:
-            name = await format_of(place)
+            begun = await ScanSource(place).begin()
         except StoreError:
-            name = None  # a directory
+            begun = None  # a directory
+    name = None if begun is None else format_of_head(begun.head(_HEAD))
     if name is not None:
         scanner: Any = registry.scanners.get(name)
-        return await _scanned(url, place, scanner)
+        return await _scanned(url, place, scanner, begun)
     if not url.endswith(("/", ".zarr")):
         try:
             state = await load(place, Reading())
@@ -223,10 +225,12 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
     return found
 
 
-async def _scanned(url: str, place: KvPrefix, scanner: FileScanner) -> SourceFile:
+async def _scanned(
+    url: str, place: KvPrefix, scanner: FileScanner, begun: ScanSource | None = None
+) -> SourceFile:
     for _ in range(_TRIES):
         try:
-            source = await ScanSource(place).begin()
+            source, begun = begun or await ScanSource(place).begin(), None
             return ScannedSource(url, source, await scanner.scan(source, {}))
         except FileChangedError:
             continue

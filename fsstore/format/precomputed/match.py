@@ -1,4 +1,4 @@
-"""What a spec asks of a volume, against schemas and stored scales."""
+"""Constraints of a spec on a volume, compared with schemas and stored scales."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The clients through which object stores and other filesystems are reached, each behind the engine contract.
 
-What a server answers is checked here: its length, its range, and whether a condition was really judged.
+Answers of servers are checked here: their length, its range, and whether a condition was really judged.
 
 * `bucket`: the engine of a bucket: an obstore store with the options that a root gives it
 * `condition_check`: who decides about conditions on a server that speaks the protocol of S3

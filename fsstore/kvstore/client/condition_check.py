@@ -1,8 +1,8 @@
-"""Who decides about conditions on a server that speaks the protocol of S3.
+"""Conditions on a server that speaks the protocol of S3: whether the server or this process judges them.
 
 A condition is a header of the request, and a server that does not know the header writes all the same, without a word:
-two writers would lose each other's updates.  Amazon's own servers are known to heed it.  Of others the user may say so
-(`use_conditional_write`, true or false); without his word the server is asked once, before the first write under a
+two writers would lose each other's updates.  Amazon's own servers are known to heed it.  The user may say so of others
+(`use_conditional_write`, true or false); otherwise the server is asked once, before the first write under a
 condition: to overwrite an object that does not exist, provided that it is an older version of it.  A server that can
 be trusted refuses and nothing has changed.  One that writes is not sent conditions; the object is removed again.
 
@@ -74,12 +74,12 @@ class EngineWrapper(PassesOn):
 
     @property
     def features(self) -> Features:
-        """What the storage can do."""
+        """The abilities of the storage."""
         return self.inner.features
 
     @property
     def shown(self) -> str:
-        """What stands before paths in messages."""
+        """The text before paths in messages."""
         return self.inner.shown
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
@@ -100,7 +100,7 @@ class ReadOnlyEngine(EngineWrapper):
 
     @property
     def features(self) -> Features:
-        """What is left without writing."""
+        """The abilities without writing."""
         return replace(self.inner.features, writable=False)
 
 
@@ -109,7 +109,7 @@ class UnconditionalEngine(EngineWrapper):
 
     @property
     def features(self) -> Features:
-        """What is left without conditions."""
+        """The abilities without conditions."""
         return replace(self.inner.features, create_only=False, conditional_write=False)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:

@@ -6,7 +6,7 @@ changes with every write (`TRAITS`), it is asked first and makes the generation:
 newer, which costs a second reading and never gives a stale one.  No condition is honoured except creation in fsspec's
 memory filesystem, whose dictionary inserts atomically.
 
-What to ask and what the answers mean is a generator of steps (`reading`, `writing`, `listing`) that does no I/O.
+Requests and the meaning of their answers are generators of steps (`reading`, `writing`, `listing`) that does no I/O.
 Synchronous filesystems run the steps of a whole batch on one pool thread, asynchronous ones on their event loop.
 """
 
@@ -206,10 +206,10 @@ _DOING = {Read: "reading", Write: "writing", _Listing: "listing"}
 
 
 class _Filesystem:
-    """What both engines share: facts about the filesystem that need no I/O."""
+    """The base of both engines: facts about the filesystem that need no I/O."""
 
     _mark: ClassVar[str] = ""
-    """What stands before the names of verbs."""
+    """The text before the names of verbs."""
 
     def __init__(self, protocol: str, retry: Retry | None) -> None:
         self.protocol, self.retry = protocol, retry or Retry()

@@ -1,4 +1,4 @@
-"""What stands in for the verbs of fsspec's FTP and SFTP filesystems, which say too little of what went wrong.
+"""Verbs in place of those of fsspec's FTP and SFTP filesystems, which say too little of what went wrong.
 
 FTP has one connection for commands, and a number for failures that means many things: 550 is a missing file, a
 directory in its place, or one that must not be read.  fsspec calls every failure a missing file, leaves the connection

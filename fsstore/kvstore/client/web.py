@@ -54,7 +54,7 @@ __all__ = ["IDENTITY", "HttpEngine", "Session", "generation_of", "judge", "valid
 T = TypeVar("T")
 
 IDENTITY = {"Accept-Encoding": "identity"}
-"""What every request says: values are wanted as they are stored."""
+"""Headers of every request: values are wanted as they are stored."""
 _DATED = b"date:"
 _BLOCK = 64 * 1024  # bytes that a server which thinks in blocks may send too many
 

@@ -1,4 +1,4 @@
-"""What some key-value store drivers can do beyond the contract.
+"""Abilities of some key-value store drivers beyond the contract.
 
 Each ability is a class with one or two methods and its own promises.  A driver that has it names the class among its
 bases; `able(driver, Ability)` returns the driver as one that has it, or None.  An adapter that has an ability because
@@ -73,8 +73,8 @@ class WritesLate:
     ) -> list[Stamp]:
         """Return what `write_many` answers for the writes that the functions `makes` return.
 
-        They are called on `makers` threads, one a core unless told, and what is made meanwhile is written.  Of a value
-        that comes in portions the next is asked for when the one before is written, and none if the condition does not
+        They are called on `makers` threads, one a core unless told, and what is made meanwhile is written.  If a value
+        comes in portions, the next one is asked for when the one before is written, and none if the condition does not
         hold.
         """
         raise NotImplementedError  # a driver that names the ability defines it

@@ -39,7 +39,7 @@ class Limits:
 
 
 REMOTE = Limits()
-"""What remote stores use when the context says nothing."""
+"""The limits of remote stores when the context says nothing."""
 
 
 def limits_from(resources: Mapping[str, Any]) -> Limits:

@@ -4,7 +4,7 @@ A driver maps string keys to byte strings.  Array code, adapters and the `KvStor
 of storage.  The batch is the primitive: `read_many` and `write_many` answer a whole batch, in order, one
 answer a request.
 
-What every driver promises (`fsstore.testing` checks it over each):
+Every driver promises (`fsstore.testing` checks it over each):
 
 * A missing key is `state="missing"`, never an exception.  Any other failure is an exception that names the
   key through `describe_key`: never "missing", or the reader would see fill values in place of data.
@@ -73,7 +73,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a driver can do; callers ask here instead of trying."""
+    """The abilities of a driver; callers ask here instead of trying."""
 
     waits: bool = True
     """Whether coroutines may suspend (network); false for memory and local files."""
@@ -135,7 +135,7 @@ class KvDriver(Protocol):
 
     @property
     def features(self) -> Features:
-        """What the driver can do."""
+        """The abilities of the driver."""
         ...
 
 

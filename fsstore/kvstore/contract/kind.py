@@ -1,4 +1,4 @@
-"""What a module that implements a key-value store registers: its names, its JSON, its URLs, how to open it.
+"""A kind of key-value store, as its module registers it: its names, its JSON, its URLs, how to open it.
 
 A `KvKind` is the static side of a driver.  `KvStore.Spec`, URL pipelines and detection are written once, over
 kinds; adding a key-value store is one new file with a `KIND` and one registry line.
@@ -114,7 +114,7 @@ class KvKind(Protocol):
 
 
 class KindDefaults:
-    """What is so of most kinds: members have no defaults to print, and values are files that can be read in parts."""
+    """The usual kind: members have no defaults to print, and values are files that can be read in parts."""
 
     __slots__ = ()
     defaults: ClassVar[Mapping[str, Json]] = {}
@@ -127,7 +127,7 @@ class KindDefaults:
 
 
 class RootKind(KindDefaults):
-    """What most kinds have in common that stand at the start of a URL: any path will do, and there is no base."""
+    """The usual kind at the start of a URL: any path will do, and there is no base."""
 
     role: Literal["root"] = "root"
 
@@ -141,7 +141,7 @@ class RootKind(KindDefaults):
 
 
 class AdapterKind(KindDefaults):
-    """What most kinds have in common that follow a store in a URL, which says nothing but a path: any will do."""
+    """The usual kind behind a store in a URL, which says nothing but a path: any will do."""
 
     __slots__ = ()
     role: Literal["adapter"] = "adapter"

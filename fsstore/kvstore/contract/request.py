@@ -1,4 +1,4 @@
-"""What crosses the contract of a key-value store: requests and their answers.
+"""Requests to a key-value store, and their answers.
 
 Keys are `str`; bytes that are not UTF-8 travel as surrogate escapes (`key.encode("utf-8", "surrogateescape")`).
 """

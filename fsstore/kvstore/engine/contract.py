@@ -37,12 +37,12 @@ class Engine(Protocol):
 
     @property
     def features(self) -> Features:
-        """What the storage can do."""
+        """The abilities of the storage."""
         ...
 
     @property
     def shown(self) -> str:
-        """What stands before paths in messages: `s3://bucket/`, `memory://`, or nothing."""
+        """The text before paths in messages: `s3://bucket/`, `memory://`, or nothing."""
         ...
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
@@ -68,7 +68,7 @@ def shared(key: Hashable, make: Callable[[], Engine]) -> Engine:
     """Return the engine of a key, made unless it is among the last ones asked for.
 
     A client costs up to 5 ms to make, and each has connections of its own; a dataset of fifty arrays should have one.
-    What the client would read from the environment is part of the key.
+    Variables of the environment that the client reads are part of the key.
     """
     variables = sorted(item for item in os.environ.items() if item[0].upper().startswith(_VARIABLES))
     kept, full = _kept.now, (key, tuple(variables))

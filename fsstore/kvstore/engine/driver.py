@@ -71,7 +71,7 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
 
     @property
     def features(self) -> Features:
-        """What the engine's storage can do."""
+        """The abilities of the engine's storage."""
         return self.engine.features
 
     def _stay(self) -> None:

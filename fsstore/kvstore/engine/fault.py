@@ -1,6 +1,6 @@
 """Foreign failures as fsstore's errors: the one place where exceptions of storage libraries are judged.
 
-What matters is to keep three things apart: the key is missing (only when the store says so), the failure
+Three things are kept apart: the key is missing (only when the store says so), the failure
 may pass (worth another try), and everything else.  Libraries are recognised by the names of their exception
 classes, so that none needs to be imported.  Messages pass through `redact`.  The original is not kept: it may hold
 requests with their headers.  A `ForeignError` stands for it as the cause, with its traceback.  For that an error of
@@ -38,7 +38,7 @@ _TRANSIENT_NAMES = frozenset(
 )  # fmt: skip
 _REFUSED_TEXT = re.compile(r"Connection ?refused", re.IGNORECASE)
 _GARBAGE_NAMES = frozenset({"ResponseParserError", "BadHttpMessage", "InvalidResponse", "ParseError"})
-"""What clients raise for answers that are none: a proxy or a restart in between is likelier than a broken server."""
+"""Exceptions of clients for answers that are none: a proxy or a restart in between is likelier than a broken server."""
 _DENIED_NAMES = frozenset(
     {
         "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "UnauthenticatedError",

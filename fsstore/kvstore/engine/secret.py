@@ -1,4 +1,4 @@
-"""What must not be shown: credentials in options, headers and URLs.
+"""Secrets, which must not be shown: credentials in options, headers and URLs.
 
 Options with credential-like names stay in memory: they are printed, written to JSON and pickled as absent.  So are
 headers and parameters of requests, whatever their names, unless they are known to be harmless, and of a URL the user

@@ -3,7 +3,7 @@
 TensorStore's protocol, so that both libraries may write the same store at once:
 
 * `os`: `<key>.__lock` is opened (created if need be) and locked as a whole with an open-file-description lock.
-  Whoever held the lock before has renamed the file over the key or removed it, so the path is looked at again: if it
+  The holder before has renamed the file over the key or removed it, so the path is looked at again: if it
   no longer leads to the file that is locked, begin again.  The system drops the lock when its holder dies; the file
   stays and is used, emptied, by the next writer.
 * `lockfile`: the file is created exclusively; its existence is the lock.  It outlives its holder.

@@ -31,7 +31,7 @@ _BATCH = 1000
 
 
 class _Tree(NamedTuple):
-    """What a walk meets: `files` of one directory, whose keys begin with `prefix`, and those whose lock is there."""
+    """A step of a walk: `files` of one directory, whose keys begin with `prefix`, and those whose lock is there."""
 
     prefix: bytes
     files: list[bytes]

@@ -5,7 +5,7 @@ directory, and where freed blocks are discarded it waits for the disk.  A descri
 puts that off until it is closed, which a thread does when the write is durable and answered: overwriting 16 chunks of
 4 MB takes 0.8 of the time so, eight of 200 KB 0.9, also in a row.
 
-What is put off is bounded, because the disk has to hold it beside the new values.  Only files on disks of this machine
+Held space is bounded: the disk has to hold it beside the new values.  Only files on disks of this machine
 are held: a network file system moves a file that is open aside before it is replaced, and for a moment there is none.
 """
 

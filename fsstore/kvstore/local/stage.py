@@ -272,7 +272,7 @@ def remove_file(
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        dirty.add(parent(path))  # whoever removed it may not have synced yet
+        dirty.add(parent(path))  # the process that removed it may not have synced yet
         return NO_VALUE if if_equal in (UNKNOWN, NO_VALUE) else UNKNOWN
     except OSError as error:
         raise os_failure("delete", path, error) from error
@@ -292,7 +292,7 @@ def _remove(path: bytes, if_equal: bytes, dirty: set[bytes]) -> bytes:
     try:
         os.unlink(path)
     except FileNotFoundError:
-        pass  # whoever removed it may not have synced yet
+        pass  # the process that removed it may not have synced yet
     except OSError as error:
         raise os_failure("delete", path, error) from error
     return NO_VALUE

@@ -30,7 +30,7 @@ class NodePool(Protocol):
 
 
 class NodeCache:
-    """What one database remembers: its own few megabytes first, the pool behind them."""
+    """The cache of one database: its own few megabytes first, the pool behind them."""
 
     def __init__(self, pool: NodePool | None, owner: Hashable, own_bytes: int = _OWN_BYTES) -> None:
         self._own = CachePool(own_bytes)

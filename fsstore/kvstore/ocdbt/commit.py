@@ -124,7 +124,7 @@ class Committer:
         await self._sweep()
         for attempt in range(_ATTEMPTS):
             if attempt:
-                # whoever lost waits a little, at random: an attempt in vain leaves a data file behind
+                # the loser waits a little, at random: an attempt in vain leaves a data file behind
                 await execution.pause(random.uniform(0, self._pause_s * 2 ** min(attempt, 7)))
             snapshot = await self.source.snapshot()
             if snapshot.manifest is None or not snapshot.manifest.versions:
@@ -145,7 +145,7 @@ class Committer:
             return
         self._swept = True
         for prefix in self._options.layout.prefixes():
-            with suppress(StoreError):  # who may write need not be allowed to list
+            with suppress(StoreError):  # permission to write need not include listing
                 await sweeper.sweep_unfinished(base.path + key_text(prefix), DATA_NAME)
 
     async def _begin(self, snapshot: Snapshot) -> Snapshot:

@@ -79,7 +79,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
 
     @property
     def features(self) -> Features:
-        """What the driver can do."""
+        """The abilities of the driver."""
         return self._features
 
     def __eq__(self, other: object) -> bool:

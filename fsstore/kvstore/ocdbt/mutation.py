@@ -1,4 +1,4 @@
-"""What a commit changes: requests of callers, and the changes that result from those whose conditions hold."""
+"""The changes of a commit: requests of callers, and the changes that result from those whose conditions hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stored: TypeAlias = bytes | Location
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What one caller wants of the next commit: ranges deleted first, then writes, which are held by column.
+    """The request of one caller to the next commit: ranges deleted first, then writes, which are held by column.
 
     A value is bytes, or where they lie already, or None, which deletes.  `conditions` are those of the writes, empty if
     there are none.  `generations` answers, one for each write, as `KvDriver.write_many` wants it.  An `atomic` request

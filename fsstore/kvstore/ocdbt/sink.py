@@ -18,7 +18,7 @@ __all__ = ["DATA_NAME", "NodeLayout", "Sink"]
 Sort: TypeAlias = Literal["value", "btree_node", "version_tree_node"]
 
 DATA_NAME = "[0-9a-f]{32}"
-"""What the names of data files look like behind their prefix, those of TensorStore too."""
+"""The pattern of names of data files behind their prefix, those of TensorStore too."""
 _PAD_FROM = 4 * 1024 * 1024
 _PAGE = 4096
 

@@ -92,7 +92,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
 
     @property
     def features(self) -> Features:
-        """What the store can do."""
+        """The abilities of the store."""
         return self._features
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:

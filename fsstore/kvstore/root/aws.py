@@ -1,4 +1,4 @@
-"""What the caller, the environment and the profile files say about S3, said once for obstore and for s3fs.
+"""The settings of S3 from the caller, the environment and the profile files, in one form for obstore and for s3fs.
 
 The caller's options come first, and nothing is asked of a metadata service before they were looked at:
 

@@ -276,7 +276,7 @@ class AzureKind(BucketKind):
 class GrpcKind(BucketKind):
     """Google's buckets under the name of another transport: `gcs_grpc`, served as `gcs` is.
 
-    What the name's specs say of the transport is ignored, as are members that nobody knows, which TensorStore ignores.
+    Members of these specs about the transport are ignored, as are unknown ones, which TensorStore ignores.
     """
 
     def members(self, fields: Fields) -> dict[str, Json]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import fsspec
-from fsspec.registry import available_protocols
+from fsspec.registry import available_protocols, registry
 
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.client.condition_check import endpoint_of, questioned
@@ -43,8 +43,8 @@ _BOUND = frozenset(("http", "s3", "gs", "abfs"))
 
 
 def knows(protocol: str) -> bool:
-    """Return whether fsspec has a filesystem of this name, installed or not."""
-    return protocol in available_protocols()
+    """Return whether fsspec has a filesystem of this name: installed or not, or registered by the program."""
+    return protocol in available_protocols() or protocol in registry
 
 
 def filesystem_class(protocol: str) -> Any:

@@ -56,7 +56,7 @@ _REQUEST = frozenset(
         *("trace_request_ctx", "read_bufsize", "max_line_size", "max_field_size", "skip_auto_headers"),
     )
 )
-"""What the HTTP filesystem hands on to each request of aiohttp."""
+"""Options that the HTTP filesystem hands on to each request of aiohttp."""
 
 
 class HttpDriver(EngineDriver):

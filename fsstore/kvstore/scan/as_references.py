@@ -23,11 +23,12 @@ from fsstore.kvstore.reference.table.value import encode_text
 from fsstore.kvstore.reference.target.targets import open_in
 from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.kvstore.scan.driver import Means, ScanDriver
+from fsstore.kvstore.scan.scanned_set import family_of
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
 from fsstore.values.foreign_format import IMAGES
 
-__all__ = ["document_of", "format_of", "references_of", "scan_at", "scanned_format"]
+__all__ = ["document_of", "format_of", "format_of_head", "references_of", "scan_at", "scanned_format"]
 
 _ALSO = {"grib2": "grib"}
 _HEAD = 8192
@@ -63,7 +64,11 @@ async def format_of(place: KvPrefix) -> str | None:
         found = await place.read()
     if found.state != "value":
         raise NotFoundError(f"{place.describe()} does not exist")
-    head = bytes(found.value[:_HEAD])
+    return format_of_head(bytes(found.value[:_HEAD]))
+
+
+def format_of_head(head: bytes) -> str | None:
+    """Return which of the scanned formats a file has that begins so, or None."""
     known = {each.name: each for each in IMAGES}
     for name in registry.scanners.names():
         detection = registry.detections.get(name) or known.get(name)
@@ -110,14 +115,28 @@ async def _add(builder: TableBuilder, file: ScannedFile, grid: Grid, table: Chun
         located = rows.url >= 0
         if located.any():
             some = rows.take(located)
-            keys = [key.encode() for key in grid.keys(numbers[located])]
-            builder.add_rows(keys, Rows(ids[some.url].astype(np.int32), some.offset, some.length))
+            _put(builder, grid, numbers[located], some._replace(url=ids[some.url].astype(np.int32)))
         for at in np.flatnonzero(rows.url == INLINE).tolist():
             value = table.inline[int(rows.offset[at])]
             builder.add_inline(grid.keys(numbers[at : at + 1])[0].encode(), value)
             held += len(value)
         held += await _add_made(builder, file, grid, numbers[rows.url == MADE])
     return held
+
+
+def _put(builder: TableBuilder, grid: Grid, numbers: Any, rows: Rows) -> None:
+    """Add chunks by their numbers: keys of a family are not written out, which would take longer than all else."""
+    numbered = family_of(grid)
+    if numbered is None:
+        builder.add_rows([key.encode() for key in grid.keys(numbers)], rows)
+        return
+    family, lead = numbered
+    coords = np.stack(np.unravel_index(numbers, grid.shape), axis=1).astype(np.int64)
+    if lead:
+        coords = np.concatenate(
+            [np.broadcast_to(np.array(lead, np.int64), (len(coords), len(lead))), coords], axis=1
+        )
+    builder.add_numbered(family, coords, rows)
 
 
 async def _add_made(builder: TableBuilder, file: ScannedFile, grid: Grid, numbers: Any) -> int:

@@ -20,6 +20,8 @@ from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.scan.contract import ScanHierarchy
 from fsstore.values.json_value import Json, quote
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # making one takes as long as encoding a document
+
 __all__ = ["Array", "HierarchyBuilder", "attribute_json", "fill_json"]
 
 
@@ -89,8 +91,7 @@ class HierarchyBuilder:
 
     def _put(self, path: str, name: str, document: Mapping[str, Any]) -> None:
         key = f"{path}/{name}" if path else name
-        text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
-        self._documents[key] = text.encode("ascii")
+        self._documents[key] = _ENCODER.encode(document).encode("ascii")
 
     def finish(self) -> ScanHierarchy:
         """Return the hierarchy; a root group is added where there is none."""

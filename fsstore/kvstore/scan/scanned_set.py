@@ -21,7 +21,7 @@ from fsstore.kvstore.scan.contract import MADE, ChunkTable, Numbers, ScanHierarc
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.first_touch import FirstTouch
 
-__all__ = ["Kept", "ScannedSet"]
+__all__ = ["Kept", "ScannedSet", "family_of"]
 
 _BATCH = 16384
 _FEW = 8
@@ -72,7 +72,7 @@ class ScannedSet:
         self._arrays: dict[Family, dict[int, dict[tuple[int, ...], str]]] = {}
         for path, grid in self.hierarchy.grids.items():
             if grid.family is not None:
-                family, lead = _family_of(grid)
+                family, lead = family_of(grid) or (grid.family, ())
                 self._arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
 
     @property
@@ -172,13 +172,15 @@ class ScannedSet:
             yield names, Resolved(rows, (), values)
 
 
-def _family_of(grid: Grid) -> tuple[Family, tuple[int, ...]]:
-    """Return the family of an array's keys, and the numbers that its path ends with: they read as coordinates too."""
+def family_of(grid: Grid) -> tuple[Family, tuple[int, ...]] | None:
+    """Return the family of an array's keys, and the numbers that its path ends with: they read as coordinates too.
+
+    None for keys that are none of numbers: those of scalars of version 3, and names with a line break.
+    """
     ndim = len(grid.shape)
     found = split_one(grid.key((0,) * ndim).encode("utf-8", "surrogateescape"))
-    assert grid.family is not None
-    if found is None:  # a name with a line break
-        return grid.family, ()
+    if grid.family is None or found is None:
+        return None
     family, coords = found
     return family, tuple(coords[: len(coords) - ndim])
 

@@ -116,6 +116,10 @@ class ScanSource:
         self._put(0, bytes(found.value))
         return self
 
+    def head(self, size: int) -> bytes:
+        """Return the first bytes of the file, at most `size`, once it is begun."""
+        return self.cached(0, min(size, self.size)) or b""
+
     async def confirm(self) -> None:
         """Raise `FileChangedError` if the file is another one by now: of a far file that is asked once a second."""
         if now() - self.checked < (TRUSTED_S if self.waits else 0.0) or self.generation == UNKNOWN:

@@ -32,7 +32,7 @@ _ATTEMPTS = 10_000  # at a file that others write: one of them gets on each time
 _MISSING = ReadResult("missing", b"", NO_VALUE)
 
 Changes: TypeAlias = Mapping[str, Buffer | None]
-"""What is stored under keys of one file; None deletes."""
+"""Values to be stored under keys of one file; None deletes."""
 _Job: TypeAlias = tuple[str, ReadResult | None, list[Write]]
 
 
@@ -42,7 +42,7 @@ def shard_features(below: Features) -> Features:
 
 
 class Rewriting:
-    """What drivers of shards share.  They say which file a key is in, and how a file is changed."""
+    """The base of drivers of shards.  They say which file a key is in, and how a file is changed."""
 
     base: KvPrefix
     features: Features

@@ -68,7 +68,7 @@ class OpenKv(NamedTuple):
 
     @property
     def meter(self) -> Meter | None:
-        """What counts the operations of the store that holds the bytes, or None."""
+        """The meter of the store that holds the bytes, or None."""
         root = self.within(None)
         while root.base is not None:
             root = root.base

@@ -1,4 +1,4 @@
-"""What people name a place with, as a type."""
+"""The type of whatever names a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a spec of a key-value store says: the value under `KvStore.Spec`.
+"""The content of a spec of a key-value store: the value under `KvStore.Spec`.
 
 A spec is the same value for every kind of store: the kind, a path, the kind's own members in canonical JSON, context
 resources (as references, inline, or bound), a base below an adapter, and a context of its own.  What is particular to
@@ -45,7 +45,7 @@ def join_path(path: str, component: str) -> str:
 
 
 class Specified:
-    """What is open and may stand where a spec is expected."""
+    """An open object that may stand where a spec is expected."""
 
     __slots__ = ()
 

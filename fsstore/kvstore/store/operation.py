@@ -1,7 +1,7 @@
 """One read or write as a user asks for it: its arguments checked, and begun in the cheapest way the driver allows.
 
 A store that never waits answers at once: no event loop, no lock, and where the driver offers `read_now` no coroutine.
-What a batch or a transaction takes is taken at once too.
+Operations within a batch or a transaction are taken at once too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What users get back from a `KvStore`: read results and stamped generations, as TensorStore shapes them.
+"""Results of a `KvStore`: read results and stamped generations, as TensorStore shapes them.
 
 Inside fsstore the leaner tuples of `contract` travel; these exist at the door only.
 """

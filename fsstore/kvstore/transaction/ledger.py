@@ -33,7 +33,7 @@ _starting: ContextVar[tuple[Ledger, ...]] = ContextVar("_starting", default=())
 
 
 class Ledger:
-    """What a transaction has to write, and whether it may.
+    """The writes of a transaction, and whether it may still make them.
 
     Stores that are equal share their pending changes.  All methods may be called from any thread.
     """
@@ -69,7 +69,7 @@ class Ledger:
     def track(self, start: Callable[[], Future[T]]) -> Future[T]:
         """Start an operation, for which the commit will wait; it fails when the transaction is no longer open.
 
-        What an operation starts, as a copy does reads, belongs to it also after the commit was asked for.
+        Operations that another one starts, as a copy does reads, belong to it also after the commit was asked for.
         """
         around = _starting.get()
         with self._lock:

@@ -1,11 +1,11 @@
-"""What a transaction has changed in one store and not yet written: pure bookkeeping, no input or output.
+"""Changes of a transaction in one store that are not yet written: pure bookkeeping, no input or output.
 
 A changed key holds a value, or functions that make the new value out of the stored one (`Modify`), or both: a value
 and functions on top of it.  Functions let two transactions that change different parts of the same value both take
 effect: they run on what is stored when the transaction commits.  Deleted ranges apply to keys that are not changed
 afterwards.  Conditions are about what is stored; the first one of a key stays, whatever is written later.
 
-Most keys are set once and unconditionally.  Of those only the value is kept: ten thousand objects more would take a
+Most keys are set once and unconditionally.  Only their value is kept: ten thousand objects more would take a
 third of the time of a commit, most of it for the garbage collector.
 
 Generations of pending values begin with `\\x04`, those stores give begin otherwise.

@@ -186,7 +186,7 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
 
     @property
     def features(self) -> Features:
-        """What the store can do; conditions are taken here and decided at commit."""
+        """The abilities of the store; conditions are taken here and decided at commit."""
         return replace(self.base.features, atomic_transactions=False)
 
     def __eq__(self, other: object) -> bool:

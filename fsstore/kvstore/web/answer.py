@@ -49,7 +49,7 @@ class Headers(dict[str, str]):
 
 
 class Head(NamedTuple):
-    """What stands before a body.  `keeps` says whether the connection may be used again."""
+    """The head of an answer, before its body.  `keeps` says whether the connection may be used again."""
 
     status: int
     headers: Headers

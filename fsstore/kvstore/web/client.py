@@ -7,7 +7,7 @@ are never sent to another.  Connections are kept for a while, the ones used last
 thousand servers does not hold all of them.  A server that once sent what nobody asked for gets a connection a request
 from then on, because on one that is kept its surplus could pass for an answer.
 
-What it does not speak (HTTP/2, proxies reached by TLS or SOCKS, cookies) other clients do.
+HTTP/2, proxies reached by TLS or SOCKS, and cookies are left to other clients.
 """
 
 from __future__ import annotations

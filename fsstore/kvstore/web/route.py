@@ -65,7 +65,7 @@ class Route(NamedTuple):
 
     @property
     def head(self) -> str:
-        """What stands before the path in a request: the origin, where a proxy reads it."""
+        """The text before the path in a request: the origin, where a proxy reads it."""
         return f"http://{self.host}" if self.proxy is not None and self.scheme == "http" else ""
 
 

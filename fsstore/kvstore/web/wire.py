@@ -9,7 +9,7 @@ sends more than it was asked for would have its surplus taken for the next answe
 ends the connection, is told to `when_unasked`, and takes the answer before it along, unless that was the first on its
 connection and so belongs to the one request there was.
 
-What a hostile server can cost is bounded: heads (those of interim
+The cost of a hostile server is bounded: heads (those of interim
 answers included), trailers, and answers that are no values by 64 KiB, values by what `Want` says.
 """
 
@@ -48,7 +48,7 @@ _REST_S = (
 
 
 class Want(NamedTuple):
-    """What a request is for: values of at most `limit` bytes, parts of at most `part`.
+    """The purpose of a request: values of at most `limit` bytes, parts of at most `part`.
 
     `stop`: how much is of use of a value that comes whole although a part was asked for; the rest, if it is much, is
     not received.  `tunnel`: a way through a proxy, whose bytes are those of another server from then on.
@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
     def clean(self) -> bool:
         """Whether the connection may be used again: nothing has arrived that would be taken for the next answer.
 
-        What came with the last answer has closed it; the system may hold more, or the end.
+        Bytes behind the last answer have closed it; the system may hold more, or the end.
         """
         return self.open and not self._unread.poll(0)
 

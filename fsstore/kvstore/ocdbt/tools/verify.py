@@ -31,7 +31,7 @@ _PROBLEMS = 1000  # that are reported
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was checked and what is wrong; `ok` if nothing is.  At most a thousand problems are listed."""
+    """The result: what was checked and what is wrong; `ok` if nothing is.  At most a thousand problems are listed."""
 
     generation: int
     num_keys: int = 0

@@ -68,7 +68,7 @@ class Members(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """What stands between strings and numbers: all that is known of it."""
+    """The text between strings and numbers: all that is known of it."""
 
     colon: bytes
     opening: bytes | None

@@ -57,7 +57,7 @@ class JsonMember(NamedTuple):
 
 
 class MemberSink(Protocol):
-    """What receives the members of an object."""
+    """A receiver of the members of an object."""
 
     def run(self, run: Run) -> bool:
         """Take a run of references, or none of it; return whether it was taken."""

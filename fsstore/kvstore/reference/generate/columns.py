@@ -29,7 +29,7 @@ _SURE = 2.0**62  # below this a float tells for sure that an integer fits 64 bit
 
 
 class _Many:
-    """What stands in expressions for the values of a batch."""
+    """A name in expressions for the values of a batch."""
 
     __slots__ = ()
 

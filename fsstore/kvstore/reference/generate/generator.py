@@ -109,7 +109,7 @@ class Gen:
 
     @property
     def prefix(self) -> str:
-        """What all keys start with."""
+        """The common start of all keys."""
         first = self.key.parts[0]
         return first if isinstance(first, str) else ""
 

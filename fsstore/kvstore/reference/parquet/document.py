@@ -12,7 +12,7 @@ writers, is the order:
   between sees the old or the new grid over rows that both agree on.  A change of the grid that would give chunks other
   numbers is refused while there are references.
 
-Two writers meet in the condition of a write; who comes second reads the file again and applies its changes to that.
+Two writers meet in the condition of a write; the second one reads the file again and applies its changes to that.
 `.zmetadata` is looked at after the files are read and before they are written, so no row is numbered by a grid that is
 gone.
 """

@@ -1,6 +1,6 @@
 """The files `<array>/refs.<k>.parq` of a parquet set, loaded when they are asked for and kept up to a budget.
 
-What is kept knows the generation of its file, so it can be replaced under the condition that nobody else did.
+A kept table knows the generation of its file, so it can be replaced under the condition that nobody else did.
 """
 
 from __future__ import annotations

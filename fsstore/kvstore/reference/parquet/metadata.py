@@ -1,7 +1,7 @@
 """The `.zmetadata` of a parquet set: every metadata document, and the number of references in a file.
 
 The documents stand in it as JSON objects; their text is kept as it is, byte for byte, but for white space around it.
-What is neither a document nor a chunk of an array has no place in a parquet set.
+Only documents and chunks of arrays have a place in a parquet set.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class _Array:
 
 
 class _Plan:
-    """What will be written: metadata documents, arrays, the URLs and inline values rows point into."""
+    """The content of a set to be written: metadata documents, arrays, the URLs and inline values rows point into."""
 
     def __init__(self, metadata: dict[str, bytes]) -> None:
         self.metadata = metadata

@@ -48,7 +48,7 @@ def chunk_bytes(metadata: Mapping[str, Any]) -> int | None:
         return None
     try:
         dtype = np.dtype([tuple(field) for field in kind] if isinstance(kind, list) else kind)
-    except (TypeError, ValueError, SyntaxError):  # whoever opens the array learns what is wrong with it
+    except (TypeError, ValueError, SyntaxError):  # opening the array tells what is wrong with it
         return None
     if kind is None or dtype.hasobject:
         return None

@@ -105,6 +105,12 @@ class TableBuilder:
         self._flush()
         self._add(keys, rows)
 
+    def add_numbered(self, family: Family, coords: Any, rows: Rows) -> None:
+        """Add references whose keys are known by their family and their numbers, a row each."""
+        self._flush()
+        self._batch += 1
+        self._keep(family, _Part(self._batch, coords, rows))
+
     def add_run(self, run: Run) -> None:
         """Add references whose keys are sorted, and whose rows count URLs and inline values of their own."""
         self._flush()

@@ -20,7 +20,7 @@ from fsstore.kvstore.reference.table.text import LONGEST, Ints, Mask, Text, Word
 __all__ = ["FEW", "FoundFamilies", "families", "families_of", "hashes_of"]
 
 FEW = 32
-"""Of how many keys a family is a group."""
+"""The number of keys in the group of a family."""
 
 _DOT, _ZERO = b".0"
 _MOST_DIMS = 40  # numbers in a key: their separators are the bits of one

@@ -143,7 +143,7 @@ class Block:
 
     @property
     def prefix(self) -> str:
-        """What all keys of the block start with."""
+        """The common start of all keys of the block."""
         return (self.family[0] + self.family[1][:1])[1:].decode()
 
 

@@ -19,7 +19,7 @@ Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 LONGEST = 24
-"""Of how many digits a number is looked at; of more it is not known where they begin."""
+"""The greatest number of digits that is looked at; where longer numbers begin is not known."""
 _DIGITS = 18  # that fit 64 bits
 _MARGIN = bytes(8)
 _LEAST = np.array([2**62, 0, *(10**power for power in range(1, _DIGITS)), *[2**62] * (LONGEST - _DIGITS)])

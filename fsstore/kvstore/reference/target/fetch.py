@@ -30,7 +30,7 @@ _ZERO = np.zeros(1, np.int64)
 
 
 class Asks(NamedTuple):
-    """What to read: for each request its key, the number of its URL, and the range in the target.
+    """A list of requests: for each request its key, the number of its URL, and the range in the target.
 
     `stop` is `REST` for "to the end", and `start` may then be negative: the last bytes.  `offset` and `length` say
     where in the target the value lies that the range is of.  `whole`: it is all of the target.
@@ -62,7 +62,7 @@ class Asks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """What is asked of one root.
+    """The requests to one root.
 
     Columns, in parts: members of the batch, which of `reads` answers each, and how many bytes into that its own begin.
     """

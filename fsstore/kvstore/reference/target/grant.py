@@ -1,4 +1,4 @@
-"""What a set may read, given where it lies and the members of its spec."""
+"""The policy of a set, given where it lies and the members of its spec."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def normalize_prefix(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a set may read.  `home` is the prefix of the place it came from, if it has a URL.
+    """The places that a set may read.  `home` is the prefix of the place it came from, if it has a URL.
 
     `allow` and `granted` are normalized prefixes; `allow=None` is the default rule.
     """

@@ -1,4 +1,4 @@
-"""What a scan leaves out of its documents: said as warnings inside the scanner's process, which hands them over."""
+"""Objects that a scan leaves out: said as warnings inside the scanner's process, which hands them over."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from fsstore.values.json_value import quote
 __all__ = ["Moving", "absolute", "moved", "moving", "written_as"]
 
 Moving: TypeAlias = Callable[[str], str]
-"""What a relative URL is written as."""
+"""The form in which a relative URL is written."""
 
 
 def moving(origin: KvPrefix | None, home: KvPrefix | None, prefix: str | None = None) -> Moving | None:

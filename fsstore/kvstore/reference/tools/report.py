@@ -1,4 +1,4 @@
-"""What a set is about to make its reader do: targets, codecs, arrays and bytes, told before anything is fetched."""
+"""The cost of reading a set: targets, codecs, arrays and bytes, told before anything is fetched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST = 50_000  # keys of generators looked at: some 0.3 s
 
 @dataclass(slots=True)
 class Touched:
-    """What a set reads at one place: distinct URLs, references, bytes of ranges, and references to whole targets."""
+    """The reads of a set at one place: distinct URLs, references, bytes of ranges, and references to whole targets."""
 
     urls: int = 0
     references: int = 0
@@ -58,7 +58,7 @@ class Report:
 
 @dataclass(slots=True)
 class Grids:
-    """What the metadata documents of a set say."""
+    """The content of the metadata documents of a set."""
 
     arrays: dict[str, Grid] = field(default_factory=dict)
     codecs: set[str] = field(default_factory=set)

@@ -68,7 +68,7 @@ class SetVerification:
 
 @dataclass(slots=True)
 class _Claim:
-    """What references say of one URL."""
+    """All that references say of one URL."""
 
     ends: list[Any] = field(default_factory=list)
     count: int = 0

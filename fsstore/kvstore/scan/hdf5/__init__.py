@@ -17,5 +17,6 @@ chunks never pass through h5py, unless no codec can decode them.
 * `parsed_type`: data types by their descriptions in the file
 * `storage`: how the values of a dataset become chunks: as they are stored, in pieces of one run of bytes, or read by
   HDF5
+* `text_length`: what strings of any length claim to be long, looked at before HDF5 makes room for them
 * `walk`: the objects of a file: links followed, groups and datasets described
 """

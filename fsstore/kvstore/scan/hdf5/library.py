@@ -15,6 +15,8 @@ import numpy as np
 
 from fsstore.errors import DataLossError
 from fsstore.kvstore.scan.hdf5.dataset import Dataset
+from fsstore.kvstore.scan.hdf5.format.reader import Reader
+from fsstore.kvstore.scan.hdf5.text_length import check_lengths
 
 __all__ = ["can_decode", "encoded", "read_box"]
 
@@ -29,11 +31,16 @@ def can_decode(code: int) -> bool:
     return bool(h5z.filter_avail(code))
 
 
-def read_box(identifier: Any, dataset: Dataset, start: Sequence[int], stop: Sequence[int]) -> Any:
-    """Return the values in a box of a dataset, given the identifier of the file."""
+def read_box(
+    identifier: Any, reader: Reader | None, dataset: Dataset, box: tuple[Sequence[int], Sequence[int]]
+) -> Any:
+    """Return the values in a box of a dataset, given the identifier of the file; `reader` reads its structures."""
     from h5py import h5o, h5s, h5t
 
+    start, stop = box
     opened = h5o.open(identifier, dataset.path.encode("utf-8", "surrogateescape"))
+    if dataset.element.text and reader is not None:
+        check_lengths(reader, opened, dataset, box)
     space = opened.get_space()
     shape = tuple(low_high[1] - low_high[0] for low_high in zip(start, stop, strict=True))
     dtype = opened.dtype

@@ -105,7 +105,8 @@ class ByLibrary:
                 min(low + step, size)
                 for low, step, size in zip(start, self.chunks, self._dataset.shape, strict=True)
             ]
-            whole, found = self._file.attempt(partial(read_box, identifier, self._dataset, start, stop))
+            job = partial(read_box, identifier, self._file.reader, self._dataset, (start, stop))
+            whole, found = self._file.attempt(job)
             if isinstance(found, Exception):
                 lacking = lacking if whole else found
                 if whole:

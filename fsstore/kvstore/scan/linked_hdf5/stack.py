@@ -171,7 +171,7 @@ async def values_of(
         return await _stacked(files, file, whole, start, stop, depth)
     if not dataset.external:
         try:
-            return await file.run(lambda: read_box(file.library(), dataset, start, stop))
+            return await file.run(lambda: read_box(file.library(), file.reader, dataset, (start, stop)))
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise refused(error) from error
     if dataset.by_library:

@@ -1,0 +1,160 @@
+"""The `zfp` codec: numbers by blocks of four in each dimension, as a bare stream of zfp.
+
+Zfp looks at the shape only, and never where its data end: they are decoded with two different continuations, and where
+the results differ, the data were cut off.  The package that encodes does not offer the mode `expert`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
+from fsstore.codec.size import too_long
+from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.values.json_value import Json, integer, number, one_of
+
+__all__ = ["BoundZfp", "ZfpCodec"]
+
+_PARAMETERS = {
+    "reversible": None,
+    "fixed_accuracy": "tolerance",
+    "fixed_rate": "rate",
+    "fixed_precision": "precision",
+}
+"""The parameter of each mode."""
+_MOST_DIMENSIONS = 4
+_WORD = 8  # bytes: zfp writes words
+_LEAST_BLOCK_BITS = 12  # an exponent is written, however few bits a block shall have
+_ZERO_BLOCK_BITS = 80  # a bit for each plane, and what leads them
+
+
+@dataclass(frozen=True, slots=True)
+class ZfpCodec:
+    """Numbers without loss (`reversible`), or with as much as the parameter of the mode allows."""
+
+    mode: str
+    tolerance: float | None = None
+    rate: float | None = None
+    precision: int | None = None
+
+    name: ClassVar[str] = "zfp"
+    kind: ClassVar[Kind] = "array_to_bytes"
+    members: ClassVar[Members] = {
+        "mode": Member(one_of(*_PARAMETERS, "expert"), stored=True),
+        "tolerance": Member(number),
+        "rate": Member(number),
+        "precision": Member(integer(0, 64)),
+    }
+    always: ClassVar[frozenset[str]] = frozenset({"mode"})
+
+    @classmethod
+    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
+        """Return the codec of a stored configuration."""
+        if configuration.get("mode") == "expert":
+            raise UnimplementedError('The mode "expert" of zfp is not supported')
+        codec = cls(**read_options(cls.members, configuration))
+        codec._check()
+        return codec
+
+    @classmethod
+    def complete(cls, options: Options, decoded: ChunkSpec) -> Self:  # noqa: ARG003  one signature for all codecs
+        """Return the codec, without loss unless something else is asked for."""
+        codec = cls(**{"mode": "reversible", **options})
+        codec._check()
+        return codec
+
+    def _check(self) -> None:
+        wanted = _PARAMETERS[self.mode]
+        given = {name for name in ("tolerance", "rate", "precision") if getattr(self, name) is not None}
+        if given != ({wanted} if wanted else set()):
+            raise JsonError(f'The mode "{self.mode}" of zfp has {wanted or "no"} parameter')
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the configuration as stored."""
+        parameters = {"tolerance": self.tolerance, "rate": self.rate, "precision": self.precision}
+        return {"mode": self.mode} | {k: value for k, value in parameters.items() if value is not None}
+
+    def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundZfp:
+        """Return the codec for chunks like `decoded`."""
+        if (
+            not isinstance(decoded, ChunkSpec)
+            or decoded.dtype.kind not in "if"
+            or decoded.dtype.itemsize not in (4, 8)
+            or len(decoded.shape) > _MOST_DIMENSIONS
+        ):
+            raise StoreError(
+                '"zfp" codec requires int32, int64, float32 or float64 in at most four dimensions'
+            )
+        try:
+            import zfpy  # noqa: F401  only whether it is there counts
+        except ImportError:
+            raise UnimplementedError("Codec \"zfp\" needs zfpy: pip install 'fsstore[codecs]'") from None
+        return BoundZfp(decoded, self)
+
+
+class BoundZfp:
+    """The codec bound to chunks of one type and shape."""
+
+    __slots__ = ("_length", "_native", "_options", "_shape", "decoded", "encoded", "scratch_size")
+
+    def __init__(self, decoded: ChunkSpec, codec: ZfpCodec) -> None:
+        name = _PARAMETERS[codec.mode]
+        self.decoded, self.encoded = decoded, ByteSpec(itemsize=0)
+        self._options: dict[str, Any] = {} if name is None else {name: codec.to_json()[name]}
+        self._native, self._shape = decoded.dtype.newbyteorder("="), decoded.shape or (1,)
+        self.scratch_size = 2 * self._native.itemsize * math.prod(self._shape)  # two results
+        if codec.rate is not None and codec.rate * 4 ** len(self._shape) < _LEAST_BLOCK_BITS:
+            raise StoreError(f'"zfp" codec cannot encode: the rate {codec.rate:g} is too small')
+        # at a fixed rate all chunks have the same length
+        self._length = (
+            len(self.encode(np.zeros(self._shape, self._native))) if codec.rate is not None else None
+        )
+
+    def encode(self, data: Array) -> bytes:
+        """Return the stream."""
+        import zfpy
+
+        array = np.ascontiguousarray(data, dtype=self._native).reshape(self._shape)
+        try:
+            return bytes(zfpy.compress_numpy(array, write_header=False, **self._options))
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise StoreError(f'"zfp" codec cannot encode: {error}') from None
+
+    def decode(self, data: Any) -> Array:
+        """Return the numbers."""
+        import zfpy
+
+        stream, kind = bytes(data), zfpy.dtype_to_ztype(self._native)
+        beyond, rest = self._beyond(len(stream))
+        try:
+            zeros, others = (
+                zfpy._decompress(stream + pad * beyond + rest, kind, self._shape, **self._options)
+                for pad in (b"\0", b"\xff")
+            )
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise FailedPreconditionError(f"Invalid zfp data: {error}") from None
+        if not np.array_equal(zeros.view(np.uint8), others.view(np.uint8)):
+            raise self._truncated(len(stream))
+        numbers: Array = zeros.reshape(self.decoded.shape).astype(self.decoded.dtype, copy=False)
+        return numbers
+
+    def _truncated(self, length: int) -> FailedPreconditionError:
+        return FailedPreconditionError(f"Truncated zfp-compressed data; at byte {length}")
+
+    def _beyond(self, length: int) -> tuple[int, bytes]:
+        """Return by how much a stream is continued: a block of any contents, and all blocks of zeros."""
+        if length % _WORD or (self._length is not None and length < self._length):
+            raise self._truncated(length)
+        blocks = math.prod(-(-size // 4) for size in self._shape)
+        # numbers are stored by planes of bits, each with a mark or more; exponents and the like lead
+        block = (4 ** len(self._shape) * (8 * self._native.itemsize + 1) + 64) // 8 + _WORD
+        most = blocks * block if self._length is None else self._length
+        if length > most:
+            raise too_long(most, length)
+        return block, bytes(block + blocks * _ZERO_BLOCK_BITS // 8 + _WORD)
