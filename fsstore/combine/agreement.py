@@ -1,6 +1,6 @@
 """Whether files agree in values: in a variable that does not grow, and where several hold the same part of one.
 
-Of files that hold the same part one is used, so all must hold the same values.  These are compared as they are stored,
+One of the files that hold the same part is used, so all must hold the same values.  These are compared as stored,
 by values that the scan has kept or by their fingerprints, and so are the attributes that say what they mean.
 """
 
