@@ -119,7 +119,7 @@ def check_options(scheme: str, options: Mapping[str, Any], own: frozenset[str] =
 
 
 _RENEWED = {
-    "gs": "for gs:// the client renews those of a service account or a machine: token='/path/to/account.json' or 'cloud'",
+    "gs": "for gs:// the client renews those of an account or a machine: token='/path/to/account.json' or 'cloud'",
     "abfs": "for abfs:// the client renews those of an application: tenant_id, client_id and client_secret",
 }
 """What takes the place of a function for credentials that expire."""
