@@ -148,7 +148,8 @@ CURES = (
 
 INTRODUCTION = """\
 ---
-tags: [error, exception, traceback, problem, help, FAQ, debug, does not work]
+tags:
+  [error, Future has no attribute, forgotten result, Failed to detect format, exception, traceback, problem, help, FAQ]
 ---
 # Troubleshooting
 

@@ -13,6 +13,7 @@ added to (`combined`, `verbs`).  Where files differ, arrays become layers instea
 * `naming`: variables under other names, left out, or made coordinates
 * `new_axis`: variables of files that have no dimension of the name: each file becomes one step of a new one
 * `order`: where files lie along a dimension: coordinates sorted, and gaps, overlaps and doubles found
+* `repeated`: variables that do not grow and differ between files, repeated along a dimension
 * `report`: what combining says of itself
 * `times`: times of all files as those of the whole
 * `unit_change`: changes between units that are multiples of each other, or shifted

@@ -1,6 +1,6 @@
 """Whether files agree in values: in a variable that does not grow, and where several hold the same part of one.
 
-Of files that hold the same part one is used, so all must hold the same values.  These are compared as they are stored,
+One of the files that hold the same part is used, so all must hold the same values.  These are compared as stored,
 by values that the scan has kept or by their fingerprints, and so are the attributes that say what they mean.
 """
 
@@ -121,7 +121,7 @@ def static_obstacle(batch: FileBatch, path: str, compared: Compared) -> tuple[st
     usual = int(np.bincount(same).argmax())
     said = ["those of most files" if each == usual else "others" for each in same.tolist()]
     values = grouped("values", [batch.files[at].url for at in have.tolist()], said)
-    why = "it has other values in some files, and none of the dimensions"
+    why = "it has other values in some files, and none of the dimensions; leave it out, or repeat it with along={...}"
     return why, replace(compared, differences=(values, *compared.differences))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ from fsstore.combine.order import (
     one_file_a_place,
     order_along,
 )
+from fsstore.combine.repeated import attributes_and_values, with_repeated
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport
 from fsstore.combine.scan.calendar import encode_times, is_time, parse_units
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
@@ -49,11 +50,12 @@ _LABELS = "_ARRAY_DIMENSIONS"
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How files are to be combined."""
+    """How files are to be combined.  `along` names variables that are repeated, and the dimensions that they get."""
 
     dims: tuple[str, ...]
     on_difference: OnDifference = "layer"
     on_overlap: OnOverlap = "raise"
+    along: Mapping[str, str] = field(default_factory=dict)
 
 
 def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
@@ -65,7 +67,7 @@ def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
             f"None of the files could be scanned: {reasons}" if reasons else "There are no files"
         )
     new = frozenset(dim for dim in wishes.dims if (extents(batch, dim) < 0).all())
-    batch = with_new_axes(batch, new)
+    batch = with_repeated(with_new_axes(batch, new), wishes.along)
     if wishes.on_difference == "skip":
         batch, skipped = _without_minority(batch, wishes)
         left_out.update(skipped)
@@ -178,6 +180,8 @@ class _Assembly:
         compared = self._share(path, compared, times)
         if times is not None:
             return self._put_times(path, compared, times)
+        if path in self.wishes.along:
+            return self._put_held(path, compared, files)
         return self._put_growing(path, compared, axes, files)
 
     def sharing(self, path: str, times: FileTimes | None) -> Sharing | None:
@@ -239,6 +243,21 @@ class _Assembly:
         self.tables.put_array(path, form, form.shape, {})
         self.tables.put_chunks(path, {**form.parsed, "shape": list(form.shape)}, own.number, own.rows)
         return ArrayReport(path, form.shape, "first file", files, 1, compared.differences)
+
+    def _put_held(self, path: str, compared: Compared, files: int) -> ArrayReport:
+        """Put a variable by value."""
+        attributes, each = attributes_and_values(self.batch, path, compared)
+        first = self.batch.forms[compared.forms[0]]
+        shape, common = self._shape(first), np.result_type(*each.values())
+        incomplete = len(each) < len(self.batch.files)
+        if incomplete and common.kind not in "iuf":
+            raise self._refused(path, compared, "it lacks in some files, and has no value that says so")
+        out = np.full(shape, np.nan, np.result_type(common, "f4")) if incomplete else np.zeros(shape, common)
+        for at, values in each.items():
+            where, inside = self._sides(first, at)
+            out[where] = values[inside]
+        self.tables.put_values(path, out, first.dims, attributes)
+        return ArrayReport(path, shape, "values", files, 1, compared.differences)
 
     def _put_times(self, path: str, compared: Compared, times: FileTimes) -> ArrayReport:
         """Put times by value, of files that count them differently; those that no file has are missing."""

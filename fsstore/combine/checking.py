@@ -121,7 +121,7 @@ def _array_options(refs: References) -> Iterator[tuple[str, dict[str, Any]]]:
 def _options_of(name: str, value: bytes | Located | None) -> dict[str, Any]:
     """Return how to open the array that a document describes, nothing for a group.
 
-    Of several fields the first is named: whole chunks are decoded for it.
+    If fields differ, the first is named: whole chunks are decoded for it.
     """
     try:
         document = json.loads(value) if isinstance(value, bytes) else None

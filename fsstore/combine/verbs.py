@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import partial
 from os import PathLike, fspath
@@ -56,6 +57,7 @@ def combine(
     coords: Mapping[str, CoordinatesOf] | None = None,
     variables: Mapping[str, str | None] | None = None,
     as_coordinates: Sequence[str] = (),
+    along: Mapping[str, str] | None = None,
     executor: Executor | None = None,
     batch: int | None = None,
     progress: Any = None,
@@ -75,22 +77,17 @@ def combine(
     error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
     `variables` renames variables, with their dimensions, or drops those that are None; `as_coordinates` tells readers
-    which are coordinates.  An `executor` is given batches of files that take some seconds, or of `batch` files; a file
-    that fails is left out and named in the report.  With `journal`, a directory, a run that was killed goes on where
-    it was.
+    which are coordinates.  `along`, such as `{"orbit": "time"}`, gives variables that do not grow a dimension: the
+    value of each file is repeated for its steps.  An `executor` is given batches of files that take some seconds, or of
+    `batch` files; a file that fails is left out and named in the report.  With `journal`, a directory, a run that was
+    killed goes on where it was.
     """
     dims = (dim,) if isinstance(dim, str) else tuple(dim)
-    _check(on_difference, on_overlap)
-    wishes, given = Wishes(dims, on_difference, on_overlap), Coordinates.of(coords, dims)
-    means, naming = ScanMeans(executor, batch, progress, journal), Naming(variables or {}, as_coordinates)
-    options = {
-        "dims": list(dims),
-        "on_difference": on_difference,
-        "on_overlap": on_overlap,
-        "variables": dict(naming.names),
-        "as_coordinates": list(naming.coordinates),
-        "coords": given.to_json(),
-    }
+    wishes = _checked(Wishes(dims, on_difference, on_overlap, dict(along or {})))
+    given, naming = Coordinates.of(coords, dims), Naming(variables or {}, as_coordinates)
+    means = ScanMeans(executor, batch, progress, journal)
+    options = {**asdict(wishes), "variables": dict(naming.names), "as_coordinates": list(naming.coordinates)}
+    options.update(dims=list(dims), coords=given.to_json())
 
     async def run() -> Combined | CombineReport:
         urls = await written_out(places)
@@ -108,11 +105,15 @@ async def _scanned(
     return given.put(found, urls)
 
 
-def _check(on_difference: str, on_overlap: str) -> None:
-    if on_difference not in ("layer", "raise", "skip"):
-        raise ValueError(f'on_difference is "layer", "raise" or "skip", not {on_difference!r}')
-    if on_overlap not in ("raise", "first", "last"):
-        raise ValueError(f'on_overlap is "raise", "first" or "last", not {on_overlap!r}')
+def _checked(wishes: Wishes) -> Wishes:
+    if wishes.on_difference not in ("layer", "raise", "skip"):
+        raise ValueError(f'on_difference is "layer", "raise" or "skip", not {wishes.on_difference!r}')
+    if wishes.on_overlap not in ("raise", "first", "last"):
+        raise ValueError(f'on_overlap is "raise", "first" or "last", not {wishes.on_overlap!r}')
+    for path, dim in wishes.along.items():
+        if dim not in wishes.dims:
+            raise CombineError(f"{quote(path)} cannot be repeated: files are not combined along {quote(dim)}")
+    return wishes
 
 
 def append(
@@ -230,8 +231,9 @@ def _wishes(options: Mapping[str, Any]) -> Wishes:
     dims, difference, overlap = options.get("dims"), options.get("on_difference"), options.get("on_overlap")
     if not isinstance(dims, list) or not isinstance(difference, str) or not isinstance(overlap, str):
         raise StoreError("The dataset does not say how it was combined, and cannot be added to")
-    _check(difference, overlap)
-    return Wishes(tuple(map(str, dims)), difference, overlap)  # type: ignore[arg-type]  # checked
+    along = options.get("along")
+    along = {str(path): str(dim) for path, dim in along.items()} if isinstance(along, Mapping) else {}
+    return _checked(Wishes(tuple(map(str, dims)), difference, overlap, along))  # type: ignore[arg-type]  # checked
 
 
 def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:

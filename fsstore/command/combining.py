@@ -54,6 +54,10 @@ COMBINE: tuple[Any, ...] = (
             "help": "a variable, and its dimension, under another name",
         },
     ),
+    (
+        ("--along",),
+        {"action": "append", "metavar": "NAME=DIM", "help": "a variable that is repeated along a dimension"},
+    ),
     (("--leave-out",), {"action": "append", "metavar": "NAME", "help": "a variable that is not taken"}),
     (("--overwrite",), {"action": "store_true", "help": "replace what is there"}),
     _EXECUTOR,
@@ -106,6 +110,7 @@ def refs_combine(arguments: Namespace) -> int:
     with executor_of(arguments) as executor:
         combined = references.combine(
             arguments.files, arguments.dim, coords=_rules(arguments.coord), variables=names,
+            along=_pairs(arguments.along, "NAME=DIM"),
             on_difference=arguments.on_difference, on_overlap=arguments.on_overlap,
             executor=executor, progress=told(arguments), journal=arguments.journal,
         ).result()  # fmt: skip

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _run(parsed)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -5,8 +5,8 @@ of equal size are reduced together.  Methods that fold (sums, minima, maxima) do
 for each place in a block, and copy nothing: a tenth of the time.  For the others the blocks of a run become the last
 axis of one array.
 
-Means of integers are exact and round half to even.  Of an even number of elements the median is the lower of the two
-in the middle; of several most frequent ones the mode is the smallest.
+Means of integers are exact and round half to even.  The median of an even number of elements is the lower of the
+two in the middle; the mode is the smallest of the most frequent ones.
 """
 
 from __future__ import annotations

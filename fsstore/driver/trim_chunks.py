@@ -1,7 +1,7 @@
 """Deleting the chunks that a smaller shape has left outside an array, once the smaller shape is stored.
 
-Few are deleted by their names.  Of many, those that are stored are found in a listing: an array may have more chunks
-than could ever be named, of which a handful are stored.
+Few are deleted by their names.  If there are many, those that are stored are found in a listing: an array may have more
+chunks than could ever be named, of which a handful are stored.
 
 Meanwhile another process may make the array larger again and write.  So what is stored is looked at first, then the
 shape: if that still leaves a chunk outside, what was seen is from before, and it is deleted under the condition that it

@@ -1,6 +1,6 @@
 """`append`: making an array longer along a dimension: data first, then one write of its metadata.
 
-Readers see the old extent with its values or the new one with all of its values.  Who appends claims the place first,
+Readers see the old extent with its values or the new one with all of its values.  An append claims the place first,
 under a condition, so that two appends never write over each other; one that was killed is continued by the same call.
 """
 

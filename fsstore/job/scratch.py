@@ -1,6 +1,6 @@
 """Where a job keeps what is its own until it is done: its journal, what it spills, and databases of its workers.
 
-It stands beside the target, below `.fsstore-job/`, in the same store.  Of an OCDBT database or a reference set it
+It stands beside the target, below `.fsstore-job/`, in the same store.  For an OCDBT database or a reference set it
 stands in the store around it: each note would be a version of the database, or the set written anew.
 """
 

@@ -91,7 +91,7 @@ class Multiscale:
     axes: tuple[ImageAxis, ...]
     levels: tuple[ImageLevel, ...]
     vocabulary: str
-    """Whose words the metadata are: OME-Zarr with its version, the convention, Neuroglancer precomputed."""
+    """The convention of the metadata: OME-Zarr with its version, the convention, Neuroglancer precomputed."""
     name: str = ""
     method: str = ""
     """How the coarser levels were made, if that is told."""

@@ -69,7 +69,7 @@ def _outcome(function: Callable[[], Any]) -> tuple[BaseException | None, Any]:
 
 
 def _tell(told: _Told) -> None:
-    """Say that a job has ended.  Whoever hears it must not wait for a job: this thread may be the one to do it."""
+    """Say that a job has ended.  The hearer must not wait for a job: this thread may be the one to do it."""
     while told:
         told.pop()()
 

@@ -13,22 +13,25 @@ from urllib.parse import quote, unquote
 
 from fsstore.errors import StoreError
 from fsstore.filesystem.listing import Listing, children
-from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
 
 __all__ = ["Answer", "answer", "path_of"]
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 _DOCUMENTS = (".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json")
+_CONDITIONS = ("If-Match", "If-None-Match")
+_LOOKING_FIRST = ("Range", *_CONDITIONS)
 _WORTH_COMPRESSING = 1400  # bytes; less fits into one packet anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent: a status, headers, and a body."""
+    """What is sent: a status, headers, and a body; `length` is that of a body that is left out."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    length: int | None = None
 
 
 def path_of(target: str) -> str | None:
@@ -40,37 +43,66 @@ def path_of(target: str) -> str | None:
     return path
 
 
-async def answer(store: KvPrefix, key: str, headers: Mapping[str, str]) -> Answer:
-    """Return what stands at a key, or a listing of what is below it."""
+async def answer(store: KvPrefix, key: str, headers: Mapping[str, str], *, head: bool = False) -> Answer:
+    """Return what stands at a key, or a listing of what is below it; with `head` the body may be left out.
+
+    A value is read with one request.  Where there are conditions or a range, or no body is wanted, the store is asked
+    for the size and the generation first.
+    """
     if not key or key.endswith("/"):
         return await _listing(store, key.rstrip("/"), headers)
-    head = (await store.read_many([Read(key, 0, 0)]))[0]
-    if head.state == "missing":
-        if await Listing(store).is_directory(key):
-            return Answer(301, {"Location": f"{quote(key.rpartition('/')[2])}/"})
-        return Answer(404, {"Content-Type": "text/plain"}, b"There is no such key.\n")
-    tag = _tag(head.generation)
-    if tag and tag in headers.get("If-None-Match", ""):
-        return Answer(304, {"ETag": tag})
-    return await _value(store, key, headers, head.size)
+    if not head and not any(name in headers for name in _LOOKING_FIRST):
+        found = await store.read(key)
+        return _whole(key, found, headers) if found.state == "value" else await _absent(store, key)
+    known = (await store.read_many([Read(key, 0, 0)]))[0]
+    if known.state == "missing":
+        return await _absent(store, key)
+    if not known.generation and any(name in headers for name in _CONDITIONS):
+        known = await store.read(key)
+    tag = _tag(known)
+    if "If-Match" in headers and not _names(headers["If-Match"], tag):
+        return Answer(412, {"ETag": tag} if tag else {})
+    if "If-None-Match" in headers and _names(headers["If-None-Match"], tag):
+        return Answer(304, {"ETag": tag} if tag else {})
+    if head and known.size is not None and not _is_document(key) and "Range" not in headers:
+        named = {"ETag": tag} if tag else {}
+        return Answer(200, {**_named(key), **named, "Accept-Ranges": "bytes"}, length=known.size)
+    return await _value(store, key, headers, known)
 
 
-def _tag(generation: bytes) -> str:
-    return f'"{hashlib.sha256(generation).hexdigest()[:24]}"' if generation else ""
+def _names(condition: str, tag: str) -> bool:
+    """Return whether a condition names the generation that is there: by its tag, or as any."""
+    return condition.strip() == "*" or bool(tag and tag in condition)
 
 
-async def _value(store: KvPrefix, key: str, headers: Mapping[str, str], size: int | None) -> Answer:
-    wanted = headers.get("Range", "")
+async def _absent(store: KvPrefix, key: str) -> Answer:
+    if await Listing(store).is_directory(key):
+        return Answer(301, {"Location": f"{quote(key.rpartition('/')[2])}/"})
+    return Answer(404, {"Content-Type": "text/plain"}, b"There is no such key.\n")
+
+
+def _tag(found: ReadResult) -> str:
+    """Return the tag of a value: of its generation, or where it has none of its bytes, if they were read."""
+    known = found.generation or bytes(found.value)
+    return f'"{hashlib.sha256(known).hexdigest()[:24]}"' if known else ""
+
+
+async def _value(store: KvPrefix, key: str, headers: Mapping[str, str], known: ReadResult) -> Answer:
+    wanted, size = headers.get("Range", ""), known.size
     bounds = _RANGE.match(wanted) if wanted else None
-    if wanted and bounds is not None and size is None:
+    if "If-Range" in headers and not _names(headers["If-Range"], _tag(known)):
+        bounds = None  # it is a part of another generation
+    if bounds is not None and size is None:
         size = len((await store.read(key)).value)
     if bounds is not None and size is not None and bounds.groups() != ("", ""):
         return await _part(store, key, bounds, size)
     found = await store.read(key)
-    if found.state != "value":
-        return Answer(404, {"Content-Type": "text/plain"}, b"There is no such key.\n")
+    return _whole(key, found, headers) if found.state == "value" else await _absent(store, key)
+
+
+def _whole(key: str, found: ReadResult, headers: Mapping[str, str]) -> Answer:
     body, named = bytes(found.value), _named(key)
-    tag = _tag(found.generation)
+    tag = _tag(found)
     if tag:
         named["ETag"] = tag
     if _is_document(key) and len(body) > _WORTH_COMPRESSING and "gzip" in headers.get("Accept-Encoding", ""):
@@ -88,7 +120,7 @@ async def _part(store: KvPrefix, key: str, bounds: re.Match[str], size: int) -> 
         return Answer(416, {"Content-Range": f"bytes */{size}"})
     found = await store.read(key, start, stop)
     named = {**_named(key), "Content-Range": f"bytes {start}-{stop - 1}/{size}", "Accept-Ranges": "bytes"}
-    tag = _tag(found.generation)
+    tag = _tag(found) if found.generation else ""  # not of the bytes of a part
     return Answer(206, {**named, "ETag": tag} if tag else named, bytes(found.value))
 
 

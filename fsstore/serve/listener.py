@@ -1,6 +1,6 @@
 """HTTP on one address: what servers of this library share, whatever they answer.
 
-A listener has a thread for each connection, as many as it allows; who comes later is told so.  A reader who is slower
+A listener has a thread for each connection, as many as it allows; later ones are told so.  A reader who is slower
 than the timeout between two packets is cut off.  A request must name the host it was sent to by an address or as
 `localhost`, so that a page of another site cannot reach the server under a name of its own.
 """
@@ -118,7 +118,7 @@ class HttpAnswers(BaseHTTPRequestHandler):
             self.send_response(found.status)
             for name, value in {**self.shared_headers, **found.headers}.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(found.body)))
+            self.send_header("Content-Length", str(len(found.body) if found.length is None else found.length))
             self.end_headers()
             if body:
                 self.wfile.write(found.body)

@@ -66,7 +66,7 @@ class _Handler(HttpAnswers):
     preflight: ClassVar[Answer] = Answer(
         204,
         {
-            "Access-Control-Allow-Headers": "Range, If-None-Match",
+            "Access-Control-Allow-Headers": "Range, If-Match, If-None-Match, If-Range",
             "Access-Control-Allow-Private-Network": "true",  # pages of other sites may read, as from any public server
         },
     )
@@ -91,7 +91,7 @@ class _Handler(HttpAnswers):
             store = self.server.stores[name]
         try:
             named = {name.title(): value for name, value in self.headers.items()}  # browsers write them small
-            return execution.call(answer(store, key, named))
+            return execution.call(answer(store, key, named, head=self.command == "HEAD"))
         except NotFoundError:
             return Answer(404)
         except StoreError as error:

@@ -22,7 +22,7 @@ Pieces: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Whose part of a pass is meant: a worker of the workers of a rank of the ranks."""
+    """The part of a pass that one worker takes: a worker of the workers of a rank of the ranks."""
 
     rank: int = 0
     ranks: int = 1

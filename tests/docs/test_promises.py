@@ -22,7 +22,7 @@ PLACES = {
     "gcs": "gs://bucket/",
     "abfs": "abfs://bucket@account.dfs.core.windows.net/",
     "http": "http://127.0.0.1/",
-    "zip": "file://a.zip|zip:",
+    "zip over files": "file://a.zip|zip:",
     "gzip": "file://a.gz|gzip:",
     "ocdbt over files": "file://db/|ocdbt:",
     "reference over files": "file://r.json|reference:",

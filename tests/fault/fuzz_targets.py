@@ -190,6 +190,20 @@ def image(kind: str) -> Target:
 TARGETS: dict[str, Callable[[], Target]] = {
     "zarr3": partial(zarr3, LITTLE, "gzip"),
     "zarr3 blosc": partial(zarr3, LITTLE, "blosc"),
+    "zarr3 n5_default": partial(
+        zarr3,
+        {
+            "name": "n5_default",
+            "configuration": {
+                "codecs": [
+                    {"name": "transpose", "configuration": {"order": [1, 0]}},
+                    {"name": "bytes", "configuration": {"endian": "big"}},
+                    {"name": "gzip", "configuration": {"level": 1}},
+                ]
+            },
+        },
+    ),
+    "zarr3 zfp": partial(zarr3, {"name": "zfp", "configuration": {"mode": "reversible"}}),
     "shards": shards,
     "zarr2": partial(zarr2, compressor={"id": "zlib", "level": 1}),
     "zarr2 filters": partial(

@@ -3,6 +3,7 @@
 import bz2
 import itertools
 import lzma
+import random
 import tracemalloc
 import zlib
 
@@ -374,3 +375,61 @@ def test_counting_members_is_fast(zip_builder):
     assert call(store.read("c/599/99")).state == "value"
     assert time.process_time() - begun < 1.5
     assert len(list(itertools.islice(names(store), 5))) == 5
+
+
+def _changed(draw, data):
+    """Return an archive with some bytes changed, mostly in its directory."""
+    out = bytearray(data)
+    directory = data.index(b"PK\1\2")
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        at = draw.randrange(directory, len(out)) if draw.random() < 0.8 else draw.randrange(len(out))
+        out[at] = draw.choice((0, 1, 0xFF, draw.randrange(256)))
+    return bytes(out)
+
+
+def _contents(store):
+    """Return what can be read of an archive, and the names of what cannot."""
+    found, lost = {}, set()
+    for name in names(store):
+        try:
+            found[name] = value(store, name)
+        except StoreError:
+            lost.add(name)
+    return found, lost
+
+
+def _rewritten(count, seed, zip_builder):
+    """Add a member to damaged archives: it is refused and nothing changes, or all that could be read stays."""
+    draw, outcomes = random.Random(seed), set()
+    whole = zip_builder(
+        [("a", VALUE, {}), ("b/c", VALUE * 2, {"method": 8}), ("d", b"", {}), ("e", b"e" * 70_000, {})]
+    )
+    for _ in range(count):
+        data = _changed(draw, whole)
+        store = opened(data)
+        try:
+            found, _ = _contents(store)
+            call(store.write_many([Write("new", b"value")]))
+        except StoreError:
+            assert bytes(call(store.driver.base.read()).value) == data
+            outcomes.add("refused")
+            continue
+        after, _ = _contents(KvPrefix(ZipDriver(store.driver.base)))
+        assert after.pop("new") == b"value"
+        assert {name: after.get(name) for name in found if name != "new"} == {
+            name: one for name, one in found.items() if name != "new"
+        }, data.hex()
+        outcomes.add("written")
+    return outcomes
+
+
+def test_some_damaged_archives_are_rewritten(zip_builder):
+    """What could be read of a damaged archive before a write can be read after it."""
+    assert _rewritten(150, 1, zip_builder) == {"refused", "written"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_many_damaged_archives_are_rewritten(zip_builder):
+    """The same at length."""
+    assert _rewritten(200_000, 2, zip_builder) == {"refused", "written"}

@@ -1,7 +1,8 @@
 """What xarray's engines `h5netcdf` and `netcdf4` show of the corpus: pickled, by a process of its own for each engine.
 
-The two bring libraries of HDF5 of their own, which disturb each other.  netcdf4 ends the process at half floats, and
-with the filters of plug-ins, so it is asked for files of the filters that every library of HDF5 has.
+The two bring libraries of HDF5 of their own, which disturb each other.  netcdf4 ends the process at half floats, at texts
+that were never written, and with the filters of plug-ins, so it is asked for files of the filters that every library of
+HDF5 has.
 """
 
 from __future__ import annotations
@@ -14,12 +15,24 @@ from pathlib import Path
 import xarray as xr
 
 OPTIONS = {"h5netcdf": {"phony_dims": "sort"}, "netcdf4": {}}
-_PLUGINS = ("bitshuffle", "blosc", "bzip2", "lz4", "lzf", "szip", "types", "user_block", "zfp", "zstd")
+_DEADLY = (
+    "bitshuffle",
+    "blosc",
+    "bzip2",
+    "fills",
+    "lz4",
+    "lzf",
+    "szip",
+    "types",
+    "user_block",
+    "zfp",
+    "zstd",
+)
 
 
 def shown(path: Path, engine: str) -> xr.Dataset | str:
     """Return the dataset of a file, loaded, or why the engine refuses it."""
-    if engine == "netcdf4" and path.stem.startswith(_PLUGINS):
+    if engine == "netcdf4" and path.stem.startswith(_DEADLY):
         return "it may end the process"
     try:
         with xr.open_dataset(path, engine=engine, decode_cf=False, **OPTIONS[engine]) as found:

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -197,7 +198,7 @@ found.keys = await page.isVisible('#keytable');
 await page.keyboard.press('Escape');
 await page.click('#copies summary');
 await page.waitForFunction(() => document.getElementById('snippets').textContent);
-found.snippets = await page.textContent('#snippets');
+found.snippets = await page.locator('.snippet pre').allTextContents();
 await page.click('#chunks summary');
 await page.waitForFunction(() => document.getElementById('chunktext').textContent.includes('stored'));
 found.chunks = await page.textContent('#chunktext');
@@ -249,13 +250,77 @@ def test_the_viewer_in_chromium(place, running, tmp_path):
     assert "lat" in found["tip"] and "°E" in found["tip"]
     assert "window=" in found["zoomed"]
     assert (found["theme"], found["keys"], found["same"]) == ("dark", True, True)
-    assert "import fsstore as ts" in found["snippets"] and "fsstore cat" in found["snippets"]
+    python, command, address = found["snippets"]
+    names = {}
+    exec(python, names)
+    lines = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command), "--format", "csv"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    shown = np.array([line.split(",") for line in lines], "i4")
+    assert shown.size and shown.size < VALUES.size and np.array_equal(shown, names["values"])
+    assert np.isin(shown, VALUES).all() and address.startswith(server.url)
     assert found["chunks"].startswith("9 of 9 chunks")
     assert (found["owned"], found["images"]) == (None, 0)
     assert (found["group"], found["members"][-1], found["again"]) == ("#path=", "t", 4)
     assert "no array" in found["missing"]
     assert found["wide"] <= 390
     assert found["drawer"] is True
+
+
+FRAME = """
+import { chromium } from PLAYWRIGHT;
+const browser = await chromium.launch({ executablePath: process.argv[3], args: ['--no-sandbox'] });
+const page = await browser.newPage({ viewport: { width: 1300, height: 850 } });
+await page.goto(process.argv[2]);
+const frame = page.frames()[1];
+await frame.waitForSelector('html[data-ready]', { timeout: 20000 });
+await frame.waitForFunction(() => document.getElementById('busy').hidden);
+const found = { name: await frame.textContent('#name'), level: await frame.textContent('#level') };
+const other = await browser.newPage();
+await other.goto(process.argv[4]);
+await other.waitForTimeout(300);
+found.refused = await other.frames()[1].locator('#name').count();
+console.log(JSON.stringify(found));
+await browser.close();
+"""
+
+
+def test_a_notebook_frames_the_page(place, running, tmp_path):
+    """The page that `view()` gives to a notebook works in a frame there; that of the command is framed by nobody."""
+    needed("playwright-core", browser=True)
+    pages = {}
+
+    class Notebook(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = pages[self.path].encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    notebook = running(ThreadingHTTPServer(("127.0.0.1", 0), Notebook))
+    alone = running(page_server(str(place)))
+    view = ts.open_group(place).result()["t"].view()
+    try:
+        pages |= {
+            "/": view._repr_html_(),
+            "/alone": f"<iframe src='{alone.url}'></iframe>",
+            "/favicon.ico": "",
+        }
+        origin = f"http://localhost:{notebook.server_port}"
+        script = FRAME.replace("PLAYWRIGHT", json.dumps(str(MODULES / "playwright-core" / "index.mjs")))
+        found = node(script, f"{origin}/", CHROMIUM, f"{origin}/alone", folder=tmp_path)
+    finally:
+        view.close()
+    assert (found["name"], found["refused"]) == ("t", 0)
+    assert "every element" in found["level"]
 
 
 def test_the_pictures_of_the_documentation(tmp_path):

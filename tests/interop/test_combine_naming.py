@@ -91,3 +91,58 @@ def test_names_that_cannot_be(tmp_path, options, why):
     path = _write(tmp_path, 0)
     with pytest.raises((ValueError, FileNotFoundError), match=why):
         references.combine([path], "t", **options).result()
+
+
+def _passes(folder, changes=({}, {}, {})):
+    """Write passes of a satellite, whose orbit, mode and time of making are scalars."""
+    for number, more in enumerate(changes):
+        steps = 1 + number
+        start = [0, 1, 3][number]
+        variables = {
+            "v": ("time", np.arange(start, start + steps) * 1.0),
+            "orbit": ((), 100 + number), "made": ((), number, {"units": f"days since 2000-01-0{1 + number}"}),
+            "weights": ("band", np.array([1.0, 2.0]) * (1 + number)), "mode": ((), f"m{number}"), **more,
+        }  # fmt: skip
+        data = xr.Dataset(
+            {name: each for name, each in variables.items() if each is not None},
+            {"time": np.arange(start, start + steps)},
+        )
+        data.to_netcdf(folder / f"{number}.nc", engine="netcdf4")
+    return [str(folder / f"{number}.nc") for number in range(3)]
+
+
+ALONG = dict.fromkeys(("orbit", "made", "weights", "mode"), "time")
+
+
+def test_what_differs_between_files_is_repeated(tmp_path):
+    """Numbers, times, texts and small arrays of each file stand for all its steps, also of files that are added."""
+    paths = _passes(tmp_path)
+    with pytest.raises(references.CombineError, match="other values"):
+        references.combine(paths, "time").result()
+    references.combine(paths[:2], "time", along=ALONG).result().save(tmp_path / "all.mosaic")
+    references.append(tmp_path / "all.mosaic", paths[2]).result()
+    with _read(tmp_path / "all.mosaic") as found:
+        of = [0, 1, 1, 2, 2, 2]
+        np.testing.assert_array_equal(found["v"].values, np.arange(6.0))
+        np.testing.assert_array_equal(found["orbit"].values, 100 + np.array(of))
+        np.testing.assert_array_equal(found["weights"].values, (1 + np.array(of))[:, None] * [1.0, 2.0])
+        assert found["mode"].values.astype(str).tolist() == [f"m{number}" for number in of]
+        days = np.datetime64("2000-01-01") + 2 * np.array(of) * np.timedelta64(1, "D")
+        np.testing.assert_array_equal(found["made"].values, days)
+
+
+def test_a_repeated_variable_that_some_lack_is_missing(tmp_path):
+    """Without a value it is NaN; what is packed in another way is unpacked."""
+    paths = _passes(tmp_path, ({}, {"orbit": None, "weights": ("band", np.array([2.0, 4.0]))}, {}))
+    along = {"orbit": "time", "weights": "time"}
+    names = {"mode": None, "made": None}
+    references.combine(paths, "time", along=along, variables=names).result().save(tmp_path / "all.mosaic")
+    with _read(tmp_path / "all.mosaic") as found:
+        np.testing.assert_array_equal(found["orbit"].values, [100, np.nan, np.nan, 102, 102, 102])
+
+
+@pytest.mark.parametrize("along", [{"absent": "time"}, {"orbit": "band"}])
+def test_what_cannot_be_repeated_is_told(tmp_path, along):
+    """A variable that is not there, and a dimension along which files are not combined, are errors."""
+    with pytest.raises(references.CombineError):
+        references.combine(_passes(tmp_path), "time", along=along).result()

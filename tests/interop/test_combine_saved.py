@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import fsstore as ts
 from fsstore import references
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -106,3 +107,31 @@ def test_what_is_no_dataset_is_said(tmp_path):
         references.Combined.open(tmp_path / "set.json")
     with pytest.raises(ValueError, match="no virtual dataset"):
         references.Combined.open(tmp_path / "absent.mosaic")
+
+
+def test_a_document_from_elsewhere_reads_no_local_file(saved, tmp_path, object_server):
+    """The policy of reference sets holds: a dataset on a web server is not trusted with files of this machine."""
+    layered, _, files = saved
+    dataset = references.Combined.open(layered)
+    dataset.save("far.mosaic", relative=f"{tmp_path.as_uri()}/")
+    object_server.put("d/far.mosaic", Path("far.mosaic").read_bytes())
+    object_server.put("d/near.mosaic", layered.read_bytes())
+    for number in range(4):
+        object_server.put(f"d/{number}.nc", Path(f"{number}.nc").read_bytes())
+    with xr.open_dataset(f"{object_server.url}/d/near.mosaic", engine="fsstore") as found:
+        np.testing.assert_array_equal(found["v"].values, expected([f"{n}.nc" for n in range(4)], files))
+    found = references.verify(f"{object_server.url}/d/far.mosaic")
+    assert len(found.problems) == 4
+    with pytest.raises(ValueError, match="nothing of this machine"):
+        ts.open(f"{object_server.url}/d/far.mosaic|mosaic:v").result()[:].read().result()
+    only = {"driver": "mosaic", "base": layered.as_uri(), "path": "v/", "allow": ["s3://bucket/"]}
+    with pytest.raises(ValueError, match="allow"):
+        ts.open({"driver": "zarr", "kvstore": only}).result()[:].read().result()
+
+
+def test_other_tools_read_it_through_a_filesystem(saved):
+    """zarr-python and xarray read layers through `zarr3::`."""
+    layered, _, files = saved
+    with xr.open_zarr(f"zarr3::{layered.as_uri()}", consolidated=False) as found:
+        np.testing.assert_array_equal(found["v"].values, expected([f"{n}.nc" for n in range(4)], files))
+        assert found["v"].attrs["units"] == "K"

@@ -109,19 +109,34 @@ def test_a_reference_set_is_written_by_its_name(days, capsys):
 def test_files_without_a_time_are_placed_by_their_names(days, capsys):
     """Coordinates come from names or attributes; variables are renamed and left out, also in what is appended."""
     for day in (3, 1, 2):
-        data = xr.Dataset({"w": ("x", [day, day]), "junk": ((), 0.0)}, attrs={"day": day})
+        data = xr.Dataset({"w": ("x", [day, day]), "junk": ((), 0.0), "n": ((), day)}, attrs={"day": day})
         data.to_netcdf(f"w_2024010{day}.nc")
     dated = r"time=_(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)"
     files = ["w_20240103.nc", "w_20240101.nc"]
-    names = ["--rename", "w=wind", "--leave-out", "junk"]
+    names = ["--rename", "w=wind", "--leave-out", "junk", "--along", "n=time"]
     assert (
         _run(capsys, "refs", "combine", "w.mosaic", *files, "--dim", "time", "--coord", dated, *names)[0] == 0
     )
     assert _run(capsys, "refs", "append", "w.mosaic", "w_20240102.nc")[0] == 0
     with xr.open_dataset("file://w.mosaic", engine="fsstore") as found:
-        assert list(found.data_vars) == ["wind"]
+        assert set(found.data_vars) == {"wind", "n"}
+        assert found["n"].values.tolist() == [1, 2, 3]
         assert found["wind"].sel(time="2024-01-02").values.tolist() == [2, 2]
-    by_attribute = ["refs", "combine", "a.mosaic", "w_*.nc", "--dim", "n", "--coord", "n=attr:day"]
+    by_attribute = ["refs", "combine", "a.mosaic", "w_*.nc", "--dim", "day", "--coord", "day=attr:day"]
     assert _run(capsys, *by_attribute)[0] == 0
     for wrong in (["--coord", "n"], ["--coord", "n=("], ["--rename", "w"]):
         assert _run(capsys, *by_attribute[:6], *wrong)[0] == 2
+
+
+def test_a_dataset_is_inspected_verified_and_rewritten(days, capsys):
+    """The commands for sets take datasets: these stay datasets, to which files can be added."""
+    assert _run(capsys, "refs", "combine", "all.mosaic", "day*.nc", "--dim", "time")[0] == 0
+    assert _run(capsys, "refs", "verify", "all.mosaic", "--decode")[0] == 0
+    assert "relative" in _run(capsys, "refs", "inspect", "all.mosaic")[1]
+    (days / "far").mkdir()
+    for number in range(3):
+        (days / f"day{number}.nc").rename(days / "far" / f"day{number}.nc")
+    assert _run(capsys, "refs", "verify", "all.mosaic")[0] == 1
+    assert _run(capsys, "refs", "rewrite", "all.mosaic", "moved.mosaic", "day=far/day")[0] == 0
+    assert _values("moved.mosaic") == [0, 10, 20, 30, 40, 50]
+    assert _run(capsys, "refs", "verify", "moved.mosaic")[0] == 0

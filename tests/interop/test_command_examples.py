@@ -17,6 +17,7 @@ import sys
 import termios
 import threading
 import time
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -122,6 +123,30 @@ def test_the_example_of_a_server(command, place):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert (process.returncode, error) == (130, "fsstore: interrupted\n")
+
+
+def test_what_the_demo_tells_one_to_look_at():
+    """The last line of the demo is a command that shows a page of the data beside it."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, str(root / "examples" / "demo.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=root,
+    )
+    label, _, command = done.stdout.splitlines()[-1].partition(": ")
+    words = shlex.split(command)
+    assert (label, words[:2]) == ("look at it", ["fsstore", "view"])
+    process = subprocess.Popen(
+        [*FSSTORE, *words[1:], "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    url = process.stdout.readline().strip()
+    question = urllib.request.Request(f"{url}api/tree", headers={"Fsstore-View": "1"})
+    with urllib.request.urlopen(question) as answer:
+        assert "sst" in {each["path"] for each in json.load(answer)["members"]}
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
 
 
 def test_rechunking_and_converting(place, capsys):

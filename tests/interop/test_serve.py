@@ -185,6 +185,40 @@ def test_ranges_and_conditions(place, running):
     tag = headers["ETag"]
     assert ask(server, "/sea/t/0.0.0", If_None_Match=tag)[::2] == (304, b"")
     assert ask(server, "/sea/t/9.9.9")[0] == 404
+    assert ask(server, "/sea/t/0.0.0", If_None_Match="*")[0] == 304
+    assert ask(server, "/sea/t/0.0.0", If_None_Match='"another"')[2] == whole
+    assert ask(server, "/sea/t/0.0.0", If_Match='"another"')[::2] == (412, b"")
+    assert ask(server, "/sea/t/0.0.0", If_Match=tag)[2] == whole
+    assert ask(server, "/sea/t/0.0.0", If_Range=tag, Range="bytes=2-5")[::2] == (206, whole[2:6])
+    assert ask(server, "/sea/t/0.0.0", If_Range='"another"', Range="bytes=2-5")[::2] == (200, whole)
+    assert ask(server, "/sea/t/0.0.0", Range="bytes=0-1,4-5")[::2] == (200, whole)
+    assert ask(server, "/sea/t/0.0.0", "HEAD")[1]["ETag"] == tag
+    assert ask(server, "/sea/t/9.9.9", "HEAD")[0] == 404
+
+
+def test_what_is_made_has_tags(place, running):
+    """Documents and chunks that are made for the client have tags too, and are not sent twice."""
+    server = running(str(place), zarr_format=3)
+    for key in ("/zarr.json", "/sea/t/zarr.json", "/sea/t/c/0/0/0"):
+        tag = ask(server, key)[1]["ETag"]
+        assert ask(server, key, If_None_Match=tag)[::2] == (304, b"")
+        assert ask(server, key, If_None_Match='"another"')[0] == 200
+
+
+def test_what_a_request_costs(place, running):
+    """A value is read with one request of the store, and for its size, or where nothing has changed, no value is read."""
+    server = running(str(place), zarr_format=2)
+    tag = ask(server, "/sea/t/0.0.0", "HEAD")[1]["ETag"]
+    costs = {}
+    for name, method, headers in (
+        ("GET", "GET", {}),
+        ("HEAD", "HEAD", {}),
+        ("known", "GET", {"If_None_Match": tag}),
+    ):
+        with ts.trace() as trace:
+            ask(server, "/sea/t/0.0.0", method, **headers)
+        costs[name] = [bool(each.nbytes) for each in trace.observations if each.what == "read"]
+    assert costs == {"GET": [True], "HEAD": [False], "known": [False]}
 
 
 def test_documents_are_compressed_and_open_to_pages(place, running):

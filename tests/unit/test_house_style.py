@@ -59,7 +59,7 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
     "fsstore.job.pyramid:build_pyramid": (10, "a public function, whose choices but two are by name"),
     "fsstore.interop.torch:BatchedArrays.__init__": (9, "a public class, whose choices but two are by name"),
     "fsstore.combine.verbs:combine": (
-        12,
+        13,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.copy:plan_copy": (7, "takes what `copy` takes, but for what only doing it needs"),
@@ -333,6 +333,30 @@ def _comments(path: Path) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
+
+
+TRANSLATED = re.compile(r"(?:^|[.;]\s+)(?:Who|Whoever|Whose|Of)\s|;\s+(?:who|whoever|whose)\s")
+
+
+def test_sentences_begin_with_their_subject():
+    """No docstring or comment has a sentence that begins with `who` or `of`."""
+    problems = []
+    for name, (path, _) in sources().items():
+        tokens = tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)
+        texts = [
+            (token.start[0], token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT
+        ]
+        texts += [
+            (node.lineno, node.value.value)
+            for node in nodes(path)
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ]
+        for line, text in texts:
+            whole = " ".join(part.strip() for part in text.splitlines())
+            problems += [f"{name}:{line}: {found[0].strip()}" for found in TRANSLATED.finditer(whole)]
+    assert not problems, "\n" + "\n".join(problems)
 
 
 def test_nothing_is_left_unfinished():

@@ -1,8 +1,8 @@
 """Encodings of the chunks that a request writes.
 
-A chunk that is covered is encoded; one of which a part is written is decoded, changed and encoded again.  Of a shard
-only the sub-chunks touched are decoded and encoded; the others keep their bytes.  A chunk whose elements all equal the
-fill value, bit by bit, is not stored.
+A chunk that is covered is encoded; one of which a part is written is decoded, changed and encoded again.  In a
+shard, only the sub-chunks touched are decoded and encoded; the others keep their bytes.  A chunk whose elements all
+equal the fill value, bit by bit, is not stored.
 
 An encoding is made when it is asked for, portion by portion: a shard may be under way to the disk before its last
 sub-chunks are encoded.  Nothing here knows of keys or stores.

@@ -1,7 +1,7 @@
 """How much memory the chunks of a chain take on their way, which limits how many threads may work at once.
 
 It is the chunk and what becomes of it step by step, as if compressing gained nothing; a step that is a view of the one
-before takes nothing.  Of a shard it is the encoding and what one of its parts takes.
+before takes nothing.  For a shard it is the encoding and what one of its parts takes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ the first.  Offsets count from the start of the archive, which need not be the s
 unpacker in front.  `shift` is the difference.
 
 The table is columnar: finding the records is one cheap loop, because their lengths chain; everything else is numpy.
-Names are raw bytes made text (`key_text`), as TensorStore reads them.  Of members with the same name the last one
-counts: that is how writers that can only append replace a member.
+Names are raw bytes made text (`key_text`), as TensorStore reads them.  Where members have the same name, the last
+one counts: that is how writers that can only append replace a member.
 
 Refused, because nothing sensible can be read: several disks, bytes after the end record, records that do not chain.
 """

@@ -1,8 +1,8 @@
 """Conditions on a server that speaks the protocol of S3: whether the server or this process judges them.
 
 A condition is a header of the request, and a server that does not know the header writes all the same, without a word:
-two writers would lose each other's updates.  Amazon's own servers are known to heed it.  Of others the user may say so
-(`use_conditional_write`, true or false); without his word the server is asked once, before the first write under a
+two writers would lose each other's updates.  Amazon's own servers are known to heed it.  The user may say so of others
+(`use_conditional_write`, true or false); otherwise the server is asked once, before the first write under a
 condition: to overwrite an object that does not exist, provided that it is an older version of it.  A server that can
 be trusted refuses and nothing has changed.  One that writes is not sent conditions; the object is removed again.
 

@@ -73,8 +73,8 @@ class WritesLate:
     ) -> list[Stamp]:
         """Return what `write_many` answers for the writes that the functions `makes` return.
 
-        They are called on `makers` threads, one a core unless told, and what is made meanwhile is written.  Of a value
-        that comes in portions the next is asked for when the one before is written, and none if the condition does not
+        They are called on `makers` threads, one a core unless told, and what is made meanwhile is written.  If a value
+        comes in portions, the next one is asked for when the one before is written, and none if the condition does not
         hold.
         """
         raise NotImplementedError  # a driver that names the ability defines it
@@ -129,11 +129,6 @@ class IsMetered:
     """
 
     meter: Meter | None = None
-
-    def tell_failure(self, error: Exception, begin_ns: int) -> None:
-        """Have the meter, if there is one, count a batch that ended with an error."""
-        if self.meter is not None:
-            self.meter.failed(error, begin_ns)
 
 
 class KnowsSizes:

@@ -205,7 +205,8 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
                 yield page
                 begin_ns = perf_counter_ns()
         except Exception as error:
-            self.tell_failure(error, begin_ns)
+            if self.meter is not None:
+                self.meter.failed(error, begin_ns)
             raise
 
     def describe_key(self, key: str) -> str:

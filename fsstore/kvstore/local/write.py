@@ -106,9 +106,10 @@ class _Publisher:
     """Makes staged writes durable and gives them their names, on other threads than those that make them.
 
     Where nothing is to be synced they get their names at once.
-    Large ones are begun with at once.  Small ones are sent to the disk, and seen to when nothing is left to be begun:
-    before that they would take 1.05 to 1.3 of the time, for each makes the disk write what is common to all.  Of a few
-    the last in a directory syncs it while others are still at theirs: a twentieth less; of many, a tenth more.
+    Large ones are begun with at once.  Small ones are sent to the disk, and seen to when nothing is left to be
+    begun: before that they would take 1.05 to 1.3 of the time, for each makes the disk write what is common to all.
+    If they are few, the last in a directory syncs it while others are still at theirs: a twentieth less; with many
+    it would be a tenth more.
     """
 
     def __init__(self, protocol: Protocol, dirty: set[bytes], threads: int | None) -> None:

@@ -5,7 +5,7 @@ and functions on top of it.  Functions let two transactions that change differen
 effect: they run on what is stored when the transaction commits.  Deleted ranges apply to keys that are not changed
 afterwards.  Conditions are about what is stored; the first one of a key stays, whatever is written later.
 
-Most keys are set once and unconditionally.  Of those only the value is kept: ten thousand objects more would take a
+Most keys are set once and unconditionally.  Only their value is kept: ten thousand objects more would take a
 third of the time of a commit, most of it for the garbage collector.
 
 Generations of pending values begin with `\\x04`, those stores give begin otherwise.

@@ -153,7 +153,8 @@ async function showGroup(path) {
   save();
 }
 
-const placeName = () => $('place').textContent.replace(/\/+$/, '').split(/[/|]/).filter(Boolean).at(-1) ?? '/';
+/** What the place is called: the last part of its URL that is no scheme. */
+const placeName = () => $('place').textContent.split(/[/|]/).map((each) => each.replace(/^[\w.+-]+:/, '')).filter(Boolean).at(-1) ?? '/';
 
 const isColour = () => array.colours !== null && state.rows === array.rows && state.columns === array.columns;
 const drawn = () => [state.rows, state.columns];
