@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.combine.differ import meaning
 from fsstore.combine.report import CombineError
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
 
@@ -36,7 +37,8 @@ def with_new_axes(batch: FileBatch, dims: Set[str]) -> FileBatch:
         if name in dims or any(forms[number].dims == (name,) for number in used):
             continue
         known = columns.value[columns.form != NONE]
-        if (known != NONE).all() and len(set(known.tolist())) == 1:
+        meanings = {meaning(forms[number]) for number in used}
+        if (known != NONE).all() and len(set(known.tolist())) == 1 and len(meanings) == 1:
             continue
         table = np.full(len(forms) + 1, NONE, np.int64)
         for number in used:

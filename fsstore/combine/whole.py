@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.scan.facts import FileBatch, Form, Ints
+from fsstore.format.zarr3_dtype import stored_type
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import grid_of
 from fsstore.kvstore.reference.table.keys import Family
 from fsstore.kvstore.reference.table.table import INLINE, Block, Row, Rows, Table
 from fsstore.mosaic.value import Layered
+from fsstore.values.dtypes import dtype_of
 
 __all__ = ["WholeTables", "placed_rows"]
 
@@ -85,13 +87,15 @@ class WholeTables:
         shape = list(values.shape)
         chunks = [max(1, size) for size in shape]
         head = f"{path}/" if path else ""
-        if self.version == 3 and values.dtype.kind in "biuf":
+        if self.version == 3:
+            kind = stored_type(dtype_of(values.dtype)).json
+            endian = {"configuration": {"endian": "little"}} if values.dtype.itemsize > 1 else {}
             self.put(f"{head}zarr.json", _json({
-                "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": values.dtype.name,
+                "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": kind,
                 "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
                 "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-                "fill_value": 0 if values.dtype.kind != "b" else False,
-                "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+                "fill_value": {"b": False, "U": "", "S": ""}.get(values.dtype.kind, 0),
+                "codecs": [{"name": "bytes", **endian}],
                 "attributes": said, "dimension_names": list(dims),
             }))  # fmt: skip
             key = "/".join(["c", *("0" for _ in shape)])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -197,7 +198,7 @@ found.keys = await page.isVisible('#keytable');
 await page.keyboard.press('Escape');
 await page.click('#copies summary');
 await page.waitForFunction(() => document.getElementById('snippets').textContent);
-found.snippets = await page.textContent('#snippets');
+found.snippets = await page.locator('.snippet pre').allTextContents();
 await page.click('#chunks summary');
 await page.waitForFunction(() => document.getElementById('chunktext').textContent.includes('stored'));
 found.chunks = await page.textContent('#chunktext');
@@ -249,7 +250,18 @@ def test_the_viewer_in_chromium(place, running, tmp_path):
     assert "lat" in found["tip"] and "°E" in found["tip"]
     assert "window=" in found["zoomed"]
     assert (found["theme"], found["keys"], found["same"]) == ("dark", True, True)
-    assert "import fsstore as ts" in found["snippets"] and "fsstore cat" in found["snippets"]
+    python, command, address = found["snippets"]
+    names = {}
+    exec(python, names)
+    lines = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command), "--format", "csv"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    shown = np.array([line.split(",") for line in lines], "i4")
+    assert shown.size and shown.size < VALUES.size and np.array_equal(shown, names["values"])
+    assert np.isin(shown, VALUES).all() and address.startswith(server.url)
     assert found["chunks"].startswith("9 of 9 chunks")
     assert (found["owned"], found["images"]) == (None, 0)
     assert (found["group"], found["members"][-1], found["again"]) == ("#path=", "t", 4)

@@ -115,3 +115,24 @@ def test_a_file_that_fails_keeps_the_others_in_place(tmp_path, paths):
     combined.save(tmp_path / "all.mosaic")
     with _read(tmp_path / "all.mosaic") as found:
         np.testing.assert_array_equal(found["day"].values, np.sort(DAYS))
+
+
+@pytest.mark.filterwarnings("ignore")  # zarr-python warns of texts of fixed length
+@pytest.mark.parametrize("version", [2, 3])
+def test_hierarchies_of_both_versions(tmp_path, version):
+    """Texts that tell where hierarchies lie, and times that each counts from its own day, are written in their version."""
+    places = []
+    for number, day in enumerate(DAYS):
+        data = xr.Dataset(
+            {"t": ("y", np.full(4, float(number))), "made": ((), day), "mode": ((), f"m{number}")}
+        )
+        places.append(str(tmp_path / f"{number}.zarr"))
+        data.assign_attrs(tag=f"r{number}").to_zarr(places[-1], zarr_format=version, consolidated=False)
+    combined = references.combine(places, "run", coords={"run": "attr:tag"}).result()
+    combined.save(tmp_path / "all.json")
+    found = {key.rpartition("/")[2] for key in references.open(tmp_path / "all.json")}
+    assert (".zarray" in found, "zarr.json" in found) == (version == 2, version == 3)
+    with xr.open_dataset(str(tmp_path / "all.json"), engine="fsstore") as found:
+        assert found["run"].values.tolist() == ["r0", "r1", "r2"]
+        np.testing.assert_array_equal(found["made"].values, DAYS)
+        assert found["mode"].values.astype(str).tolist() == ["m0", "m1", "m2"]

@@ -71,3 +71,16 @@ def test_ten_thousand_files(tmp_path):
     assert kept / count < 4000
     combined.save(tmp_path / "all.mosaic")
     np.testing.assert_array_equal(_values(tmp_path / "all.mosaic"), np.arange(count) * 2.0)
+
+
+def test_a_small_file_far_away_takes_two_requests(tmp_path, object_server):
+    """What tells the format is what the scan begins with: the first 64 KiB, or, in a second request, all that there is."""
+    files = series(3)
+    for number, of in enumerate(files):
+        write(tmp_path / f"{number}.nc", of)
+        object_server.put(f"d/{number}.nc", (tmp_path / f"{number}.nc").read_bytes())
+    urls = [f"{object_server.url}/d/{number}.nc" for number in range(3)]
+    combined = references.combine(urls, "time").result()
+    assert combined.report.dims == {"time": 12}
+    assert object_server.count() == 6
+    assert object_server.count("HEAD") == 0

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fsstore.errors import StoreError
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.decoding import attributes_decoding
 from fsstore.mosaic.value import FileFact
@@ -131,7 +132,10 @@ class FileBatch:
     def decoded(self, value: int, form: int) -> Any:
         """Return values as the attributes of a form say they are meant, NaN where there is none."""
         stored = self.values[value]
-        found = attributes_decoding(self.forms[form].attrs, stored.dtype)
+        try:
+            found = attributes_decoding(self.forms[form].attrs, stored.dtype)
+        except ValueError as error:
+            raise StoreError(f"An attribute for unpacking is no number: {error}") from error
         if found.unsigned and not found.floats:
             return stored.view(stored.dtype.str.replace("i", "u"))
         if not found.floats or (found.scale is None and found.offset is None and stored.dtype.kind != "f"):

@@ -39,6 +39,7 @@ _SMALL = (
 )  # bytes of a variable that is compared, up to which its values are kept; else a fingerprint is
 _READERS = 4  # files of which fingerprints are made at once
 _TIMES = 2**20
+_ITEM = 16  # bytes of an element of a type that does not say
 _COORDINATE = 64 * 2**20
 _AT_ONCE = 16  # files of a store that waits that are scanned together
 _LABELS = "_ARRAY_DIMENSIONS"
@@ -352,7 +353,11 @@ def _bounds(form: Form) -> list[str]:
 def _itemsize(form: Form) -> int:
     found: Mapping[str, Any] = form.parsed
     kind = found.get("dtype") if form.version == 2 else found.get("data_type")
+    if isinstance(kind, Mapping):  # of zarr v3, with a configuration
+        inner = kind.get("configuration")
+        length = inner.get("length_bytes") if isinstance(inner, Mapping) else None
+        return length if isinstance(length, int) and length > 0 else _ITEM
     try:
         return max(1, np.dtype(kind).itemsize)
     except TypeError:
-        return 16
+        return _ITEM
