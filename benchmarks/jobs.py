@@ -3,6 +3,10 @@
 python -m benchmarks.jobs                    everything, of 256 MB
 python -m benchmarks.jobs --megabytes 1000   of a gigabyte, as in the docs
 python -m benchmarks.jobs copy rechunk       rows whose name contains one of the words
+python -m benchmarks.jobs overhead           what a task costs that does nothing
+
+JOBS_MEMORY is the limit of memory for rechunking.
+RECHUNKER_PYTHON names the interpreter of an environment with rechunker, zarr 2, NumPy and fsspec.
 
 A row is the median of wall and processor time of each contender, and the most memory that it had beyond what its
 imports took.  Processor time is that of the process and its children, and tells more where the machine is busy.
@@ -15,20 +19,23 @@ import json
 import os
 import resource
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-MEMORY = "256MB"
+MEMORY = os.environ.get("JOBS_MEMORY", "256MB")
 
 
 def shape_of(megabytes: int) -> tuple[int, int, int]:
@@ -56,6 +63,103 @@ def make(folder: Path, megabytes: int, version: int) -> None:
         array[begin : begin + 4] = np.stack([values(shape, begin + each) for each in range(4)])
 
 
+def make_files(folder: Path, count: int) -> None:
+    """Write an array of small chunks in one directory."""
+    import fsstore as ts
+
+    group = ts.open_group(
+        folder.parent / f"{folder.name}-group", mode="w", context=ts.Context({"file_io_sync": False})
+    )
+    array = (
+        group.result()
+        .create_array("x", shape=[count * 65536], dtype="u1", chunks=[65536], codec=None)
+        .result()
+    )
+    array[:] = np.random.default_rng(0).integers(1, 255, count * 65536, dtype="u1")
+    (folder.parent / f"{folder.name}-group/x").rename(folder)
+
+
+def make_objects(endpoint: str, count: int) -> None:
+    """Write an array of chunks of 64 KB into a bucket, and a small one beside it."""
+    import fsstore as ts
+
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bench", method="PUT")).close()
+    for name, number in {"source": count, "source-small": 4}.items():
+        spec = {"driver": "zarr3", "kvstore": s3_spec(f"{endpoint}|{name}", "obstore")}
+        layout = ts.ChunkLayout(chunk_shape=[65536])
+        codecs = [{"name": "bytes"}]
+        array = ts.open(
+            {**spec, "metadata": {"codecs": codecs}},
+            create=True,
+            dtype="uint8",
+            shape=[number * 65536],
+            chunk_layout=layout,
+        ).result()
+        array[:] = np.random.default_rng(0).integers(1, 255, number * 65536, dtype="u1")
+
+
+@contextmanager
+def served(kinds: set[int]) -> Iterator[str]:
+    """Yield the endpoint of a moto server if objects are wanted, an empty text otherwise."""
+    if 0 not in kinds:
+        yield ""
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "tests/servers/atomic_moto.py", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"{endpoint}/moto-api/", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield endpoint
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def show_overhead(count: int = 2000) -> None:
+    """Print what a task costs that does nothing: the runner, the journal and the executor."""
+    import distributed
+
+    def per_task(executor: Any) -> float:
+        import asyncio
+        import operator
+
+        import fsstore as ts
+        from fsstore.task.journal import Journal
+        from fsstore.task.progress import reporter_of
+        from fsstore.task.runner import Task, run_tasks
+
+        async def run() -> float:
+            journal = Journal(await ts.KvStore.open("memory://journal/"), "overhead")
+            reporter = reporter_of(None, "overhead", count, 0)
+            tasks = (Task(number, operator.neg, (number,)) for number in range(count))
+            began = time.perf_counter()
+            await run_tasks(tasks, executor, reporter, lambda task, _: journal.note("box", task.number))
+            await journal.settle()
+            return (time.perf_counter() - began) / count
+
+        return statistics.median(asyncio.run(run()) for _ in range(3))
+
+    with ThreadPoolExecutor(2) as threads:
+        print(f"overhead of a task with threads: {per_task(threads) * 1e3:.2f} ms")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        print(f"overhead of a task with distributed: {per_task(executor) * 1e3:.2f} ms")
+
+
 # --- contenders: each is run in a process of its own, with a source, a target and the size
 
 
@@ -73,6 +177,62 @@ def copy_fsstore_unsynced(source: str, target: str) -> None:
 
 def copy_cp(source: str, target: str) -> None:
     subprocess.run(["cp", "-r", source, target], check=True)
+
+
+def s3_store(place: str) -> Any:
+    """Return a store of obstore for a place that names an endpoint and a prefix."""
+    from obstore.store import S3Store
+
+    endpoint, _, prefix = place.partition("|")
+    return S3Store(
+        "bench", prefix=prefix, endpoint=endpoint, region="us-east-1", access_key_id="a", secret_access_key="b",
+        client_options={"allow_http": True},
+    )  # fmt: skip
+
+
+def s3_spec(place: str, engine: str) -> dict[str, Any]:
+    endpoint, _, prefix = place.partition("|")
+    options = {"key": "a", "secret": "b"}
+    return {
+        "driver": "s3", "bucket": "bench", "endpoint": endpoint, "aws_region": "us-east-1", "path": f"{prefix}/",
+        "engine": engine, "storage_options": options,
+    }  # fmt: skip
+
+
+def copy_s3_fsstore(source: str, target: str) -> None:
+    import fsstore as ts
+
+    array = ts.open({"driver": "zarr3", "kvstore": s3_spec(source, "obstore")}, read=True).result()
+    ts.copy(array, ts.KvStore.open(s3_spec(target, "obstore")).result()).result()
+
+
+def copy_s3_fsstore_s3fs(source: str, target: str) -> None:
+    import fsstore as ts
+
+    array = ts.open({"driver": "zarr3", "kvstore": s3_spec(source, "fsspec")}, read=True).result()
+    ts.copy(array, ts.KvStore.open(s3_spec(target, "fsspec")).result()).result()
+
+
+def copy_s3_obstore(source: str, target: str) -> None:
+    """Have S3 copy the objects, as many at once as are quickest."""
+    import asyncio
+
+    import obstore
+
+    store, prefix = s3_store(source.partition("|")[0] + "|"), source.partition("|")[2]
+    into = target.partition("|")[2]
+    keys = [each["path"] for page in obstore.list(store, prefix) for each in page]
+
+    async def run() -> None:
+        room = asyncio.Semaphore(32)
+
+        async def one(key: str) -> None:
+            async with room:
+                await obstore.copy_async(store, key, into + key[len(prefix) :])
+
+        await asyncio.gather(*map(one, keys))
+
+    asyncio.run(run())
 
 
 def copy_cp_synced(source: str, target: str) -> None:
@@ -139,6 +299,30 @@ def rechunk_dask(source: str, target: str) -> None:
         array.rechunk((array.shape[0], 32, 32)).to_zarr(made)
 
 
+def rechunk_rechunker(source: str, target: str) -> None:
+    import zarr
+    from numcodecs import Zstd
+    from rechunker import rechunk
+
+    array = zarr.open(source, mode="r")
+    plan = rechunk(
+        array, (array.shape[0], 32, 32), MEMORY, target, target_options={"compressor": Zstd(level=3)},
+        temp_store=f"{target}-temp", executor="python",
+    )  # fmt: skip
+    plan.execute()
+    shutil.rmtree(f"{target}-temp", ignore_errors=True)
+
+
+def rechunk_fsstore_v2(source: str, target: str) -> None:
+    import fsstore as ts
+
+    array = ts.open(f"file://{source}/").result()
+    schema = {"zarr_format": 2, "chunks": (array.shape[0], 32, 32)}
+    ts.copy(
+        array, target, schema=schema, max_memory=MEMORY, context=ts.Context({"file_io_sync": False})
+    ).result()
+
+
 def read_fsstore(source: str, _target: str) -> None:
     import fsstore as ts
 
@@ -157,7 +341,11 @@ ROWS: dict[str, tuple[int, tuple[Callable[[str, str], None], ...]]] = {
     "copy of the same layout": (3, (copy_fsstore_unsynced, copy_cp)),
     "copy of the same layout, on disk": (3, (copy_fsstore, copy_cp_synced)),
     "zstd v2 to sharded v3": (2, (convert_fsstore, convert_dask, convert_dask_zarrs)),
+    "copy of 4000 files of 64 KB": (1, (copy_fsstore_unsynced, copy_cp)),
+    "copy of 4000 files of 64 KB, on disk": (1, (copy_fsstore, copy_cp_synced)),
+    "copy inside a bucket": (0, (copy_s3_fsstore, copy_s3_fsstore_s3fs, copy_s3_obstore)),
     f"rechunk time to space within {MEMORY}": (3, (rechunk_fsstore, rechunk_dask)),
+    f"rechunk zarr v2 within {MEMORY}": (2, (rechunk_fsstore_v2, rechunk_rechunker)),
     "check": (3, (verify_fsstore, read_fsstore)),
 }
 
@@ -196,26 +384,27 @@ def _cpu() -> float:
 
 def contend(name: str, source: str, target: str) -> None:
     """Run a contender in this process, warm, and print what it took as JSON."""
-    import fsstore  # noqa: F401  # what imports take is not counted
+    if "rechunker" not in name:
+        import fsstore  # noqa: F401  # what imports take is not counted
 
     contender = globals()[name]
-    warm = Path(target + "-warm")
-    small = Path(source + "-small")
-    contender(str(small), str(warm))
-    shutil.rmtree(warm, ignore_errors=True)
+    contender(source + "-small", target + "-warm")
+    if "|" not in target:
+        shutil.rmtree(target + "-warm", ignore_errors=True)
     with sampled() as found:
         contender(source, target)
     print(json.dumps(found))
 
 
-def measured(name: str, source: Path, folder: Path) -> dict[str, float]:
+def measured(name: str, source: Path | str, folder: Path) -> dict[str, float]:
     """Return what a contender took in a process of its own."""
-    target = folder / "target"
+    target = folder / "target" if isinstance(source, Path) else f"{source.partition('|')[0]}|{time.time_ns()}"
+    python = os.environ.get("RECHUNKER_PYTHON", sys.executable) if "rechunker" in name else sys.executable
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.jobs", "--contend", name, str(source), str(target)],
+        [python, "-m", "benchmarks.jobs", "--contend", name, str(source), str(target)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    shutil.rmtree(target, ignore_errors=True)
+    shutil.rmtree(folder / "target", ignore_errors=True)
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -235,18 +424,28 @@ def main() -> None:
         return
     print("| row | contender | wall s | processor s | memory MB | ratio wall | ratio processor |")
     print("|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as name:
+    if not options.words or "overhead" in options.words:
+        show_overhead()
+    rows = {
+        row: found for row, found in ROWS.items() if not options.words or any(w in row for w in options.words)
+    }
+    kinds = {kind for kind, _ in rows.values()}
+    with tempfile.TemporaryDirectory() as name, served(kinds) as endpoint:
         folder = Path(name)
-        for version in (2, 3):
+        for version in {2, 3} & kinds:
             make(folder / f"v{version}", options.megabytes, version)
             make(folder / f"v{version}-small", 8, version)
-        for row, (version, contenders) in ROWS.items():
-            if options.words and not any(word in row for word in options.words):
-                continue
+        if 1 in kinds:
+            make_files(folder / "v1", 4000)
+            make_files(folder / "v1-small", 10)
+        if endpoint:
+            make_objects(endpoint, 1000)
+        for row, (version, contenders) in rows.items():
+            source = folder / f"v{version}" if version else f"{endpoint}|source"
             times: dict[str, list[dict[str, float]]] = {each.__name__: [] for each in contenders}
             for number in range(options.rounds):
                 for each in contenders[number % len(contenders) :] + contenders[: number % len(contenders)]:
-                    times[each.__name__].append(measured(each.__name__, folder / f"v{version}", folder))
+                    times[each.__name__].append(measured(each.__name__, source, folder))
             show(row, times)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from fsstore.discover.absence import UNKNOWN_FILE
@@ -116,10 +116,13 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
     return isinstance(url, str) and names_file(url)
 
 
-async def find(kvstore: OpenKv, since: float = math.inf, prefer: str | None = None) -> FoundFormat:
+async def find(
+    kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, group: bool = False
+) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
 
-    If several formats fit, the array format `prefer` is the one, if it is among them.
+    If several formats fit, the array format `prefer` is the one, if it is among them.  With `group` consolidated
+    metadata of zarr v2 are asked for with the other names, and nothing else where there are any.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
@@ -133,6 +136,7 @@ async def find(kvstore: OpenKv, since: float = math.inf, prefer: str | None = No
                 )
             return FoundFormat(_single(matched, kvstore), is_file=True)
     place = FoundFormat(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
+    known = replace(known, reads=(*known.reads, Read(_INDEX))) if group else known
     return await _directory(kvstore.at(place), known, since, prefer)
 
 
@@ -206,10 +210,13 @@ async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str |
     if matched:
         chosen = _single(matched, kvstore, prefer)
         return FoundFormat(chosen, is_file=False, answers=_whole(answers, known.reads))
-    if kvstore.spec.base is None and await _is_bare(place):
-        return FoundFormat(None, is_file=False, bare=True)
-    reads = [*known.reads, Read(_INDEX), *(Read(name, 0, 0) for name in _LATER)]
-    answers |= await _ask(place, reads[len(known.reads) :], since)
+    reads = list(known.reads)
+    if _INDEX not in _present(answers):
+        if kvstore.spec.base is None and await _is_bare(place):
+            return FoundFormat(None, is_file=False, bare=True)
+        later = [*([] if _INDEX in answers else [Read(_INDEX)]), *(Read(name, 0, 0) for name in _LATER)]
+        reads += later
+        answers |= await _ask(place, later, since)
     is_set = _is_parquet_set(answers.get(_INDEX))
     matched = [REFERENCE] if is_set else match_files(known.formats, _present(answers))
     detection = _single(matched, kvstore) if matched else None

@@ -103,18 +103,24 @@ async def _open(opening: Opening) -> OpenArray:
 
 
 async def enter(
-    kvstore: OpenKv, context: Context, *, transaction: Any = None, prefer: str | None = None
+    kvstore: OpenKv,
+    context: Context,
+    *,
+    transaction: Any = None,
+    prefer: str | None = None,
+    group: bool = False,
 ) -> tuple[OpenKv, FoundFormat]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
-    An array of several formats is of the one called `prefer`, if that is among them.
+    An array of several formats is of the one called `prefer`, if that is among them; `group` says that a group is
+    wanted.
 
     An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one
     that does not keep to its file.
     """
     began = now()
     for _ in range(_DEPTH):
-        found = await find(kvstore, began, prefer)
+        found = await find(kvstore, began, prefer, group=group)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
         if found.detection.name not in KEEP_TO_THEIR_BASE and execution.must_not_wait():
@@ -139,7 +145,7 @@ async def enter(
 
 async def enter_group(kvstore: OpenKv, context: Context) -> tuple[OpenKv, FoundFormat]:
     """Return the directory inside all adapters, and what is known of it; raises at a file, which holds no group."""
-    opened, found = await enter(kvstore, context)
+    opened, found = await enter(kvstore, context, group=True)
     if found.is_file and found.name is not None and registry.scanners.get(found.name) is not None:
         opened, found = await _shown(opened, found, context)  # an image that is a store of arrays as well
     if found.is_file and found.detection is not None:

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.regions import Region, Regions
+from fsstore.codec.scratch import passing
 from fsstore.errors import DataLossError
 from fsstore.job.order import Order, keys_of
 from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
@@ -167,18 +169,25 @@ async def _spill_box(order: Order, number: int) -> int:
     box = order.sources[number]
     values = await read_box(order.source, box)
 
-    def joined() -> bytes:
-        return b"".join([values[_inside(box, part)].tobytes() for part, _ in _parts(box, order.targets)])
+    def cut() -> Any:
+        parts, begin = passing(values.nbytes), 0
+        for part, _ in _parts(box, order.targets):
+            piece = values[_inside(box, part)]
+            parts[begin : begin + piece.nbytes].view(piece.dtype).reshape(piece.shape)[...] = piece
+            begin += piece.nbytes
+        return parts
 
     assert order.scratch is not None
-    await order.scratch.write(f"{number:012d}", await execution.offload(joined))
+    place = order.scratch.prefix
+    writing = place.write_many([Write(f"{number:012d}", memoryview(await execution.offload(cut)))])
+    await (writing if place.driver.features.waits else _blocking(writing))
     return int(values.nbytes)
 
 
 async def _gather_box(order: Order, number: int) -> int:
     """Put together a box of the target from what was spilled, and write it."""
     box, kind = order.targets[number], order.source.dtype.numpy_dtype
-    values = np.empty(box.shape, kind)
+    values = new_array(box.shape, kind, passing=True)
     assert order.scratch is not None
     place = order.scratch.prefix
     parts = list(_parts(box, order.sources))

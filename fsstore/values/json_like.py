@@ -6,7 +6,6 @@ open stores among it, is left for the parsers, which know what they take.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,12 +42,7 @@ def _written(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return value.tolist()
     if type(value) is dict or (isinstance(value, Mapping) and "driver" in value):
-        members = {
-            name if isinstance(name, str) else str(name): _written(part) for name, part in value.items()
-        }
-        kept = members.keys() == value.keys() and all(members[name] is value[name] for name in members)
-        return value if kept else members  # a dictionary may be a store
-    if isinstance(value, list | tuple):
-        items = [_written(part) for part in value]
-        return value if all(map(operator.is_, items, value)) else items
-    return value
+        parts = {name if isinstance(name, str) else str(name): _written(part) for name, part in value.items()}
+        is_same = type(value) is dict and all(value.get(name, parts) is part for name, part in parts.items())
+        return value if is_same else parts  # it may be a store, which others read and write
+    return [_written(part) for part in value] if isinstance(value, list | tuple) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 
 import numpy as np
@@ -59,6 +60,27 @@ def test_a_remote_dataset_opens_in_three_rounds(remote, object_server):
     begun = len(object_server.log)
     xr.testing.assert_equal(opened.load(), a_dataset())
     assert len(object_server.log) == begun + 1, "of what was read, nothing is read again"
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_rounds_of_requests(remote, object_server, slash):
+    """Where each answer takes long, opening takes three of them at most: two, and one to see that it is no file."""
+    spans, lock = [], threading.Lock()
+
+    def slowly(handler, path, body):
+        begin = time.monotonic()
+        time.sleep(0.1)
+        with lock:
+            spans.append((begin, time.monotonic()))
+        handler.serve(path, {}, body)
+
+    object_server.fail("/d", *[slowly] * 100)
+    xr.open_dataset(remote.rstrip("/") + slash, engine="fsstore")
+    rounds = []
+    for begin, end in sorted(spans):  # a request is of the round after the last that had ended when it came
+        rounds.append((1 + max((number for number, ended in rounds if ended <= begin), default=0), end))
+    assert max(number for number, _ in rounds) == (2 if slash else 3)
+    assert len(rounds) <= 11 + (0 if slash else 2)
 
 
 def test_values_are_awaited(remote):
