@@ -130,11 +130,6 @@ class IsMetered:
 
     meter: Meter | None = None
 
-    def tell_failure(self, error: Exception, begin_ns: int) -> None:
-        """Have the meter, if there is one, count a batch that ended with an error."""
-        if self.meter is not None:
-            self.meter.failed(error, begin_ns)
-
 
 class KnowsSizes:
     """A driver that knows the sizes of some values without asking anybody."""

@@ -98,7 +98,8 @@ class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesV
             with forgetting():
                 stamps = write_batch(writes, self.protocol, self.io_limit)
         except Exception as error:
-            self.tell_failure(error, begin_ns)
+            if self.meter is not None:
+                self.meter.failed(error, begin_ns)
             raise
         if self.meter is not None:
             self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
@@ -114,7 +115,8 @@ class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesV
             with forgetting():
                 stamps = write_late(counted, self.protocol, makers=makers, threads=self.io_limit)
         except Exception as error:
-            self.tell_failure(error, begin_ns)
+            if self.meter is not None:
+                self.meter.failed(error, begin_ns)
             raise
         if self.meter is not None:
             self.meter.wrote(self, made, [each.nbytes for each in made], begin_ns)
