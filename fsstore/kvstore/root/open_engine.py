@@ -51,7 +51,7 @@ def filesystem_class(protocol: str) -> Any:
     """Return the filesystem class of a protocol, or raise an error that names the package to install."""
     try:
         return fsspec.get_filesystem_class(protocol)
-    except ImportError as error:
+    except (AttributeError, ImportError) as error:  # of a package without it, or that has given it up
         package, extra = _EXTRAS.get(protocol, ("", ""))
         advice = f"it needs the package {package}: pip install '{extra}'" if package else redact(str(error))
         raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from None
