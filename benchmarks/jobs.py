@@ -285,10 +285,11 @@ def rechunk_dask(source: str, target: str) -> None:
     import distributed
     import zarr
 
+    # with 256 MB its worker is paused for good before it has begun
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
     with (
         dask.config.set({"array.rechunk.method": "p2p", "distributed.comm.timeouts.connect": "120s"}),
-        distributed.LocalCluster(memory_limit=MEMORY, **options) as cluster,
+        distributed.LocalCluster(memory_limit="2GB", **options) as cluster,
         distributed.Client(cluster, timeout=120),
     ):
         array = da.from_zarr(source)

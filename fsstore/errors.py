@@ -85,10 +85,7 @@ class StoreError(ValueError):
         return self.prefix + self.message
 
     def within(self, place: str) -> Self:
-        """Return the same error with `place` and a colon put before its message, once; cause and traceback stay."""
-        before, _, last = place.rpartition(": ")
-        if self.message.startswith(f"{last}: "):
-            return self._with_message(f"{before}: {self.message}") if before else self
+        """Return the same error with `place` and a colon put before its message; cause and traceback stay."""
         return self._with_message(f"{place}: {self.message}")
 
     def but(self, fact: str) -> Self:

@@ -1,12 +1,13 @@
-"""The door for authors of stores, codecs and formats: the contracts, and the values that cross them.
+"""The door for authors of stores, codecs, formats and scanners: the contracts, and the values that cross them.
 
 A plug-in is one module with a `KIND` (a store: `KvKind`; an array driver: `DriverKind`, for chunked formats
-`ChunkedKind` makes it of a `Format`) or a codec class, named in an entry point of the author's package:
+`ChunkedKind` makes it of a `Format`), a codec class or a `SCANNER` of a file format, named in an entry point of the
+author's package:
 
-    [project.entry-points."fsstore.kvstores"]    # or fsstore.formats, fsstore.codecs, fsstore.detections
+    [project.entry-points."fsstore.kvstores"]    # or fsstore.formats, .codecs, .detections, .scanners
     sqlite = "sqlite_store:KIND"
 
-`kvstores`, `drivers`, `codecs` and `detections` are the tables behind these groups; `kvstores.add("sqlite",
+`kvstores`, `drivers`, `codecs`, `detections` and `scanners` are the tables behind these groups; `kvstores.add("sqlite",
 "sqlite_store:KIND")` adds an entry for one process.  A `Detection` makes `auto` recognise what a driver or a
 store of the same name reads.  What is not named here is not promised.
 """
@@ -66,6 +67,13 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
+from fsstore.kvstore.reference.table.table import Rows
+from fsstore.kvstore.scan.chunk_table import Columns, Strided
+from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, FileScanner, ScanHierarchy, ScannedFile
+from fsstore.kvstore.scan.hierarchy import Array as ScannedArray
+from fsstore.kvstore.scan.hierarchy import HierarchyBuilder
+from fsstore.kvstore.scan.kind import ScanKind
+from fsstore.kvstore.scan.source import ScanSource
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import (
     Fields,
@@ -80,11 +88,13 @@ from fsstore.values.json_value import (
     quote,
     string,
 )
-from fsstore.values.registry import codecs, detections, drivers, kvstores
+from fsstore.values.registry import codecs, detections, drivers, kvstores, scanners
 from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = [
+    "MADE",
     "NO_VALUE",
+    "SELF",
     "UNKNOWN",
     "AbortedError",
     "AlreadyExistsError",
@@ -94,11 +104,13 @@ __all__ = [
     "ByteSpec",
     "ChunkModel",
     "ChunkSpec",
+    "ChunkTable",
     "ChunkedArray",
     "ChunkedKind",
     "Codec",
     "CodecFactory",
     "CodecStage",
+    "Columns",
     "CopiesRanges",
     "DataLossError",
     "DeadlineExceededError",
@@ -108,7 +120,9 @@ __all__ = [
     "FailedPreconditionError",
     "Features",
     "Fields",
+    "FileScanner",
     "Format",
+    "HierarchyBuilder",
     "Json",
     "JsonError",
     "KeyRange",
@@ -135,8 +149,15 @@ __all__ = [
     "ReadsWhole",
     "ResourceExhaustedError",
     "RootKind",
+    "Rows",
+    "ScanHierarchy",
+    "ScanKind",
+    "ScanSource",
+    "ScannedArray",
+    "ScannedFile",
     "Stamp",
     "StoreError",
+    "Strided",
     "SyncsTogether",
     "TakesAllAtOnce",
     "TakesValues",
@@ -166,5 +187,6 @@ __all__ = [
     "read_options",
     "reject_query",
     "resolve_range",
+    "scanners",
     "string",
 ]

@@ -29,6 +29,17 @@ class Naming:
     names: Mapping[str, str | None] = field(default_factory=dict)
     coordinates: Sequence[str] = ()
 
+    @classmethod
+    def of_json(cls, names: Any, coordinates: Any) -> Naming:
+        """Return what is kept with a dataset; raises `StoreError` for what cannot be."""
+        names, coordinates = names or {}, coordinates or []
+        if not isinstance(names, dict) or not isinstance(coordinates, list):
+            raise StoreError("The dataset does not say what its variables are called in files")
+        texts = [*names, *coordinates, *(new for new in names.values() if new is not None)]
+        if not all(isinstance(each, str) for each in texts):
+            raise StoreError("The dataset does not say what its variables are called in files")
+        return cls(names, coordinates)
+
     def in_files(self, dims: Sequence[str]) -> tuple[str, ...]:
         """Return what dimensions of the whole are called in files."""
         old = {_last(new): _last(path) for path, new in self.names.items() if new is not None}

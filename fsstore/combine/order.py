@@ -168,15 +168,17 @@ def one_file_a_place(
 ) -> tuple[FileBatch, dict[str, DimensionOrder], dict[str, str]]:
     """Return the files that are used: one a place, and none of which nothing is left."""
     empty = np.zeros(len(batch.files), np.bool_)
-    for order in orders.values():
+    bare = np.zeros(len(batch.files), np.bool_)
+    for dim, order in orders.items():
         empty |= order.size[order.block] == 0
+        bare |= extents(batch, dim) == 0
     kept: dict[int, int] = {}
     out: dict[str, str] = {}
     for at, place in enumerate(
         cells(orders.values(), len(batch.files)).tolist() if orders else range(len(batch.files))
     ):
         if empty[at]:
-            out[batch.files[at].url] = "all of it is in other files"
+            out[batch.files[at].url] = "it has no steps" if bare[at] else "all of it is in other files"
             continue
         other = kept.get(place)
         if other is not None and on_overlap == "raise":

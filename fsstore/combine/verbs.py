@@ -212,7 +212,7 @@ async def _change(
         if new is None:
             known = options.get("coords") if urls else {}
             rules = Coordinates(coords or {}).for_more(known, wishes.dims, keeps=keeps)
-            names = Naming(options.get("variables") or {}, options.get("as_coordinates") or ())
+            names = Naming.of_json(options.get("variables"), options.get("as_coordinates"))
             dims = names.in_files(wishes.dims)
             found = await _scanned(urls, dims, rules, means) if urls else FileBatch()
             found = names.apply(found, are_all=False)

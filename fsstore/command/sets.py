@@ -74,9 +74,7 @@ def refs_inspect(arguments: Namespace) -> int:
 
 def refs_convert(arguments: Namespace) -> int:
     """Write a set in another form, or with other places."""
-    from fsstore import references
-
-    found, changes = references.open(place_of(arguments)), _rewriting(arguments.rewrite or ())
+    found, changes = _opened(arguments), _rewriting(arguments.rewrite or ())
     if changes:
         found = found.rewrite(changes)
     found.save(arguments.target, overwrite=arguments.overwrite)
@@ -85,11 +83,20 @@ def refs_convert(arguments: Namespace) -> int:
 
 def refs_rewrite(arguments: Namespace) -> int:
     """Write a set whose targets are elsewhere."""
-    from fsstore import references
-
-    found = references.open(place_of(arguments)).rewrite(_rewriting(arguments.changes))
+    found = _opened(arguments).rewrite(_rewriting(arguments.changes))
     found.save(arguments.target, overwrite=arguments.overwrite)
     return 0
+
+
+def _opened(arguments: Namespace) -> Any:
+    """Return a dataset of many files, or a set."""
+    from fsstore import references
+    from fsstore.errors import StoreError
+
+    try:
+        return references.Combined.open(place_of(arguments))
+    except StoreError:  # it is no dataset; what else is wrong is said of the set
+        return references.open(place_of(arguments))
 
 
 def _rewriting(changes: Iterable[str]) -> dict[str, str]:

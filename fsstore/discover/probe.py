@@ -101,6 +101,13 @@ def looked_for() -> str:
     return f"a file that begins or ends like {', '.join(signed)}; a directory with one of {', '.join(files)}"
 
 
+def _undetected(error: StoreError, place: KvPrefix) -> StoreError:
+    """Return the error of a read that detection needs; most stores have said what was read."""
+    reading = f"Error reading {place.describe()}"
+    said = error if error.message.startswith(f"{reading}: ") else error.within(reading)
+    return said.within("Format auto-detection failed")
+
+
 def _is_single(kvstore: OpenKv) -> bool:
     """Return whether a store shows a file under the empty path: what is compressed."""
     return not kvstore.path and kvstore.spec.kind.single_file
@@ -163,7 +170,7 @@ async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
         else:
             first, last = await _ends(place, known)
     except StoreError as error:
-        raise error.within(f"Format auto-detection failed: Error reading {place.describe()}") from error
+        raise _undetected(error, place) from error
     if not first:
         return None
     matched = match_file(known.formats, first, last)
@@ -273,5 +280,5 @@ async def _ask(place: KvPrefix, reads: Sequence[Read], since: float) -> dict[str
         except StoreError as error:
             failure = error
     if not _present(answers):
-        raise failure.within(f"Format auto-detection failed: Error reading {place.describe()}") from failure
+        raise _undetected(failure, place) from failure
     return answers

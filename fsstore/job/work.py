@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
@@ -35,9 +36,16 @@ UNKNOWN_JOB = "unknown job"
 """The answer of a worker that has not seen the job yet."""
 
 
-def run_task(name: str, kind: str, payload: Any, order: Order | None, begun: Any = None) -> Any:
-    """Do a task of a job and return its answer, or `UNKNOWN_JOB`; `begun` gets what a caller nearby may cancel."""
-    known = kept(name) if order is None else keep(name, order)
+def run_task(name: str, kind: str, payload: Any, order: Order | bytes | None, begun: Any = None) -> Any:
+    """Do a task of a job and return its answer, or `UNKNOWN_JOB`; `begun` gets what a caller nearby may cancel.
+
+    An order that comes from elsewhere is a pickle: one that refuses to be opened here fails the task, and not the
+    connection of a worker to its scheduler.
+    """
+    known = kept(name)
+    if order is not None:
+        opened = pickle.loads(order) if isinstance(order, bytes) else order  # noqa: S301  # of who runs the job
+        known = keep(name, opened)
     if known is None:
         return UNKNOWN_JOB
     future = execution.start(do(known, kind, payload))
@@ -97,10 +105,16 @@ def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) ->
             return await asyncio.wrap_future(submit(order, begun))
         answer = await asyncio.wrap_future(submit(None))
         if isinstance(answer, str) and answer == UNKNOWN_JOB:
-            answer = await asyncio.wrap_future(submit(order))
+            answer = await asyncio.wrap_future(submit(_packed(order)))
         return answer
 
     return ask
+
+
+def _packed(order: Order) -> Order | bytes:
+    """Return a job as a pickle; as it is where only the executor may know how to send what a script has defined."""
+    packed = pickle.dumps(order)
+    return order if b"__main__" in packed else packed
 
 
 async def _blocking(coroutine: Any) -> Any:

@@ -284,12 +284,7 @@ def _named(name: str) -> dtype:
             return _of_numpy(np.dtype(name))
     except (TypeError, ValueError, SyntaxError, RecursionError, KeyError):
         pass  # what NumPy raises where it reads no type; text with commas goes through Python's parser
-    from difflib import get_close_matches  # needed by errors only
-
-    near = get_close_matches(name[:64], sorted(NAMES), n=1)
-    raise StoreError(
-        f"No TensorStore data type with name: {quote(name)}{f'; did you mean {quote(near[0])}?' if near else ''}"
-    )
+    raise StoreError(f"No TensorStore data type with name: {quote(name)}")
 
 
 def _as_descr(value: Any) -> list[tuple[Any, ...]]:

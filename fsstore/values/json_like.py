@@ -42,5 +42,7 @@ def _written(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return value.tolist()
     if type(value) is dict or (isinstance(value, Mapping) and "driver" in value):
-        return {name if isinstance(name, str) else str(name): _written(part) for name, part in value.items()}
+        parts = {name if isinstance(name, str) else str(name): _written(part) for name, part in value.items()}
+        is_same = type(value) is dict and all(value.get(name, parts) is part for name, part in parts.items())
+        return value if is_same else parts  # it may be a store, which others read and write
     return [_written(part) for part in value] if isinstance(value, list | tuple) else value

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore import plugin
+from fsstore import plugin, references
+from fsstore.discover.probe import looked_for
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.testing.kvstore_suite import CHECKS, filled
@@ -25,7 +26,7 @@ PLUGINS = Path(__file__).parents[2] / "examples" / "plugins"
 def installed(monkeypatch):
     """The examples can be imported, and are registered for one test."""
     monkeypatch.syspath_prepend(str(PLUGINS))
-    for table in (plugin.kvstores, plugin.codecs, plugin.drivers, plugin.detections):
+    for table in (plugin.kvstores, plugin.codecs, plugin.drivers, plugin.detections, plugin.scanners):
         monkeypatch.setattr(table, "_where", dict(table._where))
         monkeypatch.setattr(table, "_loaded", dict(table._loaded))
     plugin.kvstores.add("sqlite", "sqlite_store:KIND")
@@ -100,7 +101,7 @@ def test_entry_points_are_found(tmp_path):
 
 
 FORMAT = """
-from fsstore import plugin
+from fsstore import plugin, references
 from fsstore.format.zarr3 import Zarr3
 
 
@@ -124,11 +125,30 @@ def test_formats_of_plug_ins_are_detected(tmp_path, monkeypatch):
     found = ts.open(url).result()
     assert found.spec().to_json()["driver"] == "flat"
     assert found.read().result().tolist() == [7, 7, 7]
-    with pytest.raises(StoreError, match=r"flat\.json \(flat\)"):
-        ts.open(f"file://{tmp_path}/nothing/").result()
+    assert "flat.json (flat)" in looked_for()
 
 
 def test_built_in_names_cannot_be_taken():
     """A plug-in that claims a name in use is refused."""
     with pytest.raises(ValueError, match="already registered"):
         plugin.kvstores.add("file", "sqlite_store:KIND")
+
+
+def test_a_scanner_shows_files_of_its_format(tmp_path, monkeypatch):
+    """The scanner of the documentation, registered with its store, is opened by URL, and a set is made of its file."""
+    page = Path(__file__).parents[2].joinpath("docs", "how-to", "plug-ins.md").read_text(encoding="utf-8")
+    [code] = [each for each in page.split("```") if "class GridScanner" in each]
+    (tmp_path / "grid_scanner.py").write_text(code.removeprefix("python\n"), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin.scanners.add("grid", "grid_scanner:SCANNER")
+    plugin.kvstores.add("grid", "grid_scanner:KIND")
+    rows = np.arange(6, dtype="<f4").reshape(2, 3)
+    (tmp_path / "x.grid").write_bytes(b"GRID" + np.array([2, 3], "<u4").tobytes() + rows.tobytes())
+    url = f"file://{tmp_path}/x.grid|grid:"
+    array = ts.open(f"{url}values").result()
+    np.testing.assert_array_equal(array.read().result(), rows)
+    found = references.open(url)
+    assert sorted(key for key in found if key[-1].isdigit()) == ["values/0.0", "values/1.0"]
+    (tmp_path / "cut.grid").write_bytes((tmp_path / "x.grid").read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"cut\.grid"):
+        ts.open(f"file://{tmp_path}/cut.grid|grid:values").result()

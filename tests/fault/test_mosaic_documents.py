@@ -130,3 +130,31 @@ def test_a_hundred_thousand_pieces_take_little_memory():
         (slice(99_999, 100_000),), (slice(100_000, 100_002),), (slice(100_002, 100_003),)
     ]  # fmt: skip
     assert [part.box for part in parts] == [(slice(0, 1),), (slice(1, 3),), (slice(3, 4),)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variables": 3}, {"variables": {"v": 1}}, {"as_coordinates": "v"}, {"as_coordinates": [None]},
+        {"dims": "time"}, {"on_difference": "all"}, {"on_overlap": None}, {"coords": {"time": 5}},
+        {"coords": {"time": {"pattern": "(", "flags": 0}}}, {"along": {"v": "z"}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_options_of_a_stranger_are_checked(tmp_path, changes):
+    """What a document says of how it was combined is believed in its form alone, and nothing is written."""
+    import xarray as xr
+
+    from fsstore import references
+
+    for number in range(2):
+        xr.Dataset({"v": ("time", [1.0])}, {"time": [number]}).to_netcdf(tmp_path / f"{number}.nc")
+    place = tmp_path / "all.mosaic.json"
+    references.combine(str(tmp_path / "0.nc"), "time").result().save(place)
+    document = json.loads(place.read_text())
+    document["options"].update(changes)
+    place.write_text(json.dumps(document))
+    before = place.read_bytes()
+    with pytest.raises(ValueError):
+        references.append(place, tmp_path / "1.nc").result()
+    assert place.read_bytes() == before

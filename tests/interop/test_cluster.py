@@ -55,7 +55,7 @@ def test_a_copy_on_a_cluster(client, array, tmp_path, monkeypatch, schema):
     monkeypatch.chdir(tmp_path)
     with client.get_executor() as executor:
         ts.copy("a/a", "b", schema=schema, executor=executor, max_memory="100kB").result(timeout=120)
-        assert ts.verify("b", array, executor=executor).result(timeout=120)
+        assert ts.verify("b", array, executor=executor).result(timeout=60)
     assert np.array_equal(read(tmp_path / "b"), VALUES)
 
 
@@ -99,6 +99,30 @@ def test_another_scheduler_continues(client, array, tmp_path):
         report = ts.copy(array, tmp_path / "b", executor=executor, **options).result(timeout=120)
     assert report.resumed >= 1
     assert np.array_equal(read(tmp_path / "b"), VALUES)
+
+
+def test_secrets_reach_workers_where_the_context_says_so(client, array, tmp_path, object_server):
+    """Workers read behind a token with `share_secrets`, and without it the job says what to do."""
+    for path in (tmp_path / "a/a").rglob("*"):
+        if path.is_file():
+            object_server.put(f"/s/{path.relative_to(tmp_path / 'a/a')}", path.read_bytes())
+    base = {
+        "driver": "http",
+        "base_url": object_server.url,
+        "path": "/s/",
+        "headers": ["Authorization: Bearer s3cr3t"],
+    }
+    spec = {"driver": "zarr3", "kvstore": base}
+    with client.get_executor() as executor:
+        source = ts.open(spec, read=True).result()
+        with pytest.raises(ts.errors.PermissionDeniedError, match=r"share_secrets\(\)"):
+            ts.copy(source, tmp_path / "b", schema=SCHEMA, executor=executor).result(timeout=60)
+        source = ts.open(spec, read=True, context=ts.Context().share_secrets()).result()
+        object_server.headers_seen.clear()
+        ts.copy(source, tmp_path / "c", schema=SCHEMA, executor=executor).result(timeout=60)
+    assert {each.get("Authorization") for each in object_server.headers_seen} == {"Bearer s3cr3t"}
+    assert np.array_equal(read(tmp_path / "c"), VALUES)
+    assert not (tmp_path / "b/zarr.json").exists()
 
 
 def _copied(source, target):

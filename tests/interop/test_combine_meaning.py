@@ -107,3 +107,15 @@ def test_a_coordinate_that_is_missing_is_told(tmp_path, missing):
         xr.Dataset({"v": ("x", [1.0, 2.0])}, {"x": ("x", x, missing)}).to_netcdf(tmp_path / f"{number}.nc")
     with pytest.raises(references.CombineError, match=r"1.nc is missing"):
         references.combine(str(tmp_path / "?.nc"), "x").result()
+
+
+def test_a_file_without_steps_is_left_out(tmp_path):
+    """A file that was begun and never written to holds nothing; the report says so."""
+    for number in range(2):
+        steps = np.arange(2.0 * number)
+        xr.Dataset({"v": ("time", steps)}, {"time": steps}).to_netcdf(
+            tmp_path / f"{number}.nc", unlimited_dims="time"
+        )
+    report = references.combine(str(tmp_path / "?.nc"), "time", dry_run=True).result()
+    assert report.left_out == {str(tmp_path / "0.nc"): "it has no steps"}
+    assert report.dims == {"time": 2}

@@ -239,14 +239,23 @@ def _random_tiles(folder, grid):
         return
     wrong = grid["wrong"]
     beside = [n for n in paths if n // 3 == (wrong or 0) // 3 and n not in grid["lacking"]]
-    begun = references.combine(list(paths.values())[::-1], ["y", "x"])
+    listed = list(paths.values())[::-1]
+    begun = references.combine(listed, ["y", "x"])
     if wrong in paths and wrong not in grid["lacking"]:
         if len(beside) > 1:
             with pytest.raises(references.CombineError, match='"row".*other values'):
                 begun.result()
             return
         want["row"][np.isin(y, xr.open_dataset(paths[wrong])["y"].values)] += 1
-    with _read(begun.result(), folder) as found:
+    combined = begun.result()
+    references.combine(listed[:1], ["y", "x"]).result().save(folder / "grown.mosaic", overwrite=True)
+    for each in listed[1:]:
+        references.append(folder / "grown.mosaic", each).result()
+    with (
+        _read(combined, folder) as found,
+        xr.open_dataset(str(folder / "grown.mosaic"), engine="fsstore") as grown,
+    ):
+        xr.testing.assert_equal(found.load(), grown.load())
         # tiles of one row do not tell that rows descend
         at_y = [int(np.flatnonzero(y == each)[0]) for each in found["y"].values]
         at_x = [int(np.flatnonzero(x == each)[0]) for each in found["x"].values]
@@ -257,7 +266,7 @@ def _random_tiles(folder, grid):
 
 
 @given(grids)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_random_tiles(tmp_path_factory, grid):
     """Random grids of tiles, with differences, gaps and lacking variables, hold what each tile holds, or are refused."""
     _random_tiles(tmp_path_factory.mktemp("tiles"), grid)

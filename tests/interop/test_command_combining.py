@@ -126,3 +126,17 @@ def test_files_without_a_time_are_placed_by_their_names(days, capsys):
     assert _run(capsys, *by_attribute)[0] == 0
     for wrong in (["--coord", "n"], ["--coord", "n=("], ["--rename", "w"]):
         assert _run(capsys, *by_attribute[:6], *wrong)[0] == 2
+
+
+def test_a_dataset_is_inspected_verified_and_rewritten(days, capsys):
+    """The commands for sets take datasets: these stay datasets, to which files can be added."""
+    assert _run(capsys, "refs", "combine", "all.mosaic", "day*.nc", "--dim", "time")[0] == 0
+    assert _run(capsys, "refs", "verify", "all.mosaic", "--decode")[0] == 0
+    assert "relative" in _run(capsys, "refs", "inspect", "all.mosaic")[1]
+    (days / "far").mkdir()
+    for number in range(3):
+        (days / f"day{number}.nc").rename(days / "far" / f"day{number}.nc")
+    assert _run(capsys, "refs", "verify", "all.mosaic")[0] == 1
+    assert _run(capsys, "refs", "rewrite", "all.mosaic", "moved.mosaic", "day=far/day")[0] == 0
+    assert _values("moved.mosaic") == [0, 10, 20, 30, 40, 50]
+    assert _run(capsys, "refs", "verify", "moved.mosaic")[0] == 0

@@ -7,7 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -309,7 +311,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may ha
 try:
     ts.copy(sys.argv[1], sys.argv[2], schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    print("interrupted", time.monotonic(), flush=True)
 """
 
 
@@ -321,9 +323,11 @@ def test_ctrl_c_stops_and_the_job_continues(tmp_path):
     command = [sys.executable, "-c", _INTERRUPTED, str(tmp_path / "a/a"), str(tmp_path / "b")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
+        sent = time.monotonic()
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
-    assert "interrupted" in rest
+    stopped = next(line for line in rest.splitlines() if line.startswith("interrupted"))
+    assert float(stopped.split()[1]) - sent < 3  # half a second on a quiet machine
     report = ts.copy(
         str(tmp_path / "a/a"), tmp_path / "b", schema={"chunks": [4, 5, 5]}, max_memory="30kB"
     ).result()
@@ -409,6 +413,44 @@ def test_everything_below_a_place_is_deleted(tmp_path):
     assert ts.delete(tmp_path / "a").result() == 1
     with pytest.raises(ts.errors.NotFoundError):
         ts.delete(tmp_path / "a").result()
+
+
+def test_a_callback_of_fsspec_is_told_bytes(tmp_path):
+    """A `Callback` hears how large the work is and how much is done, in the end all."""
+    from fsspec.callbacks import Callback
+
+    told = []
+    callback = Callback(hooks={"hear": lambda size, value, **_: told.append((size, value))})
+    array = made(tmp_path / "a")
+    ts.copy(array, tmp_path / "b", schema={"codec": None}, progress=callback).result()
+    assert callback.size == callback.value == VALUES.nbytes
+    assert told[-1] == (VALUES.nbytes, VALUES.nbytes)
+
+
+def test_a_bar_in_a_notebook(tmp_path, monkeypatch):
+    """In a notebook without tqdm one bar is shown, and replaced as it grows."""
+    from fsstore.task import display
+
+    shown, replaced = [], []
+
+    class Handle:
+        update = staticmethod(lambda html: replaced.append(html.data))
+
+    def show(html, *, display_id):
+        shown.append((html.data, display_id))
+        return Handle
+
+    monkeypatch.setattr(display, "find_spec", lambda _: None)
+    notebook, screen = ModuleType("IPython"), ModuleType("IPython.display")
+    notebook.get_ipython = object
+    screen.HTML, screen.display = (lambda text: SimpleNamespace(data=text)), show
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", screen)
+    array = made(tmp_path / "a")
+    ts.copy(array, tmp_path / "b", schema={"codec": None}, progress=True).result()
+    assert len(shown) == 1
+    assert shown[0][1] is True
+    assert replaced[-1].startswith("<progress value='1.0000' max='1'></progress> copy: 100%")
 
 
 def test_bars_of_tqdm(tmp_path, capsys):

@@ -84,6 +84,16 @@ def test_unknown_options_are_refused_by_name_at_every_door(door, dataset):
         ("s3://bkt/", {"anonn": True}, 'no storage option "anonn".*did you mean "anon"'),
         ("file:///x/", {"anon": True}, 'store "file" has no storage options, but received: "anon"'),
         ({"a": b"1"}, {"anon": True}, "is open already"),
+        (
+            "gs://bucket/",
+            {"credential_provider": "a.b:c"},
+            "for s3:// only; for gs:// the client renews .* token=",
+        ),
+        (
+            "az://cont/",
+            {"credential_provider": "a.b:c"},
+            "for s3:// only; for abfs:// .* tenant_id, client_id",
+        ),
         ("s3://bkt/a.zip|zip:", {"keyy": "x"}, 'no storage option "keyy"'),
     ],
 )

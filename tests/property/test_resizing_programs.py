@@ -83,8 +83,8 @@ def run(seed, place, folder, patch, *, workers=4, steps=80):
             worker.columns,
             is_last=worker.known_at == at,
         )
-    assert not write_order._places
-    assert not joint_write._queues
+    assert not write_order._places.now
+    assert not joint_write._queues.now
 
 
 def check(store, model, known, columns, *, is_last):

@@ -9,9 +9,11 @@ from fsstore.codec.chain.sharding import ShardingCodec
 from fsstore.codec.contract import Codec
 from fsstore.codec.extension.bitround import BitroundCodec
 from fsstore.codec.extension.cast_value import CastValueCodec
+from fsstore.codec.extension.n5_default import N5DefaultCodec
 from fsstore.codec.extension.packbits import PackbitsCodec
 from fsstore.codec.extension.reshape import ReshapeCodec
 from fsstore.codec.extension.scale_offset import ScaleOffsetCodec
+from fsstore.codec.extension.zfp import ZfpCodec
 from fsstore.codec.zarr3.blosc import BloscCodec
 from fsstore.codec.zarr3.crc32c import Crc32cCodec
 from fsstore.codec.zarr3.deflate import GzipCodec
@@ -113,7 +115,9 @@ codecs: tuple[type[Codec], ...] = (
     VlenBytesCodec,
     BitroundCodec,
     CastValueCodec,
+    N5DefaultCodec,
     PackbitsCodec,
+    ZfpCodec,
     ReshapeCodec,
     ScaleOffsetCodec,
 )

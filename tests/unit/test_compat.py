@@ -27,7 +27,7 @@ def test_imports_mean_fsstore_afterwards():
         "store = ts.open(spec, create=True, dtype=ts.int8, shape=[3]).result()\n"
         "print(type(store).__module__)\n"
     )
-    assert (done.returncode, done.stdout) == (0, "fsstore.arrays.store\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "fsstore\n"), done.stderr
 
 
 @pytest.mark.parametrize("before", ["import tensorstore\n"])

@@ -270,6 +270,16 @@ def test_a_missing_package_is_named(monkeypatch):
         fs_open.filesystem_class("nonsense")
 
 
+def test_a_filesystem_that_its_package_has_given_up_is_not_available(monkeypatch):
+    """fsspec may name a class that the package has no longer, as adlfs has none of the first Azure Data Lake."""
+    from importlib import import_module
+
+    known = import_module("fsspec.registry").known_implementations
+    monkeypatch.setitem(known, "gone", {"class": "fsspec.spec.NoSuchClass"})
+    with pytest.raises(UnimplementedError, match='filesystem "gone" is not available.*NoSuchClass'):
+        fs_open.filesystem_class("gone")
+
+
 def test_live_objects():
     """Filesystems, mappers, paths and mappings open as stores at their place."""
     from upath import UPath

@@ -134,3 +134,21 @@ def test_a_changed_part_leaves_the_bytes_of_the_others(codecs):
     assert leaves() == {**nonsense, changed: after[changed]}
     assert element.read().result() == 5
     assert len(nonsense) == 64 - 8 - 1  # eight are missing
+
+
+@pytest.mark.parametrize("rank", [31, 32])
+def test_shards_have_at_most_31_dimensions(rank):
+    """The index of a shard has one more than the array, and no array has more than 32: TensorStore refuses those too."""
+    ones = [1] * rank
+    shards = {
+        "name": "sharding_indexed",
+        "configuration": {"chunk_shape": ones, "codecs": [LITTLE], "index_codecs": [LITTLE]},
+    }
+    grid = {"name": "regular", "configuration": {"chunk_shape": ones}}
+    metadata = {"shape": ones, "data_type": "uint8", "chunk_grid": grid, "codecs": [shards]}
+    opening = fsstore.open({"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True)
+    if rank == 31:
+        assert opening.result().rank == 31
+        return
+    with pytest.raises(fsstore.errors.StoreError, match="maximum rank of 31"):
+        opening.result()

@@ -26,7 +26,7 @@ from fsstore.runtime import observer
 from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["Choose", "EngineDriver", "Home", "check_key"]
+__all__ = ["Choose", "EngineDriver", "Home", "check_key", "let_go"]
 
 T = TypeVar("T")
 Choose: TypeAlias = Callable[[], tuple[Engine, str]]
@@ -259,6 +259,7 @@ class Home:
         running = asyncio.get_running_loop()
         if self._filesystem is None or self._loop is not running:
             self._filesystem, self._loop = make(), running
+            let_go(self._filesystem)
             weakref.finalize(self, _retire, self._filesystem, running)
         return self._filesystem
 
@@ -277,29 +278,46 @@ class Home:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), target))
 
 
+def let_go(filesystem: Any) -> None:
+    """Take back what adlfs (2026.8.0) wants done at the exit: on a loop that a filesystem of ours does not have.
+
+    It would print an error there, and keeps the filesystem until then.
+    """
+    if not hasattr(filesystem, "service_client"):
+        return
+    for each in list(getattr(weakref.finalize, "_registry", ())):
+        found = each.peek()
+        if found is not None and found[0] is filesystem and found[2][:1] == (None,):
+            each.detach()
+
+
 def _retire(filesystem: Any, loop: asyncio.AbstractEventLoop) -> None:
     """Close the connections of a filesystem that nobody uses any more, on its loop if that still runs."""
     session = getattr(filesystem, "_session", None)
     creator = getattr(filesystem, "_s3creator", None)
-    if session is None and creator is None:
+    azure = getattr(filesystem, "service_client", None)
+    if session is None and creator is None and azure is None:
         return
     if loop.is_running():
-        loop.call_soon_threadsafe(lambda: _spawn(loop, session, creator))
+        loop.call_soon_threadsafe(lambda: _spawn(loop, session, creator, azure))
         return
     client = getattr(getattr(creator, "_client", None), "_endpoint", None)
     sessions = getattr(getattr(client, "http_session", None), "_sessions", None) or {}
-    for one in [session, *sessions.values()]:
+    transport = getattr(getattr(azure, "_pipeline", None), "_transport", None)
+    for one in [session, *sessions.values(), getattr(transport, "session", None)]:
         connector = getattr(one, "_connector", None)
         if connector is not None:
             connector._close()  # aiohttp has no other way to close once the loop is gone
 
 
-def _spawn(loop: asyncio.AbstractEventLoop, session: Any, creator: Any) -> None:
+def _spawn(loop: asyncio.AbstractEventLoop, session: Any, creator: Any, azure: Any) -> None:
     async def close() -> None:
         if session is not None:
             await session.close()
         if creator is not None:
             await creator.__aexit__(None, None, None)
+        if azure is not None:
+            await azure.close()
 
     _closing.now.add(task := loop.create_task(close()))
     task.add_done_callback(_closing.now.discard)

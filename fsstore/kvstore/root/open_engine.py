@@ -18,7 +18,7 @@ from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.client.s3 import S3Engine
 from fsstore.kvstore.client.web import HttpEngine, Session
 from fsstore.kvstore.engine.contract import Engine
-from fsstore.kvstore.engine.driver import Home
+from fsstore.kvstore.engine.driver import Home, let_go
 from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.redaction import redact
@@ -51,7 +51,7 @@ def filesystem_class(protocol: str) -> Any:
     """Return the filesystem class of a protocol, or raise an error that names the package to install."""
     try:
         return fsspec.get_filesystem_class(protocol)
-    except ImportError as error:
+    except (AttributeError, ImportError) as error:  # of a package without it, or that has given it up
         package, extra = _EXTRAS.get(protocol, ("", ""))
         advice = f"it needs the package {package}: pip install '{extra}'" if package else redact(str(error))
         raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from None
@@ -125,7 +125,9 @@ def engine_for_url(
     given = _options(cls, options, policy)
 
     def make() -> Any:
-        return fsspec.core.url_to_fs(url, **given)
+        found = fsspec.core.url_to_fs(url, **given)
+        let_go(found[0])
+        return found
 
     filesystem, root, failure = None, "", None
     try:

@@ -108,6 +108,8 @@ def check_options(scheme: str, options: Mapping[str, Any], own: frozenset[str] =
     for cls in filesystem_class(scheme).__mro__:
         known |= set(inspect.signature(cls.__init__).parameters)
     for name in unknown:
+        if name == "credential_provider" and scheme in _RENEWED:
+            raise StoreError(f"A function gives credentials for s3:// only; {_RENEWED[scheme]}")
         if name not in known:
             near = get_close_matches(name, known | IDLE, n=1)
             hint = (
@@ -115,6 +117,12 @@ def check_options(scheme: str, options: Mapping[str, Any], own: frozenset[str] =
             )
             raise StoreError(f"There is no storage option {quote(name)} for {scheme}://; {hint}")
 
+
+_RENEWED = {
+    "gs": "for gs:// the client renews those of an account or a machine: token='/path/to/account.json' or 'cloud'",
+    "abfs": "for abfs:// the client renews those of an application: tenant_id, client_id and client_secret",
+}
+"""What takes the place of a function for credentials that expire."""
 
 _CLASSES = {
     "http": "fsspec's HTTPFileSystem",
