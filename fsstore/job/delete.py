@@ -19,6 +19,7 @@ from fsstore.errors import NotFoundError
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import key_pass
 from fsstore.job.work import work_on
+from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -56,6 +57,8 @@ def delete(
         documents = found.kind is not None
         count = await _counted(store.prefix)
         if not count and not documents:
+            if able(store.driver, SweepsUnfinished) is not None:  # of a delete that was killed at its end
+                await store.prefix.delete_range(KeyRange())
             raise NotFoundError(f"There is no array or group at {store.prefix.describe()}")
         if store.driver.features.atomic_transactions:
             await store.prefix.delete_range(KeyRange())

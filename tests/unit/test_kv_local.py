@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 
+import fsstore as ts
 from fsstore.context.context import Context
 from fsstore.errors import (
     DeadlineExceededError,
@@ -763,3 +764,13 @@ def test_only_lock_files_that_nobody_holds_are_swept(tmp_path):
     drive(LocalDriver(Protocol("none")).sweep_unfinished(f"{tmp_path}/d/", ".*"))
     drive(LocalDriver().sweep_unfinished(f"{tmp_path}/none/", ".*"))
     assert len(os.listdir(tmp_path / "d")) == 3
+
+
+def test_a_directory_is_emptied_of_lock_files_too(tmp_path):
+    """Deleting everything below a directory removes what killed writers of new keys left directly in it."""
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "b.__lock").touch()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "d.__lock").touch()
+    ts.KvStore.open(f"file://{tmp_path}/").result().delete_range(ts.KvStore.KeyRange()).result()
+    assert list(tmp_path.iterdir()) == []

@@ -90,9 +90,10 @@ def delete_range(keys: KeyRange, protocol: Protocol) -> None:
     for tree in _walk(keys):
         for path in tree.files:
             remove_file(path, UNKNOWN, protocol, dirty, alone=path not in tree.locked)
+        if _covers_content(keys, tree.prefix):
+            _remove_orphans(tree.locked.difference(tree.files), protocol, dirty)
         if _covers(keys, tree.prefix):
             directories.append(tree.prefix[:-1])
-            _remove_orphans(tree.locked.difference(tree.files), protocol, dirty)
     for directory in reversed(directories):
         try:
             os.rmdir(directory)
@@ -129,7 +130,12 @@ def sweep(prefix: str, name: str) -> None:
 def _covers(keys: KeyRange, prefix: bytes) -> bool:
     """Return whether a directory, and everything that could be in it, lies in the range."""
     directory = prefix[:-1]
-    if not directory or not keys.contains(directory):
+    return bool(directory) and keys.contains(directory) and _covers_content(keys, prefix)
+
+
+def _covers_content(keys: KeyRange, prefix: bytes) -> bool:
+    """Return whether everything that could be in a directory lies in the range."""
+    if not prefix or keys.inclusive_min > prefix:
         return False
     return not keys.exclusive_max or prefix_end(prefix) <= keys.exclusive_max
 
