@@ -112,7 +112,7 @@ def test_random_chains_resolve_as_in_tensorstore():
 
 
 MALFORMED = [
-    ["foo"], ["transpose"], ["gzip", "bytes"], ["bytes", "bytes"], [5], [{}], None, "gzip", [{"name": "gzip", "y": 1}], [{"name": "gzip", "must_understand": False}],
+    ["foo"], ["transpose"], ["gzip", "bytes"], ["bytes", "bytes"], [5], [{}], None, "gzip", [{"name": "gzip", "y": 1}],
     [{"name": "gzip", "configuration": {"level": 10}}], [{"name": "gzip", "configuration": {"level": "5"}}], [{"name": "bytes", "configuration": {"endian": "middle"}}],
     [{"name": "transpose", "configuration": {"order": [0, 0]}}], [{"name": "transpose", "configuration": {"order": "X"}}], [{"name": "crc32c", "configuration": {"a": 1}}],
     [{"name": "zstd", "configuration": {"checksum": 1}}], [sharding(chunk_shape=[0])],

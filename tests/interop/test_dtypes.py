@@ -42,7 +42,7 @@ def test_lookup_agrees(value):
         with pytest.raises(type(error)) as caught:
             dtype(value)
         if isinstance(error, ValueError):
-            assert str(caught.value) == str(error)
+            assert str(caught.value).partition("; did you mean")[0] == str(error)
         return
     assert dtype(value).name == theirs
 

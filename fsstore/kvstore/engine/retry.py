@@ -116,7 +116,7 @@ class Attempts:
 def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
     """Return the error of a conditional write at `place` whose answer was lost."""
     made = OutcomeUnknownError(
-        f"Error writing {place}: the answer to a conditional write was lost, and it cannot be told whether it was"
+        f"Error writing {place}: the answer to a write under a condition was lost, and it cannot be told whether it was"
         " carried out; read the key to see what it holds"
     )
     made.__cause__ = cause
