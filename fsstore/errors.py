@@ -88,6 +88,10 @@ class StoreError(ValueError):
         """Return the same error with `place` and a colon put before its message; cause and traceback stay."""
         return self._with_message(f"{place}: {self.message}")
 
+    def without(self, text: str) -> Self:
+        """Return the same error without a text that says nothing to users, such as a temporary path."""
+        return self._with_message(self.message.replace(text, ""))
+
     def but(self, fact: str) -> Self:
         """Return the same error with a fact after its message, which tells what to do about it."""
         return self._with_message(f"{self.message}; {fact}")

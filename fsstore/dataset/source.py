@@ -33,11 +33,21 @@ def store_spec(source: Any, storage_options: Mapping[str, Any] | None = None) ->
         from fsstore import references
 
         source = references.store(source)
+    source = _shown(source)
     if isinstance(source, dict) and source and "driver" not in source and not holds_values(source):
         from fsstore import references
 
         source = references.store(source)
     return with_storage_options(place_spec(source), storage_options)
+
+
+def _shown(source: Any) -> Any:
+    """Return the store that shows a dataset of many files, and anything else as it is."""
+    if isinstance(source, str | dict):
+        return source
+    from fsstore.combine.combined import Combined
+
+    return source.store if isinstance(source, Combined) else source
 
 
 def allowing(source: KvSpecValue, prefixes: Sequence[str]) -> KvSpecValue:

@@ -86,6 +86,10 @@ def build_pyramid(
     chosen = context_of(context)
 
     async def run() -> CopyReport:
+        if isinstance(group, TensorStore):
+            raise StoreError(
+                "A pyramid is made in a group: give the group that the array is in, and the array's name"
+            )
         opened = group if isinstance(group, Group) else await open_group(group, context=chosen)
         array = await opened.open(base)
         if not isinstance(array, TensorStore):

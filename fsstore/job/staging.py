@@ -124,7 +124,8 @@ async def made_apart(store: OpenKv, context: Context, make: Callable[[OpenKv], A
         try:
             made = await make(place)
         except StoreError as error:
-            raise error.within(f"While {store.prefix.describe()} is made in a directory") from error
+            shown = error.without(f"{directory}/")
+            raise shown.within(f"While {store.prefix.describe()} is made in a directory") from error
         values = await execution.offload(_values, Path(directory))
         writes = [Write(store.path + key, value, UNKNOWN if seen else NO_VALUE) for key, value in values]
         failed = await together.write_atomic(

@@ -135,3 +135,14 @@ def test_other_tools_read_it_through_a_filesystem(saved):
     with xr.open_zarr(f"zarr3::{layered.as_uri()}", consolidated=False) as found:
         np.testing.assert_array_equal(found["v"].values, expected([f"{n}.nc" for n in range(4)], files))
         assert found["v"].attrs["units"] == "K"
+
+
+def test_xarray_opens_a_dataset_that_was_not_saved(tmp_path, monkeypatch):
+    """The engine takes what `combine` gives, layers included."""
+    monkeypatch.chdir(tmp_path)
+    files = drifted(series(3), 1, scale=0.25, zlib=False)
+    for number, of in enumerate(files):
+        write(tmp_path / f"{number}.nc", of)
+    combined = references.combine("?.nc", "time").result()
+    with xr.open_dataset(combined, engine="fsstore") as found:
+        np.testing.assert_array_equal(found["v"].values, expected(["0.nc", "1.nc", "2.nc"], files))
