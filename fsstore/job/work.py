@@ -123,8 +123,9 @@ async def _blocking(coroutine: Any) -> Any:
 
 
 async def read_box(array: Any, box: Region) -> Any:
-    """Return the values of a box; cancelling stops the reading."""
-    return await await_begun(array[box.slices].read)
+    """Return the values of a box, in memory that goes back to the system; cancelling stops the reading."""
+    values = new_array(box.shape, array.dtype.numpy_dtype, passing=True)
+    return await await_begun(lambda: array[box.slices].read(out=values))
 
 
 async def await_begun(begin: Any) -> Any:
