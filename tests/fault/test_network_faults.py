@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.errors import OutcomeUnknownError, StoreError
+from fsstore.errors import AlreadyExistsError, OutcomeUnknownError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE
 from tests.fault.fault_proxy import FaultProxy
 
@@ -228,3 +229,38 @@ def test_values_of_web_servers_are_whole(object_server, engine, steps):
             span = chance.choice((slice(low, high), slice(low - high, None), slice(low, None)))
             assert bytes(store.read(name, byte_range=span).result().value) == value[span]
         assert sum(proxy.done.values()) > proxy.done["proper"]
+
+
+@pytest.mark.parametrize("engine", ["obstore", "fsspec"])
+def test_copies_into_and_out_of_buckets_are_whole(moto_bucket, engine, tmp_path):
+    """A copy through the faults holds every value, in other chunks and back; a run that gives up goes on when repeated."""
+    values = np.random.default_rng(3).integers(1, 1000, (24, 20)).astype("i4")
+    group = ts.open_group(tmp_path / "a", mode="w").result()
+    source = group.create_array(
+        "v", shape=values.shape, dtype="i4", chunks=(2, 20), dimension_names=["t", "x"]
+    )
+    source.result().write(values).result()
+    with behind_proxy(moto_bucket[0], 7) as (proxy, port):
+        target = bucket(port, engine, f"copies-{engine}/")
+        target.read("probe").result()
+        proxy.rate = RATE
+        finished(lambda: ts.copy(tmp_path / "a", target, schema={"chunks": (8, 5)}))
+        finished(lambda: ts.copy(target, tmp_path / "back", schema={"chunks": (24, 4)}))
+        proxy.rate = 0.0
+        left = {name.decode() for name in target.list().result()}
+        assert sum(proxy.done.values()) > proxy.done["proper"]
+    assert (ts.open(tmp_path / "back/v").result().read().result() == values).all()
+    assert not {name for name in left if "fsstore-job" in name}
+    assert len([name for name in left if name.startswith("v/c/")]) == 12
+
+
+def finished(begin):
+    """Call a job again until it is done: what it did not learn the outcome of, it does not guess."""
+    for _ in range(20):
+        try:
+            return begin().result()
+        except OutcomeUnknownError:
+            continue
+        except AlreadyExistsError:  # the metadata were written, and their answer was lost
+            return None
+    raise AssertionError("the job never ended")
