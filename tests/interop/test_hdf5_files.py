@@ -172,3 +172,17 @@ def test_datasets_are_those_of_the_other_engines(where, names, folder, object_se
             compared[engine] += 1
     assert compared["h5netcdf"] >= len(names) - 3
     assert compared["netcdf4"] >= 0.5 * len(names)
+
+
+def test_names_of_other_encodings(tmp_path):
+    """A dataset whose name is not UTF-8 is listed and read; a set, whose documents are UTF-8, is said to lack it."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset(b"t\xe9mp", data=np.arange(10), chunks=(3,), compression="gzip")
+        file.create_dataset("ok", data=np.arange(5))
+    group = ts.open_group(tmp_path / "a.h5").result()
+    assert list(group) == ["ok", "t\udce9mp"]
+    assert group["t\udce9mp"].read().result().tolist() == list(range(10))
+    with pytest.warns(UserWarning, match=r"lacks \"t\\xe9mp\": its name is not UTF-8"):
+        refs = ts.references.scan(tmp_path / "a.h5")
+    refs.save(str(tmp_path / "a.json"))
+    assert list(ts.open_group(tmp_path / "a.json").result()) == ["ok"]

@@ -35,6 +35,7 @@ _HEAD = 8192
 _BATCH = 16384
 _MADE_AT_ONCE = 64
 _MOST_MADE = 2**30
+_UNNAMED = "its name is not UTF-8, and no reference set can hold it"
 
 
 def document_of(found: TableSet) -> dict[str, Any]:
@@ -89,8 +90,10 @@ async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping
     scanned = await driver.scanned()
     hierarchy, builder, held = scanned.hierarchy, TableBuilder(), 0
     for key, value in hierarchy.documents.items():
-        builder.add_inline(key.encode("utf-8", "surrogateescape"), value)
-    paths = list(hierarchy.grids)
+        if _is_text(key):
+            builder.add_inline(key.encode(), value)
+    paths = [path for path in hierarchy.grids if _is_text(path)]
+    unnamed = {path: _UNNAMED for path in hierarchy.grids if not _is_text(path)}
     for path, table in zip(paths, await scanned.tables(paths), strict=True):
         held += await _add(builder, scanned.file, hierarchy.grids[path], table, url)
         if held > _MOST_MADE:
@@ -99,7 +102,16 @@ async def references_of(driver: ScanDriver, url: str) -> tuple[TableSet, Mapping
             )
     found = TableSet(builder.finish())
     found.scanned = await driver.record(url)
-    return found, hierarchy.shortcomings
+    return found, {**hierarchy.shortcomings, **unnamed}
+
+
+def _is_text(path: str) -> bool:
+    """Return whether a path is UTF-8, as the documents of reference sets are; names in HDF5 files may be any bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def _add(builder: TableBuilder, file: ScannedFile, grid: Grid, table: ChunkTable, url: str) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError
+from fsstore.kvstore.contract.key_range import key_bytes
 from fsstore.kvstore.reference.table.keys import Family
 from fsstore.values.json_value import integer, show
 
@@ -68,8 +69,8 @@ class Grid:
         path = f"/{self.path}" if self.path else ""
         separator, ndim = self.separator.encode(), len(self.shape)
         if self.c_prefix:
-            return None if self.scalar else (f"{path}/c".encode(), separator * ndim)
-        return path.encode(), b"/" + separator * (ndim - 1)
+            return None if self.scalar else (key_bytes(f"{path}/c"), separator * ndim)
+        return key_bytes(path), b"/" + separator * (ndim - 1)
 
     def key(self, coords: Sequence[int]) -> str:
         """Return the key of a chunk."""

@@ -194,6 +194,8 @@ class IndexedStorage:
         """Return the index as columns; chunks outside the shape are left out."""
         place, chunks = await self._load()
         own = grid.shape[: len(self.chunks)] if self.chunks else grid.shape
+        if (chunks.coords < 0).any():
+            raise DataLossError("it lists a chunk before the beginning of the array")
         inside = (chunks.coords < np.array(own, np.int64)).all(axis=1)
         coords, size, mask = chunks.coords[inside], chunks.size[inside], chunks.mask[inside]
         if len(coords) > math.prod(own):
