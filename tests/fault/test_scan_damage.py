@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -111,6 +112,14 @@ def write_messages(folder):
     )
 
 
+class EndedByLibraryError(Exception):
+    """A library in C has ended the process at a seed."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.seed = seed
+
+
 def fuzz(folder, first, count, limit_s):
     """Run the program in a process of its own; return what it reports besides the seeds."""
     command = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
@@ -118,6 +127,9 @@ def fuzz(folder, first, count, limit_s):
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment
     )
+    if done.returncode == -signal.SIGABRT and "ecCodes assertion failed" in done.stderr:
+        assert "error" not in done.stdout
+        raise EndedByLibraryError(int(done.stdout.split()[-1]))
     assert done.returncode == 0, f"{done.stdout[-300:]}\n{done.stderr[-2000:]}"
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
@@ -148,9 +160,17 @@ WRITERS = {"arrays": write_files, "images": write_images, "units": write_units, 
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize("kind", WRITERS)
 def test_damaged_files_at_length(tmp_path, kind, part):
-    """The same ten thousand times."""
+    """The same ten thousand times; ecCodes, a library in C, may end its process, as the page on files says."""
     WRITERS[kind](tmp_path)
-    assert len(fuzz(tmp_path, 10_000 + part * 1000, 1000, 900)) == 1
+    first, end = 10_000 + part * 1000, 11_000 + part * 1000
+    while first < end:
+        try:
+            assert len(fuzz(tmp_path, first, end - first, 900)) == 1
+        except EndedByLibraryError as ended:
+            assert kind == "messages"
+            first = ended.seed + 1
+        else:
+            break
 
 
 @pytest.mark.parametrize("size", [0, 2**64 - 16, 2**64 - 1, 4096])
