@@ -123,22 +123,13 @@ def _put_source(
             origin[files, at] = skipped[files] + (first * step if axis == lead else 0)
     whole = tuple(int(size) for size in shape)
     document = form.document_for(whole)
-    own = _taken(columns, files)
+    own = columns.taken(files)
     grid = tuple(-(-size // step) for size, step in zip(whole, form.chunks, strict=True))
     number = placed_rows(forms, own.form, own.count, own.number, starts, grid)
     head = f"{name}/"
     tables.put(head + (".zarray" if form.version == 2 else "zarr.json"), document)
     tables.put_chunks(name, {**form.parsed, "shape": list(whole)}, number, own.rows)
     return name, whole, form.version
-
-
-def _taken(columns: VariableColumns, files: Ints) -> VariableColumns:
-    first = np.cumsum(columns.count) - columns.count
-    count = columns.count[files]
-    at = np.repeat(first[files] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
-    return VariableColumns(
-        columns.form[files], columns.value[files], count, columns.number[at], columns.rows.take(at)
-    )
 
 
 def _values(

@@ -23,7 +23,7 @@ class WrittenAsJson:
 
     def to_json(self) -> Any:
         """Return the JSON form."""
-        raise NotImplementedError
+        raise NotImplementedError  # each class that is written as JSON has one
 
 
 def json_like(value: Any) -> Any:

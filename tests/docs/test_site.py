@@ -130,6 +130,10 @@ for (const place of pages)
         broken: [...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src),
       };
     }) });
+    await page.keyboard.press('Tab');
+    found.at(-1).skips = await page.evaluate(() => document.activeElement.matches('a.md-skip') && document.activeElement.hash);
+    await page.keyboard.press('/');
+    await page.waitForFunction(() => document.activeElement.matches('.md-search__input'), null, { timeout: 5000 });
     await page.close();
   }
 await browser.close();
@@ -187,7 +191,7 @@ def test_what_nobody_wrote_is_not_found(hits):
 
 def test_pages_can_be_read_everywhere(site, tmp_path):
     """On a phone nothing hangs over the side; text has a contrast of 4.5 in both schemes; pictures load and say what they
-    show."""
+    show; the keyboard reaches the text first, and the search by a slash."""
     modules = ROOT / ".venv" / "node" / "node_modules" / "playwright-core"
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if not modules.exists() or chromium is None:
@@ -206,6 +210,7 @@ def test_pages_can_be_read_everywhere(site, tmp_path):
             "silent": [],
             "broken": [],
         }, page["place"]
+        assert page["skips"], f"the first stop of the keyboard on {page['place']!r} leads to the text"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -85,6 +85,15 @@ class VariableColumns:
         nothing, none = np.zeros(0, np.int64), np.full(files, NONE, np.int64)
         return cls(none, none, np.zeros(files, np.int64), nothing, Rows.absent(0))
 
+    def taken(self, files: Ints) -> VariableColumns:
+        """Return the columns of some files, by their numbers."""
+        first = np.cumsum(self.count) - self.count
+        count = self.count[files]
+        at = np.repeat(first[files] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+        return VariableColumns(
+            self.form[files], self.value[files], count, self.number[at], self.rows.take(at)
+        )
+
     def of_files(self, kept: Ints) -> VariableColumns:
         """Return the columns as if only some files had the variable."""
         out = np.ones(len(self.form), np.bool_)
@@ -146,20 +155,11 @@ class FileBatch:
 
     def only(self, kept: Ints) -> FileBatch:
         """Return the batch of some of its files, in the order asked for."""
-        variables = {path: _taken(each, kept) for path, each in self.variables.items()}
+        variables = {path: each.taken(kept) for path, each in self.variables.items()}
         used = {path: each for path, each in variables.items() if (each.form != NONE).any()}
         given = {name: column[kept] for name, column in self.given.items()}
         files = [self.files[at] for at in kept.tolist()]
         return replace(self, files=files, variables=used, given=given)
-
-
-def _taken(columns: VariableColumns, kept: Ints) -> VariableColumns:
-    first = np.cumsum(columns.count) - columns.count
-    count = columns.count[kept]
-    at = np.repeat(first[kept] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
-    return VariableColumns(
-        columns.form[kept], columns.value[kept], count, columns.number[at], columns.rows.take(at)
-    )
 
 
 def joined(batches: Sequence[FileBatch]) -> FileBatch:

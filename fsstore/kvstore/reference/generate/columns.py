@@ -35,7 +35,7 @@ class _Many:
 
     def listed(self) -> list[Any]:
         """Return the values as objects."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of batch has one
 
     def __str__(self) -> str:
         """Refuse: the template renders each of the values."""
