@@ -2,8 +2,8 @@
 
 obstore's blocking calls release the interpreter lock, so a batch is spread over pool threads.  obstore checks
 `Content-Range` itself; what it lets through (a range cut at the end of the value) is caught here.  Retries are ours:
-obstore's would be silent, would wait a minute for a connection that is refused, and cannot tell a lost reply from a
-conflict (see `retry.Attempts`).
+obstore's would be silent, would wait a minute for a connection that is refused, and would send a write again whose
+answer was lost (see `lost_answer`).
 
 Generations hold the entity tag and, where the storage has one, the version.
 """
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fsstore.errors import UnavailableError, UrlError
+from fsstore.errors import OutcomeUnknownError, UnavailableError, UrlError
 from fsstore.kvstore.client.object_copy import CopiesObjects
 from fsstore.kvstore.client.object_option import get_options, retry_config
 from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
@@ -36,7 +36,8 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist_blocking
+from fsstore.kvstore.engine.lost_answer import MARK, Found, TrackedWrite, outcome_unknown
+from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
 from fsstore.redaction import redact, without_user
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
@@ -291,58 +292,79 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         return persist_blocking(self.retry, delete)
 
     def _write(self, write: Write) -> Stamp:
-        if write.value is None:
-            self._delete([write.key])
-            return Stamp(NO_VALUE, now())
-        attempts, mark = Attempts(self.retry), new_mark()
+        place = quote(without_user(self.shown + write.key))
+        with TrackedWrite(write, place) as tracked:
+            return self._persistently(write, tracked, place)
+
+    def _persistently(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
+        attempts, conditional = Attempts(self.retry), write.if_equal != UNKNOWN
+        verb = "deleting" if write.value is None else "writing"
         while True:
             try:
-                return self._put(write, mark)
+                if attempts.ambiguous and not conditional:
+                    stamp = tracked.after_loss(self._found(write.key))
+                    if stamp is not None:
+                        return stamp
+                return self._put(write, tracked.mark)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                if write.if_equal != UNKNOWN and _is_conflict(error):
-                    return self._settle(write, mark) if attempts.ambiguous else Stamp(UNKNOWN, now())
-                known = located(error, "writing", self.shown + write.key)
+                if conditional and _is_conflict(error):
+                    return self._settle(write, tracked, place) if attempts.ambiguous else Stamp(UNKNOWN, now())
+                if isinstance(error, OutcomeUnknownError):
+                    raise
+                known = located(error, verb, self.shown + write.key)
             if not isinstance(known, UnavailableError):
                 raise known
             try:
                 pause = attempts.pause_after(known)
             except UnavailableError:
-                if attempts.ambiguous and write.if_equal != UNKNOWN:
-                    return self._settle(write, mark)
+                if attempts.ambiguous and conditional:
+                    return self._settle(write, tracked, place)
                 raise
             time.sleep(pause)
 
     def _put(self, write: Write, mark: str) -> Stamp:
+        """Send a write once."""
         import obstore
 
-        value = write.value if isinstance(write.value, bytes) else bytes(write.value or b"")
-        given: dict[str, Any] = {"mode": "overwrite"}
+        if write.value is None:
+            try:
+                obstore.delete(self._writer(0), [write.key])
+            except Exception as error:  # judged here, or passed on
+                if not is_missing(error):
+                    raise
+            return Stamp(NO_VALUE, now())
+        value = write.value if isinstance(write.value, bytes) else bytes(write.value)
+        mode: Any = "overwrite"
         if write.if_equal != UNKNOWN:
             mode = "create" if write.if_equal == NO_VALUE else _version(write.if_equal)
-            given = {"mode": mode, "attributes": {MARK: mark}}
-        result = obstore.put(self._writer(len(value)), write.key, value, use_multipart=False, **given)
+        result = obstore.put(
+            self._writer(len(value)), write.key, value, use_multipart=False, mode=mode, attributes={MARK: mark}
+        )
         # after a condition that held, an unknown generation would read as one that did not
         unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
         return Stamp(_generation(result) or unknown, now())
 
-    def _settle(self, write: Write, mark: str) -> Stamp:
-        """Return the stamp of a write whose answer was lost if the object is its own, or raise that nobody knows."""
-        place = quote(without_user(self.shown + write.key))
+    def _found(self, path: str) -> Found | None:
+        head = self._head(path)
+        if head is None:
+            return None
+        return Found(_generation(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp())
 
-        def look() -> Any:
+    def _settle(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
+        """Return the stamp of a write under a condition whose answer was lost, or raise that nobody knows it."""
+
+        def look() -> Found | None:
             try:
-                return self._head(write.key)
+                return self._found(write.key)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 failure = located(error, "reading", self.shown + write.key)
             raise failure
 
         try:
-            head = persist_blocking(self.retry, look)
+            found = persist_blocking(self.retry, look)
         except UnavailableError as error:
             raise outcome_unknown(place, error) from error
-        if head is None or head.attributes.get(MARK) != mark:
-            raise outcome_unknown(place)
-        return Stamp(_generation(head.meta), now())
+        return tracked.after_refusal(found)
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""

@@ -1,0 +1,117 @@
+"""What is done about a write whose answer was lost: it may have been carried out, and overwritten since.
+
+The metadata of an object hold the `MARK` of the write that made it, which no other write has.  After a lost answer the
+object is looked at, and one of five things is known:
+
+* It has the mark of the write, which was therefore carried out.
+* It was there before the write began: this process wrote it and had finished, or the storage says that it was last
+  modified earlier.  The write was not carried out, and can be sent again; if its condition did not hold, it never will.
+* There is none.  A deletion has nothing left to do.  A value is sent again, for nothing tells a write that did not come
+  from one that another writer has deleted since; in that case alone it takes effect twice.
+* Another writer came while the write was under way, before it or on top of it.  Nobody can know, and sending the write
+  again might undo what came on top: `outcome_unknown` is the error for that.
+* Nothing, because the storage does not answer: the same error for a write under a condition.
+
+The value would not tell, for another writer may have written the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple, Self
+
+from fsstore.errors import OutcomeUnknownError, StoreError
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write, now
+from fsstore.runtime import fork
+from fsstore.runtime.state import OfProcess
+
+__all__ = ["MARK", "Found", "TrackedWrite", "outcome_unknown"]
+
+MARK = "fsstorewrite"  # Azure takes names of letters and digits only
+_CLOCKS_S = 2.0  # the second that storages round to, and what clocks of machines may differ by
+
+
+class Found(NamedTuple):
+    """What is known of an object: its generation, the mark of its write if it has one, and when it was modified."""
+
+    generation: bytes
+    mark: str | None
+    modified: float
+
+
+class _Writes:
+    """The writes of this process."""
+
+    def __init__(self) -> None:
+        self.name = os.urandom(8).hex()
+        self.begun = 0
+        self.under_way: set[int] = set()
+
+
+_writes: OfProcess[_Writes] = OfProcess(_Writes)
+_lock = fork.lock()
+
+
+class TrackedWrite:
+    """A write with a mark of its own, as a context from before its first request until its end.
+
+    `place` is what errors call its key.
+    """
+
+    def __init__(self, write: Write, place: str) -> None:
+        self._write, self._place, self._all = write, place, _writes.now
+
+    def __enter__(self) -> Self:
+        with _lock:  # a write that has a lower number and is not among the others has ended
+            self._others = frozenset(self._all.under_way)
+            self._number = self._all.begun = self._all.begun + 1
+            self._all.under_way.add(self._number)
+        self._begun = time.time()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._all.under_way.discard(self._number)
+
+    @property
+    def mark(self) -> str:
+        """The mark of the object that the write makes."""
+        return f"{self._all.name}-{self._number}"
+
+    def after_loss(self, found: Found | None) -> Stamp | None:
+        """Return the stamp of a write without a condition that has nothing left to do; None to have it sent again.
+
+        `found` is what stands under the key after an answer was lost, None for no object.
+        """
+        if found is None:
+            return Stamp(NO_VALUE, now()) if self._write.value is None else None
+        if found.mark == self.mark:
+            return Stamp(found.generation, now())
+        if not self._older(found):
+            raise outcome_unknown(self._place)
+        return None
+
+    def after_refusal(self, found: Found | None) -> Stamp:
+        """Return the stamp of a write whose condition did not hold when it was sent again."""
+        if found is not None and found.mark == self.mark:
+            return Stamp(found.generation, now())
+        if found is None or not self._older(found):
+            raise outcome_unknown(self._place)
+        return Stamp(UNKNOWN, now())
+
+    def _older(self, found: Found) -> bool:
+        """Return whether an object was certainly written before this write began."""
+        name, _, number = (found.mark or "").partition("-")
+        if name == self._all.name and number.isdecimal():
+            return int(number) < self._number and int(number) not in self._others
+        return found.modified + _CLOCKS_S <= self._begun
+
+
+def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
+    """Return the error of a write at `place` whose answer was lost."""
+    made = OutcomeUnknownError(
+        f"Error writing {place}: the answer to the write was lost, and it cannot be told whether it was carried out,"
+        " since others write there too; read the key to see what it holds"
+    )
+    made.__cause__ = cause
+    return made
