@@ -301,7 +301,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         verb = "deleting" if write.value is None else "writing"
         while True:
             try:
-                if attempts.ambiguous and not conditional:
+                if attempts.ambiguous:
                     stamp = tracked.after_loss(self._found(write.key))
                     if stamp is not None:
                         return stamp
@@ -351,7 +351,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         return Found(_generation(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp())
 
     def _settle(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        """Return the stamp of a write under a condition whose answer was lost, or raise that nobody knows it."""
+        """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""
 
         def look() -> Found | None:
             try:
@@ -364,7 +364,10 @@ class ObstoreEngine(CopiesObjects, TellsModified):
             found = persist_blocking(self.retry, look)
         except UnavailableError as error:
             raise outcome_unknown(place, error) from error
-        return tracked.after_refusal(found)
+        stamp = tracked.after_loss(found)
+        if stamp is None:
+            raise outcome_unknown(place)
+        return stamp
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""

@@ -111,10 +111,10 @@ class S3Engine(TakesValues, TellsModified):
     async def _persistently(
         self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str
     ) -> Stamp:
-        attempts, conditional = Attempts(self.retry), write.if_equal != UNKNOWN
+        attempts = Attempts(self.retry)
         while True:
             try:
-                if attempts.ambiguous and not conditional:
+                if attempts.ambiguous:
                     stamp = tracked.after_loss(await _found(filesystem, write.key))
                     if stamp is not None:
                         return stamp
@@ -130,12 +130,15 @@ class S3Engine(TakesValues, TellsModified):
             await asyncio.sleep(pause)
 
     async def _settle(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        """Return the stamp of a write under a condition whose answer was lost, or raise that nobody knows it."""
+        """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""
         try:
             found = await persist(self.retry, lambda: _found(filesystem, write.key))
         except UnavailableError as error:
             raise outcome_unknown(place, error) from error
-        return tracked.after_refusal(found)
+        stamp = tracked.after_loss(found)
+        if stamp is None:
+            raise outcome_unknown(place)
+        return stamp
 
     def takes_from(self, other: object) -> bool:
         """Return whether `other` reaches the same server with the same credentials."""

@@ -1,18 +1,18 @@
 """What is done about a write whose answer was lost: it may have been carried out, and overwritten since.
 
 The metadata of an object hold the `MARK` of the write that made it, which no other write has.  After a lost answer the
-object is looked at, and one of five things is known:
+object is looked at before anything is sent again:
 
 * It has the mark of the write, which was therefore carried out.
 * It was there before the write began: this process wrote it and had finished, or the storage says that it was last
-  modified earlier.  The write was not carried out, and can be sent again; if its condition did not hold, it never will.
-* There is none.  A deletion has nothing left to do.  A value is sent again, for nothing tells a write that did not come
-  from one that another writer has deleted since; in that case alone it takes effect twice.
-* Another writer came while the write was under way, before it or on top of it.  Nobody can know, and sending the write
+  modified earlier.  The write was not carried out, and is sent again; if its condition does not hold, it never will.
+* There is none.  A deletion has nothing left to do.  A value is sent again unless this process deleted the key
+  meanwhile; nothing tells that another process did, and in that case alone a write takes effect twice.
+* Another write came while this one was under way, before it or on top of it.  Nobody can know, and sending this one
   again might undo what came on top: `outcome_unknown` is the error for that.
-* Nothing, because the storage does not answer: the same error for a write under a condition.
 
-The value would not tell, for another writer may have written the same.
+The value would not tell, for another writer may have written the same.  Deletions of many keys in one request are sent
+again without a look.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Found(NamedTuple):
 
 
 class _Writes:
-    """The writes of this process."""
+    """The writes of this process: how many were begun, and those under way by their numbers."""
 
     def __init__(self) -> None:
         self.name = os.urandom(8).hex()
         self.begun = 0
-        self.under_way: set[int] = set()
+        self.under_way: dict[int, TrackedWrite] = {}
 
 
 _writes: OfProcess[_Writes] = OfProcess(_Writes)
@@ -61,17 +61,25 @@ class TrackedWrite:
 
     def __init__(self, write: Write, place: str) -> None:
         self._write, self._place, self._all = write, place, _writes.now
+        self._deletes = write.value is None
+        self._deleted = False  # by another write of this process, at the same time
 
     def __enter__(self) -> Self:
-        with _lock:  # a write that has a lower number and is not among the others has ended
-            self._others = frozenset(self._all.under_way)
+        with _lock:
+            under_way = self._all.under_way
+            for other in under_way.values():
+                if other._place == self._place:
+                    other._deleted |= self._deletes
+                    self._deleted |= other._deletes
+            self._others = frozenset(under_way)  # any other of a lower number has ended
             self._number = self._all.begun = self._all.begun + 1
-            self._all.under_way.add(self._number)
+            under_way[self._number] = self
         self._begun = time.time()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._all.under_way.discard(self._number)
+        with _lock:
+            self._all.under_way.pop(self._number, None)
 
     @property
     def mark(self) -> str:
@@ -79,25 +87,24 @@ class TrackedWrite:
         return f"{self._all.name}-{self._number}"
 
     def after_loss(self, found: Found | None) -> Stamp | None:
-        """Return the stamp of a write without a condition that has nothing left to do; None to have it sent again.
+        """Return the stamp of a write that has nothing left to do after its answer was lost; None to send it again.
 
-        `found` is what stands under the key after an answer was lost, None for no object.
+        `found` is what stands under the key, None for no object.
         """
+        wanted = self._write.if_equal
         if found is None:
-            return Stamp(NO_VALUE, now()) if self._write.value is None else None
+            if self._deletes:
+                return Stamp(NO_VALUE, now())
+            if self._deleted or wanted not in (UNKNOWN, NO_VALUE):
+                raise outcome_unknown(self._place)
+            return None
         if found.mark == self.mark:
             return Stamp(found.generation, now())
+        if wanted == found.generation:
+            return None
         if not self._older(found):
             raise outcome_unknown(self._place)
-        return None
-
-    def after_refusal(self, found: Found | None) -> Stamp:
-        """Return the stamp of a write whose condition did not hold when it was sent again."""
-        if found is not None and found.mark == self.mark:
-            return Stamp(found.generation, now())
-        if found is None or not self._older(found):
-            raise outcome_unknown(self._place)
-        return Stamp(UNKNOWN, now())
+        return None if wanted == UNKNOWN else Stamp(UNKNOWN, now())
 
     def _older(self, found: Found) -> bool:
         """Return whether an object was certainly written before this write began."""
