@@ -35,7 +35,7 @@ Column: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]] | list[str] | list[byte
 
 @dataclass(frozen=True, slots=True)
 class StoredColumns:
-    """What a document holds: the header, its columns, and those for adding files."""
+    """The contents of a document: the header, its columns, and those for adding files."""
 
     header: Mapping[str, Any]
     columns: Mapping[str, Column]

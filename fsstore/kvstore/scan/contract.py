@@ -56,7 +56,7 @@ class ScanHierarchy:
 
     @property
     def shortcomings(self) -> dict[str, str]:
-        """What a reader of the file should know, by path: why objects are left out, and what others lack."""
+        """Notes for readers of the file, by path: why objects are left out, and what others lack."""
         return {**self.lacking, **self.notes}
 
     @property
@@ -78,7 +78,7 @@ class ChunkTable(Protocol):
 
     @property
     def urls(self) -> Sequence[str]:
-        """What `url` counts."""
+        """The URLs that the numbers in `url` stand for."""
         ...
 
     @property
@@ -123,7 +123,7 @@ class FileScanner(Protocol):
     name: ClassVar[str]
     """The JSON name and URL scheme of the adapter."""
     title: ClassVar[str]
-    """What messages call a file of the format: `an HDF5 file`."""
+    """The words for a file of the format in messages: `an HDF5 file`."""
     of_directory: ClassVar[bool]
     """Whether the base is a directory of many keys (as of Icechunk) instead of one file."""
 
