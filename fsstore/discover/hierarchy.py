@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from fsstore.errors import DataLossError, StoreError, UnimplementedError
+from fsstore.format.node_words import N5_WORDS
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
 from fsstore.runtime import execution
@@ -166,22 +167,28 @@ def _is_n5(document: Any) -> bool:
     return isinstance(document, dict) and all(member in document for member in _N5_MEMBERS)
 
 
+def _says_n5(document: Any) -> bool:
+    return isinstance(document, dict) and "n5" in document
+
+
 def _nodes(
     documents: Mapping[str, Any], damaged: Mapping[str, StoreError]
 ) -> tuple[dict[str, Node], dict[str, StoreError]]:
     """Return the nodes that documents describe, and why others describe none, by path.
 
-    `attributes.json` may be anybody's: what is no array of N5 is nothing at all.
+    `attributes.json` may be anybody's: it is a group of N5 if it, or the one of the root, says "n5".
     """
     nodes: dict[str, Node] = {}
+    is_n5 = _says_n5(documents.get(_N5))
     wrong = {key.rpartition("/")[0]: error for key, error in damaged.items() if not key.endswith(_N5)}
     for key, document in sorted(documents.items(), key=lambda item: item[0].endswith(_N5)):
         path, _, name = key.rpartition("/")
         if name == _N5:
-            if path not in nodes and path not in wrong and _is_n5(document):
-                hidden = (*_N5_MEMBERS, "compression")
-                own = {each: value for each, value in document.items() if each not in hidden}
-                nodes[path] = Node(path, "array", 0, document, own)
+            if path not in nodes and path not in wrong and isinstance(document, dict):
+                is_array = _is_n5(document)
+                if is_array or is_n5 or _says_n5(document):
+                    own = N5_WORDS.attributes_of(document)
+                    nodes[path] = Node(path, "array" if is_array else "group", 0, document, own)
             continue
         kind = _kind(name, document)
         if isinstance(kind, StoreError):
