@@ -167,6 +167,15 @@ def _is_n5(document: Any) -> bool:
     return isinstance(document, dict) and all(member in document for member in _N5_MEMBERS)
 
 
+def _n5_node(path: str, document: Any, *, inside: bool) -> Node | None:
+    """Return what an `attributes.json` describes; `inside` says that the root is one of N5."""
+    if _is_n5(document):
+        return Node(path, "array", 0, document, N5_WORDS.attributes_of(document))
+    if _says_n5(document) or (inside and isinstance(document, dict)):
+        return Node(path, "group", 0, document, N5_WORDS.attributes_of(document))
+    return None
+
+
 def _says_n5(document: Any) -> bool:
     return isinstance(document, dict) and "n5" in document
 
@@ -184,11 +193,9 @@ def _nodes(
     for key, document in sorted(documents.items(), key=lambda item: item[0].endswith(_N5)):
         path, _, name = key.rpartition("/")
         if name == _N5:
-            if path not in nodes and path not in wrong and isinstance(document, dict):
-                is_array = _is_n5(document)
-                if is_array or is_n5 or _says_n5(document):
-                    own = N5_WORDS.attributes_of(document)
-                    nodes[path] = Node(path, "array" if is_array else "group", 0, document, own)
+            node = None if path in nodes or path in wrong else _n5_node(path, document, inside=is_n5)
+            if node is not None:
+                nodes[path] = node
             continue
         kind = _kind(name, document)
         if isinstance(kind, StoreError):
