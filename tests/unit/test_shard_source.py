@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore.chunk.plan.source import ByteRange, EntriesInParts, EntryRun, ShardSource
+from fsstore.chunk.plan.entry_run import EntryRun
+from fsstore.chunk.plan.source import ByteRange, EntriesInParts, ShardSource
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
@@ -111,8 +112,8 @@ def test_never_at_rest():
 
 
 RUNS = [
-    EntryRun(("k", 3), np.array([2, 0])),
-    EntryRun(("k", 12), np.arange(4)),
+    EntryRun.within(("k", 3), np.array([2, 0])),
+    EntryRun.within(("k", 12), np.arange(4)),
     [(("k", 3), 2), (("k", 3), 0)],
 ]
 
@@ -145,7 +146,7 @@ def test_neighbours_are_read_as_one(numbers, ranges):
     """Entries next to each other in the file are one range; each answer is its part."""
     base = Counting()
     two = ShardSource(base, CHAIN.shard)
-    found = drive(two.read_whole(EntryRun("k", np.array(numbers))))
+    found = drive(two.read_whole(EntryRun.within("k", np.array(numbers))))
     assert base.asked == 1 + ranges
     expected = drive(two.read_many([ByteRange(("k", number)) for number in numbers]))
     assert [bytes(each.value) for each in found] == [bytes(each.value) for each in expected]
@@ -155,9 +156,9 @@ def test_neighbours_are_read_as_one(numbers, ranges):
 def test_cut_off_of_many_entries():
     """Damage is told in the same words."""
     with pytest.raises(DataLossError, match="Error reading key k: the shard is cut off: beyond the end"):
-        drive(ShardSource(CutOff(), CHAIN.shard).read_whole(EntryRun("k", np.array([2, 3]))))
+        drive(ShardSource(CutOff(), CHAIN.shard).read_whole(EntryRun.within("k", np.array([2, 3]))))
     with pytest.raises(AbortedError, match="again and again"):
-        drive(source(Changing(-1)).read_whole(EntryRun(("k", 3), np.array([2]))))
+        drive(source(Changing(-1)).read_whole(EntryRun.within(("k", 3), np.array([2]))))
 
 
 def test_entries_in_parts():
@@ -165,7 +166,7 @@ def test_entries_in_parts():
     base = Counting(4)
     parts = EntriesInParts(base, CHAIN.shard, complete=True)
     for begin, calls in ((0, 2), (4, 3), (8, 4), (12, 7)):
-        found = drive(parts.read_whole(EntryRun("k", np.arange(begin, begin + 4))))
+        found = drive(parts.read_whole(EntryRun.within("k", np.arange(begin, begin + 4))))
         assert base.calls == calls
         assert {each.generation for each in found} == {b"1" if begin == 12 else b"0"}
     assert parts.generations == {b"0", b"1"}
@@ -174,7 +175,7 @@ def test_entries_in_parts():
 
 def test_a_run_is_a_sequence():
     """A run of identities has the length, the elements and the slices of the list."""
-    run, pairs = EntryRun("k", np.arange(5) * 3), [("k", 0), ("k", 3), ("k", 6), ("k", 9), ("k", 12)]
+    run, pairs = EntryRun.within("k", np.arange(5) * 3), [("k", 0), ("k", 3), ("k", 6), ("k", 9), ("k", 12)]
     assert list(run) == pairs
     assert (len(run), run[1], run[-1]) == (5, pairs[1], pairs[-1])
     assert list(run[1:3]) == pairs[1:3]

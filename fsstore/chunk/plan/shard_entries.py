@@ -13,18 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, reduce
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fsstore.chunk.plan.cell_run import FEW, CellRun
-from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.entry_run import EntryRun
+from fsstore.chunk.plan.grid import RegularAxis, Segment
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Points, plan
-from fsstore.chunk.plan.source import EntriesInParts, EntryRun, ShardSource, Source
+from fsstore.chunk.plan.source import EntriesInParts, ShardSource, Source
 from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
+from fsstore.codec.chain.shard_layout import ShardLayout, grid_boxes, shard_of
 from fsstore.codec.contract import Array
 from fsstore.kvstore.contract.coalesce import Ints
 
@@ -76,24 +77,67 @@ class ShardEntries:
 
     def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
-        chunks: list[tuple[int, ...]]
         if isinstance(shard, ChunkBox):
-            chunks = [(number,) for number in shard.numbers]
+            chunks: Iterator[tuple[int, ...]] = ((number,) for number in shard.numbers)
         else:
-            chunks = [
-                segment.chunk if isinstance(segment, Points) else (segment.chunk,)
-                for segment in shard.segments
-            ]
+            chunks = map(_chunk, shard.segments)
         groups = [group[chunk] for group, chunk in zip(self._groups, chunks, strict=True)]
+        cells, numbers = self._product(groups)
+        return cells, numbers.reshape(-1) if isinstance(numbers, np.ndarray) else numbers
+
+    def boxes(
+        self, outline: Plan, model: ChunkModel, most: int
+    ) -> Iterator[tuple[Sequence[Cell], Sequence[Any]]]:
+        """Yield the cells of shards that lie side by side, about `most` bytes at a time, with their identities.
+
+        `outline` is the plan over the grid of shards.
+        """
+        counts = [len(component.segments) for component in outline.components]
+        share = max(1, self.touched_bytes // outline.cell_count)
+        for index in grid_boxes(counts, max(1, most // share)):
+            whole = (*index, *[slice(None)] * (len(counts) - len(index)))
+            chosen = [
+                _some(component.segments, at) for component, at in zip(outline.components, whole, strict=True)
+            ]
+            yield self._box(outline, model, chosen)
+
+    def _box(
+        self, outline: Plan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
+    ) -> tuple[Sequence[Cell], Sequence[Any]]:
+        """Return the cells of some shards, by component, and their identities."""
+        keys = CellRun(outline, range(math.prod(map(len, chosen))), chosen).keys(model)
+        found = [
+            [group[_chunk(segment)] for segment in segments]
+            for group, segments in zip(self._groups, chosen, strict=True)
+        ]
+        cells, numbers = self._product([list(chain.from_iterable(groups)) for groups in found])
+        steps = [math.prod(map(len, chosen[axis + 1 :])) for axis in range(len(chosen))]
+        owners = _sums(
+            [
+                np.repeat(np.arange(len(groups)) * step, list(map(len, groups)))
+                for groups, step in zip(found, steps, strict=True)
+            ]
+        )
+        if isinstance(numbers, np.ndarray):
+            return cells, EntryRun(keys, owners, numbers)
+        keyed = map(keys.__getitem__, owners.tolist())
+        return cells, [_identity(key, number) for key, number in zip(keyed, numbers, strict=True)]
+
+    def _product(
+        self, groups: Sequence[Sequence[tuple[Any, Number]]]
+    ) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
+        """Return the cells of segments by component, and their numbers."""
         segments = [[segment for segment, _ in group] for group in groups]
         numbers = [[number for _, number in group] for group in groups]
         count = math.prod(map(len, groups))
-        if count > FEW and len(self.layouts) == 1:
-            sums = reduce(np.add.outer, [np.array(each, np.int64) for each in numbers])
-            return CellRun(self.plan, range(count), segments), sums.reshape(-1)
-        cells = [Cell.of(each) for each in product(*segments)]
+        single = len(self.layouts) == 1
+        cells: Sequence[Cell] = CellRun(self.plan, range(count), segments)
+        if count <= FEW:
+            cells = list(map(Cell.of, product(*segments)))
+        elif single:
+            return cells, _sums([np.array(each, np.int64) for each in numbers])
         added: Iterator[Any] = product(*numbers)
-        if len(self.layouts) == 1:
+        if single:
             return cells, list(map(sum, added))
         levels = range(len(self.layouts))
         return cells, [tuple([sum([number[level] for number in each]) for level in levels]) for each in added]
@@ -101,16 +145,8 @@ class ShardEntries:
     def identities(self, key: str, numbers: Sequence[Any] | Ints) -> Sequence[Any]:
         """Return what `source` calls the entries of a shard: pairs, nested where shards are."""
         if isinstance(numbers, np.ndarray):
-            return EntryRun(key, numbers)
-        if len(self.layouts) == 1:
-            return [(key, number) for number in numbers]
-        found = []
-        for number in numbers:
-            identity: Any = key
-            for level in number:
-                identity = (identity, level)
-            found.append(identity)
-        return found
+            return EntryRun.within(key, numbers)
+        return [_identity(key, number) for number in numbers]
 
     @property
     def touched_bytes(self) -> int:
@@ -133,6 +169,27 @@ class ShardEntries:
         if self._restore is None:
             return chunk
         return chunk.transpose(*self._restore, *range(len(self._restore), chunk.ndim))
+
+
+def _chunk(segment: Segment | Points) -> tuple[int, ...]:
+    return segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+
+
+def _some(segments: Sequence[Segment | Points], at: int | slice) -> Sequence[Segment | Points]:
+    return segments[at] if isinstance(at, slice) else [segments[at]]
+
+
+def _sums(columns: Sequence[Ints]) -> Ints:
+    """Return the sums of an element of each column, for all of their product."""
+    return reduce(np.add.outer, columns, np.zeros((), np.int64)).reshape(-1)
+
+
+def _identity(key: str, number: int | tuple[int, ...]) -> Any:
+    """Return what a source calls the entry of a number, which has one a level where shards hold shards."""
+    identity: Any = key
+    for level in (number,) if isinstance(number, int) else number:
+        identity = (identity, level)
+    return identity
 
 
 class _Grid(NamedTuple):
@@ -204,7 +261,7 @@ def _group(
             groups.setdefault((shard,), []).append((segment, place * stride))
         return groups
     for segment in segments:
-        chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+        chunk = _chunk(segment)
         pairs = list(zip(outputs, chunk, strict=True))
         shard = tuple([number // outer.shard[output] for output, number in pairs])
         added = [sum([level.add(output, number) for output, number in pairs]) for level in levels]

@@ -8,24 +8,24 @@ go through the index of the same outer shard, a source of shards within shards r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Any, NamedTuple, Protocol, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fsstore.codec.chain.shard_layout import MISSING, Entries, ShardLayout, shard_damage
+from fsstore.chunk.plan.entry_run import EntryRun, RunAnswers, spans_in_shards
+from fsstore.codec.chain.shard_layout import MISSING, NO_SIZE, Entries, ShardLayout, shard_damage
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.ability import ReadsWhole, able
-from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.coalesce import REMOTE, Ints, Spans, coalesce
-from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult, now
+from fsstore.kvstore.contract.coalesce import REMOTE, Ints
+from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 
-__all__ = ["ByteRange", "EntriesInParts", "EntryRun", "KvSource", "ShardSource", "Source"]
+__all__ = ["ByteRange", "EntriesInParts", "KvSource", "ShardSource", "Source"]
 
 _ATTEMPTS = 20  # at a shard that is rewritten while it is read
 _WHOLE_SHARE = 0.5  # from this share of a shard's entries on, one read of the whole shard is cheaper
+_COLUMNS_FROM = 8  # identities; fewer are answered one by one in less time
 _NONE = np.full((1, 2), MISSING, np.uint64)
 
 
@@ -39,35 +39,6 @@ class ByteRange(NamedTuple):
     start: int = 0
     stop: int | None = None
     if_not_equal: bytes = UNKNOWN
-
-
-class EntryRun(Sequence[tuple[Any, int]]):
-    """Identities of many entries of one shard: pairs of the shard's and a number, made when they are asked for."""
-
-    __slots__ = ("numbers", "shard")
-
-    def __init__(self, shard: Any, numbers: Ints) -> None:
-        self.shard, self.numbers = shard, numbers
-
-    def __len__(self) -> int:
-        """Return the number of entries."""
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, place: int) -> tuple[Any, int]: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> EntryRun: ...
-
-    def __getitem__(self, place: int | slice) -> tuple[Any, int] | EntryRun:
-        """Return one identity, or a run of some."""
-        if isinstance(place, slice):
-            return EntryRun(self.shard, self.numbers[place])
-        return self.shard, int(self.numbers[place])
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """Yield the identities."""
-        return zip(repeat(self.shard), self.numbers.tolist(), strict=False)
 
 
 class _Body(NamedTuple):
@@ -159,29 +130,56 @@ class ShardSource:
         """Return an answer for each entry, in order."""
         if isinstance(identities, EntryRun):
             return await self._read_run(identities)
+        if len(identities) >= _COLUMNS_FROM:
+            return await self._read_run(EntryRun.of(identities))
         return await self.read_many(list(map(ByteRange, identities)))
 
     async def _read_run(self, run: EntryRun) -> Sequence[ReadResult]:
         """Return what `read_many` does, by columns: entries that lie next to each other are read as one."""
         source = self._for_one_operation()
+        found, wanted = RunAnswers(len(run)), run.by_shard()
         for _ in range(_ATTEMPTS):
-            head = (await source._heads({run.shard: run.numbers}))[run.shard]
-            rows = source._rows(head, run.shard, run.numbers)
-            places = np.flatnonzero(self._layout.present(rows))
-            spans, lengths = _spans(rows[places], whole=head.whole)
-            sources = [head.answer] if head.whole else await source._spans(run.shard, spans, head)
-            if sources is not None:
-                return _answer_columns(sources, spans, lengths).among(places, len(run))
-            source._forget(run.shard)
-        raise self._never_at_rest([run.shard])
+            if not wanted:
+                return found.columns()
+            wanted = await source._attempt_run(wanted, run.numbers, found)
+        raise self._never_at_rest(wanted)
 
-    async def _spans(self, shard: Any, spans: Spans, head: _Head) -> Sequence[ReadResult] | None:
-        """Return what lies in parts of a shard, None if the shard has changed since its index was read."""
-        pairs = zip(spans.starts.tolist(), spans.stops.tolist(), strict=True)
-        bodies = [_Body(0, ByteRange(shard, low, high), head.answer.generation) for low, high in pairs]
-        found = zip(bodies, await self._bodies(bodies), strict=True)
-        answers = [answer for body, answer in found if answer is not None and body.is_answered_by(answer)]
-        return answers if len(answers) == len(bodies) else None
+    async def _attempt_run(self, wanted: dict[Any, Ints], numbers: Ints, found: RunAnswers) -> dict[Any, Ints]:
+        """Answer what is wanted of each shard, places in a run; return the shards that changed meanwhile."""
+        shards = list(wanted)
+        known = await self._heads({shard: numbers[places] for shard, places in wanted.items()})
+        heads = [known[shard] for shard in shards]
+        owners = np.repeat(np.arange(len(shards)), list(map(len, wanted.values())))
+        places = np.concatenate(list(wanted.values()))
+        rows = self._rows_together(heads, wanted, numbers, owners)
+        present = self._layout.present(rows)
+        if not present.all():
+            rows, owners, places = rows[present], owners[present], places[present]
+        starts, lengths = rows.astype(np.int64).T
+        whole = np.array([head.whole for head in heads])[owners]
+        if whole.any():
+            found.give([head.answer for head in heads], *(column[whole] for column in (places, owners, starts, lengths)))
+            if whole.all():
+                return {}
+            apart = ~whole
+            places, owners, starts, lengths = (column[apart] for column in (places, owners, starts, lengths))
+        spans, whose = spans_in_shards(starts, starts + lengths, owners, len(shards), REMOTE.max_size)
+        bodies = [
+            _Body(number, ByteRange(shards[owner], low, high), heads[owner].answer.generation)
+            for number, (owner, low, high) in enumerate(
+                zip(whose.tolist(), spans.starts.tolist(), spans.stops.tolist(), strict=True)
+            )
+        ]
+        answers = await self._bodies(bodies)
+        changed = [body.range.identity for body, answer in zip(bodies, answers, strict=True) if not body.is_answered_by(answer)]
+        where, starts = spans.where, spans.offset
+        if changed:
+            self._forget(changed)
+            kept = np.array([shard not in changed for shard in shards])[owners]
+            places, where, starts, lengths = (column[kept] for column in (places, where, starts, lengths))
+        if len(places):
+            found.give([answer for answer in answers if answer is not None], places, where, starts, lengths)
+        return {shard: wanted[shard] for shard in changed}
 
     def describe(self, identity: Any) -> str:
         """Return how messages call an entry."""
@@ -243,8 +241,7 @@ class ShardSource:
             answers[body.number] = answer
             if not body.is_answered_by(answer):
                 changed[body.range.identity] = wanted[body.range.identity]
-        for shard in changed:
-            self._forget(shard)
+        self._forget(changed)
         return changed
 
     async def _heads(
@@ -264,14 +261,15 @@ class ShardSource:
             found = await self._base.read_many(firsts)
         except OutOfRangeError as error:
             raise self._cut_off(list(asked), error) from error
-        for (shard, whole), answer in zip(asked.items(), found, strict=True):
-            heads[shard] = _Head(answer, whole, self._index(answer, shard, whole=whole))
+        indexes = self._indexes(asked, found)
+        for (shard, whole), answer, rows in zip(asked.items(), found, indexes, strict=True):
+            heads[shard] = _Head(answer, whole, rows)
         if self._known is not None:
             self._known.update((shard, head) for shard, head in heads.items() if head.answer.state == "value")
         return heads
 
-    def _forget(self, shard: Any) -> None:
-        if self._known is not None:
+    def _forget(self, shards: Iterable[Any]) -> None:
+        for shard in shards if self._known is not None else ():
             self._known.pop(shard, None)
 
     async def _bodies(self, bodies: Sequence[_Body]) -> Sequence[ReadResult | None]:
@@ -302,16 +300,51 @@ class ShardSource:
             return ByteRange(shard, 0, self._layout.index_size, known)
         return ByteRange(shard, -self._layout.index_size, None, known)
 
-    def _index(self, head: ReadResult, shard: Any, *, whole: bool) -> Entries:
-        """Return the index of a shard, not checked; all entries are missing when the shard is."""
-        if head.state != "value":
-            return _NONE
-        data = memoryview(head.value)
+    def _indexes(self, asked: Mapping[Any, bool], heads: Sequence[ReadResult]) -> list[Entries]:
+        """Return the indexes of shards, not checked; all entries are missing when the shard is."""
+        encoded = {
+            shard: self._index_in(memoryview(head.value), shard, whole=whole)
+            for (shard, whole), head in zip(asked.items(), heads, strict=True)
+            if head.state == "value"
+        }
+        together = self._layout.unpacked_together(list(encoded.values())) if len(encoded) > 1 else None
+        if together is not None:
+            found = dict(zip(encoded, together, strict=True))
+        else:
+            found = {shard: self._unpacked(data, shard) for shard, data in encoded.items()}
+        return [found.get(shard, _NONE) for shard in asked]
+
+    def _index_in(self, data: memoryview, shard: Any, *, whole: bool) -> memoryview:
+        if not whole:
+            return data
         try:
-            start, stop = self._layout.index_span(len(data)) if whole else (0, len(data))
-            return self._layout.unpacked(data[start:stop])
+            start, stop = self._layout.index_span(len(data))
         except StoreError as error:
             raise error.within(f"Error reading {self._base.describe(shard)}") from error
+        return data[start:stop]
+
+    def _unpacked(self, data: memoryview, shard: Any) -> Entries:
+        try:
+            return self._layout.unpacked(data)
+        except StoreError as error:
+            raise error.within(f"Error reading {self._base.describe(shard)}") from error
+
+    def _rows_together(
+        self, heads: Sequence[_Head], wanted: Mapping[Any, Ints], numbers: Ints, owners: Ints
+    ) -> Entries:
+        """Return what `_rows` does, for entries of several shards."""
+        sizes = [len(head.answer.value) if head.whole else NO_SIZE for head in heads]
+        columns = [numbers[places] for places in wanted.values()]
+        rows = np.concatenate(
+            [
+                head.rows[column] if head.answer.state == "value" else np.broadcast_to(_NONE, (len(column), 2))
+                for head, column in zip(heads, columns, strict=True)
+            ]
+        )
+        if not self._layout.are_sound(rows, owners, sizes):  # one by one it is told where
+            for head, shard, column in zip(heads, wanted, columns, strict=True):
+                self._rows(head, shard, column)
+        return rows
 
     def _rows(self, head: _Head, shard: Any, numbers: Sequence[int] | Ints) -> Entries:
         """Return offset and length of entries, all of them valid."""
@@ -349,12 +382,13 @@ class EntriesInParts(ShardSource):
     def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
         return False
 
-    def _index(self, head: ReadResult, shard: Any, *, whole: bool) -> Entries:
-        self.generations.add(head.generation)
-        rows = super()._index(head, shard, whole=whole)
-        if self._complete and head.state == "value":
-            self._checked(rows, range(len(rows)), shard, head.size)
-        return rows
+    def _indexes(self, asked: Mapping[Any, bool], heads: Sequence[ReadResult]) -> list[Entries]:
+        found = super()._indexes(asked, heads)
+        for shard, head, rows in zip(asked, heads, found, strict=True):
+            self.generations.add(head.generation)
+            if self._complete and head.state == "value":
+                self._checked(rows, range(len(rows)), shard, head.size)
+        return found
 
 
 def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:
@@ -362,19 +396,3 @@ def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:
     known = {ranges[number].if_not_equal for number in numbers}
     return known.pop() if len(known) == 1 else UNKNOWN
 
-
-def _spans(rows: Entries, *, whole: bool) -> tuple[Spans, Ints]:
-    """Return what is read of a shard for some entries, and how long these are; nothing if all of the shard is there."""
-    starts, lengths = rows.astype(np.int64).T
-    if whole:
-        zero = np.zeros_like(starts)
-        return Spans(zero, zero, zero, starts), lengths
-    return coalesce(starts, starts + lengths, 0, REMOTE.max_size), lengths
-
-
-def _answer_columns(sources: Sequence[ReadResult], spans: Spans, lengths: Ints) -> AnswerColumns:
-    def stamp(number: int) -> tuple[bytes, int | None]:
-        return sources[number].generation, sources[number].size
-
-    time = sources[0].time if sources else now()
-    return AnswerColumns(sources, spans.where, spans.offset, spans.offset + lengths, spans.where, stamp, time)

@@ -122,7 +122,8 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     if entries is not None:
         most = _SHARD_BYTES if waits or joint else min(_NEAR_SHARD_BYTES, _NEAR_SHARDS_BYTES // threads)
         few = cells < threads and (small or waits) and _worth_dividing(request, entries, small=small)
-        windows = shard_windows(request, outline, entries, most=most, few=few)
+        together = INLINE_BYTES if small else _WAITING_BYTES if waits else _NEAR_BYTES
+        windows = shard_windows(request, outline, entries, most=most, together=together, few=few)
     if waits:
         done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
     elif joint and later is not None:

@@ -1,4 +1,4 @@
-"""The windows of a read of shards: whole shards where these are small, parts of large ones.
+"""The windows of a read of shards: what is touched of many where that is little, parts of large ones.
 
 The parts of one shard are of one generation, as if it had been read at once: if it is rewritten in between, all of it
 is read again when the last part has been put in its place.
@@ -22,19 +22,25 @@ _PART_BYTES = 8 * 1024 * 1024  # of a shard whose parts are fetched far away
 
 
 def shard_windows(
-    request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, few: bool
+    request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
 ) -> Iterator[Window]:
-    """Yield a window a shard: the shard as one chunk when all of it is wanted, else the sub-chunks touched.
+    """Yield windows of several shards, of whose sub-chunks they touch `together` bytes.
 
+    Where a shard is more than half of that, there is a window a shard: the shard as one chunk when all of it is wanted,
+    else the sub-chunks touched.
     With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.  Those of a shard
     of more than `most` bytes are several windows, so that no thread has all of it in memory.
     """
     chunks, maps, out = request
     chain, source = chunks.model.chain, KvSource(chunks.store)
-    whole = ChunkReader(chunks, Placement(outline, out), source)
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.source(source), entries)
-    large = chain.decoded_size > most
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
+    if entries.touched_bytes <= min(most, together // 2) * outline.cell_count:
+        for cells, identities in entries.boxes(outline, chunks.model, together):
+            yield Window(part, cells, identities)
+        return
+    whole = ChunkReader(chunks, Placement(outline, out), source)
+    large = chain.decoded_size > most
     coarse = part
     if large and as_chunks and (depth := entries.depth(most)) < len(entries.layouts):
         shards = ShardEntries(maps, out.shape, chunks.model, depth)
