@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fsstore.chunk.plan.entry_run import EntryRun
-from fsstore.chunk.plan.source import ByteRange, EntriesInParts, ShardSource
+from fsstore.chunk.plan.shard_source import EntriesInParts, ShardSource
+from fsstore.chunk.plan.source import ByteRange
 from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain.shard_layout import NO_SIZE
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
 from fsstore.kvstore.contract.byte_range import resolve_range
@@ -115,12 +117,14 @@ RUNS = [
     EntryRun.within(("k", 3), np.array([2, 0])),
     EntryRun.within(("k", 12), np.arange(4)),
     [(("k", 3), 2), (("k", 3), 0)],
+    EntryRun([("k", 3), ("k", 12), ("k", 4)], np.array([0, 1, 1, 2, 0]), np.array([2, 3, 1, 0, 1])),
+    [(("k", number % 3), number % 4) for number in range(12)],
 ]
 
 
 @pytest.mark.parametrize("change", range(1, 8))
 @pytest.mark.parametrize("lost", [4, 60, 200, 240])
-@pytest.mark.parametrize("run", RUNS, ids=["run", "all", "list"])
+@pytest.mark.parametrize("run", RUNS, ids=["run", "all", "list", "shards", "long list"])
 def test_one_version_of_many_entries(run, lost, change):
     """The same for a run of entries, whose answers are columns."""
     base = Changing(change, change + 1, lost=lost)
@@ -128,7 +132,8 @@ def test_one_version_of_many_entries(run, lost, change):
     assert len(found) == len(run)
     values = {tuple(np.frombuffer(each.value, "i4")) for each in found if each.state == "value"}
     assert values <= {(int(each.generation),) * 4 for each in found if each.state == "value"}
-    assert len(values) < 2
+    if len({shard for shard, _ in run}) == 1:
+        assert len(values) < 2
 
 
 class Counting(Changing):
@@ -171,6 +176,62 @@ def test_entries_in_parts():
         assert {each.generation for each in found} == {b"1" if begin == 12 else b"0"}
     assert parts.generations == {b"0", b"1"}
     assert base.asked == 7
+
+
+class TwoKeys(Changing):
+    """A base of shards that change independently: a key is its own version, times ten for each change of its own."""
+
+    def __init__(self, *changes):
+        super().__init__()
+        self.of_key = {}
+        self.changes = changes
+
+    async def read_many(self, ranges):
+        found = []
+        for each in ranges:
+            self.version = self.of_key.get(each.identity, 0)
+            found += await super().read_many([each])
+        if self.calls in self.changes:
+            self.of_key["b"] = self.of_key.get("b", 0) + 1
+        return found
+
+
+def test_only_what_changed_is_read_again():
+    """Of two shards of which one is rewritten in between, that one is read again; each is of one version."""
+    base = TwoKeys(2)  # the calls count ranges: after both indexes
+    layout = CHAIN.shard
+    run = EntryRun(["a", "b"], np.array([0, 1, 0, 1]), np.array([0, 0, 5, 5]))
+    found = drive(ShardSource(base, layout).read_whole(run))
+    generations = [each.generation for each in found if each.state == "value"]
+    assert generations == [b"0", b"1", b"0", b"1"]
+    assert base.calls == 2 + 4 + 1 + 2
+
+
+INDEXES = {
+    "in order": ([[0, 4], [4, 4], [8, 4]], True),
+    "missing": ([[0, 4], [2**64 - 1, 2**64 - 1], [8, 4]], True),
+    "half missing": ([[0, 4], [2**64 - 1, 4], [8, 4]], False),
+    "nonsense": ([[0, 4], [2**63, 2**63], [8, 4]], False),
+    "outside": ([[0, 4], [4, 4], [18, 4]], False),
+    "overlap": ([[0, 4], [2, 4], [8, 4]], False),
+    "the same": ([[4, 4], [4, 4], [8, 4]], True),
+}
+
+
+@pytest.mark.parametrize(("rows", "sound"), INDEXES.values(), ids=INDEXES)
+@pytest.mark.parametrize("other", [20, NO_SIZE])
+def test_rows_of_several_shards_are_checked_together(rows, sound, other):
+    """They are sound exactly if those of each shard pass by themselves, where its size is known."""
+    layout = CHAIN.shard
+    good = np.array([[0, 4], [4, 4]], np.uint64)
+    entries = np.concatenate([good, np.array(rows, np.uint64)])
+    owners = np.array([0, 0, 1, 1, 1])
+    assert layout.are_sound(entries, owners, [other, 20]) is sound
+    if sound:
+        layout.checked(entries[2:], range(3), 20)
+    else:
+        with pytest.raises(DataLossError):
+            layout.checked(entries[2:], range(3), 20)
 
 
 def test_a_run_is_a_sequence():

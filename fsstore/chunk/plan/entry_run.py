@@ -8,15 +8,16 @@ several attempts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import ReadResult, now
 
-__all__ = ["EntryRun", "RunAnswers", "spans_in_shards"]
+__all__ = ["EntryRun", "EntryParts", "RunAnswers"]
 
 _NEAR = 2**62  # the sum of two such numbers is a number
 
@@ -75,6 +76,41 @@ class EntryRun(Sequence[tuple[Any, int]]):
         return {shard: order[begin:end] for shard, begin, end in zip(shards, begins, edges[1:], strict=False)}
 
 
+class EntryParts(NamedTuple):
+    """Parts of larger pieces of bytes, as columns: for which place of a run, of which piece, from where, how long."""
+
+    places: Ints
+    owners: Ints
+    starts: Ints
+    lengths: Ints
+
+    def among(self, chosen: npt.NDArray[np.bool_]) -> EntryParts:
+        """Return those that are chosen."""
+        return self if chosen.all() else EntryParts(*[column[chosen] for column in self])
+
+    def spans(self, count: int, limit: int) -> tuple[Spans, Ints]:
+        """Return spans that cover the parts of `count` pieces, those that touch as one, and the piece of each span.
+
+        The pieces are laid one behind the other, so that one sort serves them all.
+        """
+        owners, starts, stops = self.owners, self.starts, self.starts + self.lengths
+        if count == 1:
+            spans = coalesce(starts, stops, 0, limit)
+            return spans, np.zeros_like(spans.starts)
+        sizes = np.zeros(count, np.int64)
+        np.maximum.at(sizes, owners, stops + 1)  # parts of two pieces never touch
+        if (
+            float(sizes.sum(dtype=np.float64)) >= _NEAR
+        ):  # some lie so far out that there is no room behind them
+            return Spans(starts, stops, np.arange(len(starts)), np.zeros_like(starts)), owners
+        base = np.cumsum(sizes) - sizes
+        shift = base[owners]
+        spans = coalesce(starts + shift, stops + shift, 0, limit)
+        whose = np.searchsorted(base, spans.starts, side="right") - 1
+        shift = base[whose]
+        return spans._replace(starts=spans.starts - shift, stops=spans.stops - shift), whose
+
+
 class RunAnswers:
     """The answers to a run of entries; those that nobody gives are missing."""
 
@@ -85,9 +121,10 @@ class RunAnswers:
         self._where = np.full(count, -1)
         self._starts, self._stops = np.zeros((2, count), np.int64)
 
-    def give(self, sources: Sequence[ReadResult], places: Ints, where: Ints, starts: Ints, lengths: Ints) -> None:
-        """Answer the entries at some places: each is a part of one of the sources."""
-        self._where[places] = where + len(self._sources)
+    def give(self, sources: Sequence[ReadResult], pieces: EntryParts) -> None:
+        """Answer some entries: each is a part of one of the sources."""
+        places, owners, starts, lengths = pieces
+        self._where[places] = owners + len(self._sources)
         self._starts[places], self._stops[places] = starts, starts + lengths
         self._sources += sources
 
@@ -100,23 +137,3 @@ class RunAnswers:
 
         time = sources[0].time if sources else now()
         return AnswerColumns(sources, where, self._starts, self._stops, where, stamp, time)
-
-
-def spans_in_shards(starts: Ints, stops: Ints, owners: Ints, count: int, limit: int) -> tuple[Spans, Ints]:
-    """Return the spans that cover ranges in `count` shards, touching ranges as one, and the shard of each span.
-
-    The shards are laid one behind the other, so that one sort serves them all.
-    """
-    if count == 1:
-        spans = coalesce(starts, stops, 0, limit)
-        return spans, np.zeros_like(spans.starts)
-    sizes = np.zeros(count, np.int64)
-    np.maximum.at(sizes, owners, stops + 1)  # ranges of two shards never touch
-    if float(sizes.sum(dtype=np.float64)) >= _NEAR:  # some lie so far out that there is no room behind them
-        return Spans(starts, stops, np.arange(len(starts)), np.zeros_like(starts)), owners
-    base = np.cumsum(sizes) - sizes
-    shift = base[owners]
-    spans = coalesce(starts + shift, stops + shift, 0, limit)
-    whose = np.searchsorted(base, spans.starts, side="right") - 1
-    shift = base[whose]
-    return spans._replace(starts=spans.starts - shift, stops=spans.stops - shift), whose

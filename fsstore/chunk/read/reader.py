@@ -64,7 +64,7 @@ def _bytes_touched(window: Window) -> int:
 
 def _chain_of(window: Window) -> BoundChain:
     part = window.part
-    return part.chunks.model.chain if part.entries is None else part.entries.layout.inner
+    return part.chunks.model.chain if part.grid is None else part.grid.layout.inner
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
@@ -113,7 +113,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
     joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_BYTES)
-    chain = model.chain if entries is None else entries.layout.inner
+    chain = model.chain if entries is None else entries.grid.layout.inner
     threads = chunks.workers(chain.working_size)
     copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
     share = cells if small or copied else math.ceil(cells / (4 * threads))
@@ -138,7 +138,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
 def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
     """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
     if not small:
-        return entries.worth_sharing
+        return entries.grid.worth_sharing
     model, store = request.chunks.model, request.chunks.store
     return model.chain.effort >= 2 * _WORTH_A_THREAD and not store.driver.features.waits
 
@@ -176,7 +176,7 @@ def _window_of_box(request: ReadRequest) -> Window | None:
     if entries is None or entries.touched_bytes > INLINE_BYTES:
         return None
     cells, numbers = entries.of(box)
-    part = ChunkReader(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     return Window(part, cells, entries.identities(key, numbers))
 
 

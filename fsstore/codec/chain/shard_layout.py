@@ -24,7 +24,17 @@ from fsstore.errors import DataLossError, StoreError
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
 
-__all__ = ["MISSING", "NO_SIZE", "Entries", "ShardLayout", "blocks_of", "copy_blocks", "grid_boxes", "shard_damage", "shard_of"]
+__all__ = [
+    "MISSING",
+    "NO_SIZE",
+    "Entries",
+    "ShardLayout",
+    "blocks_of",
+    "copy_blocks",
+    "grid_boxes",
+    "shard_damage",
+    "shard_of",
+]
 
 S = TypeVar("S")
 Entries = npt.NDArray[np.uint64]
@@ -127,7 +137,7 @@ class ShardLayout:
         return list(entries)
 
     def are_sound(self, entries: Entries, owners: npt.NDArray[np.int64], sizes: Sequence[int]) -> bool:
-        """Return whether rows of indexes of several shards are valid: row `i` is of a shard of `sizes[owners[i]]` bytes.
+        """Return whether rows of several indexes are valid: row `i` is of a shard of `sizes[owners[i]]` bytes.
 
         `checked` says what is wrong with the rows of one.
         """

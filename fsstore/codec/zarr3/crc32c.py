@@ -73,7 +73,7 @@ class BoundCrc32c:
     def decode_joined(self, parts: Sequence[Buffer], out: Any) -> bool:
         """Put parts without their checksums one after the other; return False if one is not right."""
         size = len(out) // len(parts)
-        if any([len(part) != size + 4 or checksum(part) != _RESIDUE for part in parts]):
+        if any(len(part) != size + 4 or checksum(part) != _RESIDUE for part in parts):
             return False
         rows = np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), size + 4)
         out.reshape(len(parts), size)[...] = rows[:, :-4]
