@@ -9,7 +9,7 @@ from fsstore.chunk.plan.entry_run import EntryRun
 from fsstore.chunk.plan.shard_source import EntriesInParts, ShardSource
 from fsstore.chunk.plan.source import ByteRange
 from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.shard_layout import NO_SIZE
+from fsstore.codec.chain.shard_layout import NO_SIZE, are_sound
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
 from fsstore.kvstore.contract.byte_range import resolve_range
@@ -226,7 +226,7 @@ def test_rows_of_several_shards_are_checked_together(rows, sound, other):
     good = np.array([[0, 4], [4, 4]], np.uint64)
     entries = np.concatenate([good, np.array(rows, np.uint64)])
     owners = np.array([0, 0, 1, 1, 1])
-    assert layout.are_sound(entries, owners, [other, 20]) is sound
+    assert are_sound(entries, owners, [other, 20]) is sound
     if sound:
         layout.checked(entries[2:], range(3), 20)
     else:

@@ -17,7 +17,15 @@ import numpy as np
 
 from fsstore.chunk.plan.entry_run import EntryRun, EntryParts, RunAnswers
 from fsstore.chunk.plan.source import ByteRange, Source
-from fsstore.codec.chain.shard_layout import MISSING, NO_SIZE, Entries, ShardLayout, shard_damage
+from fsstore.codec.chain.shard_layout import (
+    MISSING,
+    NO_SIZE,
+    Entries,
+    ShardLayout,
+    are_sound,
+    present_in,
+    shard_damage,
+)
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import REMOTE, Ints
@@ -123,10 +131,10 @@ class ShardSource:
         )
         owners = np.repeat(np.arange(len(heads)), list(map(len, columns)))
         sizes = [len(head.answer.value) if head.whole else NO_SIZE for head in heads]
-        if not self._layout.are_sound(rows, owners, sizes):  # one by one it is told where
+        if not are_sound(rows, owners, sizes):  # one by one it is told where
             for head, shard, column in zip(heads, wanted, columns, strict=True):
                 self._rows(head, shard, column)
-        present = self._layout.present(rows)
+        present = present_in(rows)
         starts, lengths = rows.view(np.int64).T
         return EntryParts(np.concatenate(list(wanted.values())), owners, starts, lengths).among(present)
 
@@ -252,32 +260,19 @@ class ShardSource:
 
     def _indexes(self, asked: Mapping[Any, bool], heads: Sequence[ReadResult]) -> list[Entries]:
         """Return the indexes of shards, not checked; all entries are missing when the shard is."""
-        encoded = {
-            shard: self._index_in(memoryview(head.value), shard, whole=whole)
-            for (shard, whole), head in zip(asked.items(), heads, strict=True)
-            if head.state == "value"
-        }
-        together = self._layout.unpacked_together(list(encoded.values())) if len(encoded) > 1 else None
-        if together is not None:
-            found = dict(zip(encoded, together, strict=True))
-        else:
-            found = {shard: self._unpacked(data, shard) for shard, data in encoded.items()}
+        encoded: dict[Any, memoryview] = {}
+        try:
+            for (shard, whole), head in zip(asked.items(), heads, strict=True):
+                if head.state == "value":
+                    data = memoryview(head.value)
+                    encoded[shard] = data[slice(*self._layout.index_span(len(data)))] if whole else data
+            together = self._layout.unpacked_together(list(encoded.values())) if len(encoded) > 1 else None
+            found = dict(zip(encoded, together or (), strict=False))
+            for shard in asked if together is None else ():
+                found[shard] = self._layout.unpacked(encoded[shard]) if shard in encoded else _NONE
+        except StoreError as error:
+            raise error.within(f"Error reading {self._base.describe(shard)}") from error
         return [found.get(shard, _NONE) for shard in asked]
-
-    def _index_in(self, data: memoryview, shard: Any, *, whole: bool) -> memoryview:
-        if not whole:
-            return data
-        try:
-            start, stop = self._layout.index_span(len(data))
-        except StoreError as error:
-            raise error.within(f"Error reading {self._base.describe(shard)}") from error
-        return data[start:stop]
-
-    def _unpacked(self, data: memoryview, shard: Any) -> Entries:
-        try:
-            return self._layout.unpacked(data)
-        except StoreError as error:
-            raise error.within(f"Error reading {self._base.describe(shard)}") from error
 
     def _rows(self, head: _Head, shard: Any, numbers: Sequence[int] | Ints) -> Entries:
         """Return offset and length of entries, all of them valid."""

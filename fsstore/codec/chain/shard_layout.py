@@ -29,9 +29,11 @@ __all__ = [
     "NO_SIZE",
     "Entries",
     "ShardLayout",
+    "are_sound",
     "blocks_of",
     "copy_blocks",
     "grid_boxes",
+    "present_in",
     "shard_damage",
     "shard_of",
 ]
@@ -136,30 +138,6 @@ class ShardLayout:
         entries: Entries = run.astype(np.uint64).reshape(len(encoded), self.count, 2)  # a copy
         return list(entries)
 
-    def are_sound(self, entries: Entries, owners: npt.NDArray[np.int64], sizes: Sequence[int]) -> bool:
-        """Return whether rows of several indexes are valid: row `i` is of a shard of `sizes[owners[i]]` bytes.
-
-        `checked` says what is wrong with the rows of one.
-        """
-        known = min(sizes) < NO_SIZE
-        if not known and entries.max(initial=0) < _NEAR:  # nearly always: nothing missing or wrong
-            return True
-        present = self.present(entries)
-        if (entries[~present, 1] != MISSING).any():
-            return False
-        entries, owners = entries[present], owners[present]
-        offset, length = entries[:, 0], entries[:, 1]
-        end = offset + length  # wraps around where the row is nonsense
-        limits = np.array(sizes, np.uint64)
-        if ((end < offset) | (end > limits[owners])).any():
-            return False
-        if not known:
-            return True
-        limits[limits == NO_SIZE] = 0
-        whole = (limits[owners] > 0) & (length > 0)
-        behind = np.stack([offset + (np.cumsum(limits) - limits)[owners], length], axis=1)
-        return not _clashes(behind[whole])[0].any()
-
     def checked(
         self, entries: Entries, numbers: Sequence[int] | npt.NDArray[np.int64], shard_size: int | None
     ) -> Entries:
@@ -186,10 +164,6 @@ class ShardLayout:
             )
         _check_apart(entries[~missing & (length > 0)])
         return entries
-
-    def present(self, entries: Entries) -> npt.NDArray[np.bool_]:
-        """Return which sub-chunks the rows say are there."""
-        return np.not_equal(entries[:, 0], np.uint64(MISSING))
 
     def split(self, shard: Buffer) -> list[memoryview | None]:
         """Return views of the encoded sub-chunks of a whole shard in grid order, None for missing ones."""
@@ -336,6 +310,36 @@ class ShardLayout:
         elements = np.frombuffer(shard, flat, count=self.count * size // flat.itemsize, offset=first)
         copy_blocks(blocks, elements.reshape(blocks.shape))
         return True
+
+
+def present_in(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Return which sub-chunks the rows of an index say are there."""
+    return np.not_equal(entries[:, 0], np.uint64(MISSING))
+
+
+def are_sound(entries: Entries, owners: npt.NDArray[np.int64], sizes: Sequence[int]) -> bool:
+    """Return whether rows of several indexes are valid: row `i` is of a shard of `sizes[owners[i]]` bytes.
+
+    `ShardLayout.checked` says what is wrong with the rows of one.
+    """
+    known = min(sizes) < NO_SIZE
+    if not known and entries.max(initial=0) < _NEAR:  # nearly always: nothing missing or wrong
+        return True
+    present = present_in(entries)
+    if (entries[~present, 1] != MISSING).any():
+        return False
+    entries, owners = entries[present], owners[present]
+    offset, length = entries[:, 0], entries[:, 1]
+    end = offset + length  # wraps around where the row is nonsense
+    limits = np.array(sizes, np.uint64)
+    if ((end < offset) | (end > limits[owners])).any():
+        return False
+    if not known:
+        return True
+    limits[limits == NO_SIZE] = 0
+    whole = (limits[owners] > 0) & (length > 0)
+    behind = np.stack([offset + (np.cumsum(limits) - limits)[owners], length], axis=1)
+    return not _clashes(behind[whole])[0].any()
 
 
 def shard_of(chain: BoundChain) -> ShardLayout | None:
