@@ -17,7 +17,7 @@ from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import ReadResult, now
 
-__all__ = ["EntryRun", "EntryParts", "RunAnswers"]
+__all__ = ["EntryParts", "EntryRun", "RunAnswers"]
 
 _NEAR = 2**62  # the sum of two such numbers is a number
 

@@ -18,12 +18,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.cell_run import FEW, CellRun
+from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.entry_run import EntryRun
 from fsstore.chunk.plan.grid import Segment
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, Points, plan
 from fsstore.chunk.plan.shard_grid import Numbering, shard_grid
+from fsstore.chunk.tuning import FEW_CELLS
 from fsstore.codec.chain.shard_layout import grid_boxes
 from fsstore.kvstore.contract.coalesce import Ints
 
@@ -109,7 +110,7 @@ class ShardEntries:
         count = math.prod(map(len, groups))
         single = len(self.grid.layouts) == 1
         cells: Sequence[Cell] = CellRun(self.plan, range(count), segments)
-        if count <= FEW:
+        if count <= FEW_CELLS:
             cells = list(map(Cell.of, product(*segments)))
         elif single:
             return cells, _sums([np.array(each, np.int64) for each in numbers])

@@ -17,13 +17,12 @@ import numpy as np
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.shard_source import EntriesInParts, ShardSource
 from fsstore.chunk.plan.source import Source
+from fsstore.chunk.tuning import SHARED_ENTRY_BYTES
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
 from fsstore.codec.contract import Array
 
 __all__ = ["Numbering", "ShardGrid", "shard_grid"]
-
-_SHARE_FROM = 1 << 18  # bytes of a sub-chunk that is worth a worker
 
 
 class ShardGrid(NamedTuple):
@@ -75,7 +74,7 @@ class ShardGrid(NamedTuple):
     def worth_sharing(self) -> bool:
         """Whether decoding sub-chunks is work enough to divide a shard between workers: not copying alone."""
         size = self.layout.inner.encoded_size
-        return size is None or size >= _SHARE_FROM
+        return size is None or size >= SHARED_ENTRY_BYTES
 
     @property
     def in_order(self) -> bool:

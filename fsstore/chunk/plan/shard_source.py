@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.chunk.plan.entry_run import EntryRun, EntryParts, RunAnswers
+from fsstore.chunk.plan.entry_run import EntryParts, EntryRun, RunAnswers
 from fsstore.chunk.plan.source import ByteRange, Source
+from fsstore.chunk.tuning import ENTRY_COLUMNS_FROM, SHARD_READ_ATTEMPTS, WHOLE_SHARD_SHARE
 from fsstore.codec.chain.shard_layout import (
     MISSING,
     NO_SIZE,
@@ -33,9 +34,6 @@ from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
 
 __all__ = ["EntriesInParts", "ShardSource"]
 
-_ATTEMPTS = 20  # at a shard that is rewritten while it is read
-_WHOLE_SHARE = 0.5  # from this share of a shard's entries on, one read of the whole shard is cheaper
-_COLUMNS_FROM = 8  # identities; fewer are answered one by one in less time
 _NONE = np.full((1, 2), MISSING, np.uint64)
 
 
@@ -75,7 +73,7 @@ class ShardSource:
         """Return an answer for each entry, in order."""
         if isinstance(identities, EntryRun):
             return await self._read_run(identities)
-        if len(identities) >= _COLUMNS_FROM:
+        if len(identities) >= ENTRY_COLUMNS_FROM:
             return await self._read_run(EntryRun.of(identities))
         return await self.read_many(list(map(ByteRange, identities)))
 
@@ -83,7 +81,7 @@ class ShardSource:
         """Return what `read_many` does, by columns: entries that lie next to each other are read as one."""
         source = self._for_one_operation()
         found, wanted = RunAnswers(len(run)), run.by_shard()
-        for _ in range(_ATTEMPTS):
+        for _ in range(SHARD_READ_ATTEMPTS):
             if not wanted:
                 return found.columns()
             wanted = await source._attempt_run(wanted, run.numbers, found)
@@ -154,7 +152,7 @@ class ShardSource:
             wanted.setdefault(each.identity[0], []).append(number)
         answers: list[Any] = [None] * len(ranges)
         source = self._for_one_operation()
-        for _ in range(_ATTEMPTS):
+        for _ in range(SHARD_READ_ATTEMPTS):
             if not wanted:
                 return answers
             wanted = await source._attempt(wanted, ranges, answers)
@@ -247,7 +245,7 @@ class ShardSource:
         return shard_damage(f"Error reading {names}: the shard is cut off: {error.message}")
 
     def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
-        least = _WHOLE_SHARE * self._layout.count
+        least = WHOLE_SHARD_SHARE * self._layout.count
         return len(numbers) >= least and len(set(numbers)) >= least
 
     def _head(self, shard: Any, known: bytes, *, whole: bool) -> ByteRange:
@@ -261,6 +259,7 @@ class ShardSource:
     def _indexes(self, asked: Mapping[Any, bool], heads: Sequence[ReadResult]) -> list[Entries]:
         """Return the indexes of shards, not checked; all entries are missing when the shard is."""
         encoded: dict[Any, memoryview] = {}
+        shard: Any = None
         try:
             for (shard, whole), head in zip(asked.items(), heads, strict=True):
                 if head.state == "value":

@@ -16,10 +16,9 @@ from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.shard_grid import ShardGrid
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
+from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES
 
 __all__ = ["shard_windows"]
-
-_PART_BYTES = 8 * 1024 * 1024  # of a shard whose parts are fetched far away
 
 
 def shard_windows(
@@ -57,7 +56,9 @@ def shard_windows(
         here, reader = (coarse, coarse_part) if covers else (entries, part)
         cells, numbers = here.of(cell)
         window = Window(reader, cells, here.identities(key, numbers))
-        yield from _cut(window, here.grid, min(most, _PART_BYTES), complete=covers) if large else [window]
+        yield from (
+            _cut(window, here.grid, min(most, FAR_SHARD_PART_BYTES), complete=covers) if large else [window]
+        )
 
 
 def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Iterator[Window]:
