@@ -23,13 +23,13 @@ from typing import Any, NamedTuple, Self
 
 from fsstore.errors import OutcomeUnknownError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write, now
+from fsstore.kvstore.tuning import CLOCKS_DIFFER_S
 from fsstore.runtime import fork
 from fsstore.runtime.state import OfProcess
 
 __all__ = ["MARK", "Found", "TrackedWrite", "outcome_unknown"]
 
 MARK = "fsstorewrite"  # Azure takes names of letters and digits only
-_CLOCKS_S = 2.0  # the second that storages round to, and what clocks of machines may differ by
 
 
 class Found(NamedTuple):
@@ -111,7 +111,7 @@ class TrackedWrite:
         name, _, number = (found.mark or "").partition("-")
         if name == self._all.name and number.isdecimal():
             return int(number) < self._number and int(number) not in self._others
-        return found.modified + _CLOCKS_S <= self._begun
+        return found.modified + CLOCKS_DIFFER_S <= self._begun
 
 
 def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
