@@ -303,11 +303,11 @@ class ObstoreEngine(CopiesObjects, TellsModified):
                     if stamp is not None:
                         return stamp
                 return self._put(write, tracked.mark)
+            except OutcomeUnknownError:
+                raise
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 if conditional and _is_conflict(error):
                     return self._settle(write, tracked, place) if attempts.ambiguous else Stamp(UNKNOWN, now())
-                if isinstance(error, OutcomeUnknownError):
-                    raise
                 known = located(error, verb, self.shown + write.key)
             if not isinstance(known, UnavailableError):
                 raise known
