@@ -185,8 +185,7 @@ def stored_type(kind: dtype) -> DataType:
             {"name": names[native.kind], "configuration": {"length_bytes": native.itemsize}}
         )
     if native.fields is not None:
-        # of the two spellings the one that both TensorStore and zarr-python read
-        return parse_data_type({"name": "structured", "configuration": {"fields": _field_json(native)}})
+        return parse_data_type({"name": "struct", "configuration": {"fields": _field_json(native)}})
     raise StoreError(f"Data type not supported: {kind.name}")
 
 
@@ -196,5 +195,5 @@ def _field_json(native: np.dtype[Any]) -> list[Json]:
         part = native.fields[name][0] if native.fields is not None else native
         if part.subdtype is not None:
             raise StoreError(f"Data type not supported: field {name} is an array")
-        out.append([name, stored_type(dtype_of(part)).json])
+        out.append({"name": name, "data_type": stored_type(dtype_of(part)).json})
     return out
