@@ -29,7 +29,7 @@ from fsstore.values.json_value import (
     string,
 )
 
-__all__ = ["DataType", "parse_data_type", "shown_field", "stored_type"]
+__all__ = ["DataType", "older_type", "parse_data_type", "shown_field", "stored_type"]
 
 _CORE = (
     "bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
@@ -187,6 +187,28 @@ def stored_type(kind: dtype) -> DataType:
     if native.fields is not None:
         return parse_data_type({"name": "struct", "configuration": {"fields": _field_json(native)}})
     raise StoreError(f"Data type not supported: {kind.name}")
+
+
+def older_type(kind: DataType) -> DataType:
+    """Return the type with structures called `structured`, as zarr-python before `struct` was registered knows them.
+
+    Every reader of `struct` reads that too.
+    """
+    return parse_data_type(_older_json(kind.json))
+
+
+def _older_json(json: Json) -> Json:
+    if not isinstance(json, dict) or json["name"] != "struct":
+        return json
+    configuration: Any = json["configuration"]
+    pairs: list[Json] = [
+        [name, _older_json(each)]
+        for name, each in (
+            field if isinstance(field, list) else (field["name"], field["data_type"])
+            for field in configuration["fields"]
+        )
+    ]
+    return {"name": "structured", "configuration": {"fields": pairs}}
 
 
 def _field_json(native: np.dtype[Any]) -> list[Json]:

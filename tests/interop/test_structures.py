@@ -311,14 +311,21 @@ def structures(kind):
     return data
 
 
+def older_name(kind):
+    """Return a data type with structures under the older name, whose fields are pairs."""
+    if not isinstance(kind, dict) or kind["name"] != "struct":
+        return kind
+    fields = [[part["name"], older_name(part["data_type"])] for part in kind["configuration"]["fields"]]
+    return {"name": "structured", "configuration": {"fields": fields}}
+
+
 def old_and_new(tmp_path, kind, data):
     """Create the array by a dtype alone, through a group, and by metadata that have the older name; return the places."""
-    by_dtype = ts.open(f"{tmp_path}/open|zarr3:", create=True, dtype=kind, shape=[6], fill_value=data[2]).result()
+    by_dtype = ts.open(
+        f"{tmp_path}/open|zarr3:", create=True, dtype=kind, shape=[6], fill_value=data[2]
+    ).result()
     group = ts.open_group(tmp_path / "group", mode="w").result()
-    pairs = [
-        [part["name"], part["data_type"]] for part in _json(tmp_path / "open")["configuration"]["fields"]
-    ]
-    older = {"data_type": {"name": "structured", "configuration": {"fields": pairs}}, "shape": [6]}
+    older = {"data_type": older_name(_json(tmp_path / "open")), "shape": [6]}
     spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/older/", "metadata": older}
     stores = {
         "open": by_dtype,
