@@ -80,6 +80,7 @@ PACKAGES: tuple[str, ...] = (
     "chunk.plan",
     "chunk.read",
     "chunk.write",
+    "format.extension",
     "format",
     "format.precomputed",
     "discover",
