@@ -9,8 +9,8 @@ encoding or a data type of zarr v3, named in an entry point of the author's pack
 
 `kvstores`, `drivers` (of the group `fsstore.formats`), `codecs`, `chunk_grids`, `chunk_key_encodings`, `data_types`,
 `detections` and `scanners` are the tables behind these groups; `kvstores.add("sqlite", "sqlite_store:KIND")` adds an
-entry for one process.  A `Detection` makes `auto` recognise what a driver or a
-store of the same name reads.  What is not named here is not promised.
+entry for one process.  A `Detection` makes `auto` recognise what a driver or a store of the same name reads.  Nothing
+else is promised.
 """
 
 from fsstore.chunk.plan.keys import ChunkKeys, WholeKeys
