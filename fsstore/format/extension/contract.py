@@ -1,4 +1,4 @@
-"""What stands at an extension point of zarr v3: a frozen dataclass whose fields are its configuration.
+"""The contracts of the extension points of zarr v3: what stands at one is a frozen dataclass whose fields are its configuration.
 
 Metadata that name an extension with `"must_understand": false` are no exception: without a grid, a key encoding or a
 data type nothing of the array can be read, so a name that nobody has registered is refused whatever it says.
@@ -31,7 +31,7 @@ T = TypeVar("T", bound="Extension")
 
 
 class Extension(Protocol):
-    """What all extensions have."""
+    """The part that all extensions have in common."""
 
     @property
     def name(self) -> str:
