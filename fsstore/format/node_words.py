@@ -131,7 +131,7 @@ def group_problem(document: Mapping[str, Any]) -> str | None:
 
 
 def inline_metadata(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the consolidated metadata in the document of a group of zarr v3; None if there are none of a known kind."""
+    """Return the consolidated metadata in the document of a group of zarr v3, or None if none are of a known kind."""
     collected = document.get("consolidated_metadata")
     if not isinstance(collected, Mapping) or collected.get("kind", "inline") != "inline":
         return None

@@ -1,4 +1,4 @@
-"""The contracts of the extension points of zarr v3: what stands at one is a frozen dataclass whose fields are its configuration.
+"""The contracts of the extension points of zarr v3; what stands at one is a frozen dataclass of its configuration.
 
 Metadata that name an extension with `"must_understand": false` are no exception: without a grid, a key encoding or a
 data type nothing of the array can be read, so a name that nobody has registered is refused whatever it says.
