@@ -78,6 +78,7 @@ PACKAGES: tuple[str, ...] = (
     "kvstore.scan.tiff",
     "chunk",
     "chunk.plan",
+    "chunk.shard",
     "chunk.read",
     "chunk.write",
     "format.extension",
