@@ -152,7 +152,9 @@ def test_what_is_known_of_an_object_after_a_loss():
     with TrackedWrite(Write("k", b""), "k") as third:
         assert third.after_loss(Found(b"g", first.mark, time.time())) is None  # ended before the third began
     with TrackedWrite(Write("k", b"", b"f"), "k") as swap:
-        assert swap.after_loss(Found(b"g", second.mark, time.time())).generation == UNKNOWN  # refused for certain
+        assert (
+            swap.after_loss(Found(b"g", second.mark, time.time())).generation == UNKNOWN
+        )  # refused for certain
         assert swap.after_loss(Found(b"f", "other", time.time())) is None  # its condition holds
         with pytest.raises(OutcomeUnknownError):
             swap.after_loss(None)

@@ -297,9 +297,7 @@ class Mixed:
         return None
 
 
-@pytest.mark.parametrize(
-    "count", [4, pytest.param(240, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("count", [4, pytest.param(240, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
 def test_mixed_histories_have_an_order(moto_bucket, count):
     """Six threads do everything that a store can with one key, through both clients: nothing takes effect twice."""
     unknown = events = 0

@@ -307,7 +307,9 @@ class ObstoreEngine(CopiesObjects, TellsModified):
                 raise
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 if conditional and _is_conflict(error):
-                    return self._settle(write, tracked, place) if attempts.ambiguous else Stamp(UNKNOWN, now())
+                    return (
+                        self._settle(write, tracked, place) if attempts.ambiguous else Stamp(UNKNOWN, now())
+                    )
                 known = located(error, verb, self.shown + write.key)
             if not isinstance(known, UnavailableError):
                 raise known
@@ -335,7 +337,12 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         if write.if_equal != UNKNOWN:
             mode = "create" if write.if_equal == NO_VALUE else _version(write.if_equal)
         result = obstore.put(
-            self._writer(len(value)), write.key, value, use_multipart=False, mode=mode, attributes={MARK: mark}
+            self._writer(len(value)),
+            write.key,
+            value,
+            use_multipart=False,
+            mode=mode,
+            attributes={MARK: mark},
         )
         # after a condition that held, an unknown generation would read as one that did not
         unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
@@ -345,7 +352,9 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         head = self._head(path)
         if head is None:
             return None
-        return Found(_generation(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp())
+        return Found(
+            _generation(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp()
+        )
 
     def _settle(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
         """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""

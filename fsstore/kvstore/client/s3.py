@@ -108,9 +108,7 @@ class S3Engine(TakesValues, TellsModified):
         with TrackedWrite(write, place) as tracked:
             return await self._persistently(filesystem, write, tracked, place)
 
-    async def _persistently(
-        self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str
-    ) -> Stamp:
+    async def _persistently(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
         attempts = Attempts(self.retry)
         while True:
             try:
