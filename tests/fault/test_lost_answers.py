@@ -6,7 +6,7 @@ import pytest
 
 from fsstore.errors import OutcomeUnknownError, UnavailableError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Write
-from fsstore.kvstore.engine.lost_answer import MARK, Found, TrackedWrite
+from fsstore.kvstore.engine.lost_answer import MARK, Standing, TrackedWrite
 from tests.fault.order_search import NEVER, Event, has_order
 from tests.fault.test_http_faults import answer, bucket_store, credentials, run  # noqa: F401  # fixtures
 
@@ -139,23 +139,25 @@ def test_what_is_known_of_an_object_after_a_loss():
     """Marks of this process are judged by their order, all others by their time."""
     first = TrackedWrite(Write("k", b""), "k")
     with first, TrackedWrite(Write("k", b""), "k") as second:
-        assert second.after_loss(Found(b"g", second.mark, 0.0)).generation == b"g"
+        assert second.after_loss(Standing(b"g", second.mark, 0.0)).generation == b"g"
         with pytest.raises(OutcomeUnknownError):
-            second.after_loss(Found(b"g", first.mark, 0.0))  # under way when the second began
+            second.after_loss(Standing(b"g", first.mark, 0.0))  # under way when the second began
         with pytest.raises(OutcomeUnknownError):
-            first.after_loss(Found(b"g", second.mark, 0.0))
+            first.after_loss(Standing(b"g", second.mark, 0.0))
         for mark in (None, "0123456789abcdef-1", "other", first.mark.replace("-", "")):
-            assert first.after_loss(Found(b"g", mark, time.time() - 60)) is None
+            assert first.after_loss(Standing(b"g", mark, time.time() - 60)) is None
             with pytest.raises(OutcomeUnknownError):
-                first.after_loss(Found(b"g", mark, time.time()))
+                first.after_loss(Standing(b"g", mark, time.time()))
         assert first.after_loss(None) is None
     with TrackedWrite(Write("k", b""), "k") as third:
-        assert third.after_loss(Found(b"g", first.mark, time.time())) is None  # ended before the third began
+        assert (
+            third.after_loss(Standing(b"g", first.mark, time.time())) is None
+        )  # ended before the third began
     with TrackedWrite(Write("k", b"", b"f"), "k") as swap:
         assert (
-            swap.after_loss(Found(b"g", second.mark, time.time())).generation == UNKNOWN
+            swap.after_loss(Standing(b"g", second.mark, time.time())).generation == UNKNOWN
         )  # refused for certain
-        assert swap.after_loss(Found(b"f", "other", time.time())) is None  # its condition holds
+        assert swap.after_loss(Standing(b"f", "other", time.time())) is None  # its condition holds
         with pytest.raises(OutcomeUnknownError):
             swap.after_loss(None)
 

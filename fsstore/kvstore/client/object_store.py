@@ -11,35 +11,31 @@ Generations hold the entity tag and, where the storage has one, the version.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fsstore.errors import OutcomeUnknownError, UnavailableError, UrlError
+from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.client.object_copy import CopiesObjects
 from fsstore.kvstore.client.object_option import get_options, retry_config
-from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
+from fsstore.kvstore.client.object_write import WritesObjects, generation_of
+from fsstore.kvstore.client.range_answer import RangeAnswer, fit, received
 from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
-    UNKNOWN,
     Entry,
     Features,
     Read,
     ReadResult,
-    Stamp,
-    Write,
     now,
 )
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
-from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
+from fsstore.kvstore.engine.contract import located, stoppable
 from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.lost_answer import MARK, Found, TrackedWrite, outcome_unknown
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
-from fsstore.kvstore.tuning import DELETED_AT_ONCE, FEW_BEGINNERS, NEAR_S, SLOWEST_LINE
-from fsstore.redaction import redact, without_user
+from fsstore.kvstore.tuning import FEW_BEGINNERS, NEAR_S, SLOWEST_LINE
+from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
@@ -51,10 +47,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _LIST_PAGE = 1000  # S3's page
-_NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
 
 
-class ObstoreEngine(CopiesObjects, TellsModified):
+class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
     """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
 
     Large values are written through stores of their own, whose requests may take as long as a slow line needs.
@@ -192,11 +187,15 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         check_announced(meta["size"], limit)
         # a server that knows no ranges would send everything to somebody who wants nothing of it
         if read.start == read.stop and "range" not in options:
-            return fit(RangeAnswer(b"", start, meta["size"], _generation(meta)), read)
+            return fit(RangeAnswer(b"", start, meta["size"], generation_of(meta)), read)
         body = self._body(result, result.range[1] - start)
         span = f"bytes {start}-{start + len(body) - 1}/{meta['size']}" if body else None
         piece = received(
-            206 if body else 200, body, size=result.range[1] - start, span=span, generation=_generation(meta)
+            206 if body else 200,
+            body,
+            size=result.range[1] - start,
+            span=span,
+            generation=generation_of(meta),
         )
         return fit(piece, read)
 
@@ -215,7 +214,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         head = self._head(read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        size, generation = head.meta["size"], _generation(head.meta)
+        size, generation = head.meta["size"], generation_of(head.meta)
         if not 0 < -read.start <= size:
             return fit(RangeAnswer(b"", 0, size, generation), read)
         found = self._read_once(read._replace(start=size + read.start, stop=size), limit)
@@ -228,7 +227,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         head = self._head(read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(RangeAnswer(b"", 0, head.meta["size"], _generation(head.meta)), read)
+        return fit(RangeAnswer(b"", 0, head.meta["size"], generation_of(head.meta)), read)
 
     async def modified(self, key: str) -> float | None:
         """Return when an object was modified."""
@@ -253,127 +252,6 @@ class ObstoreEngine(CopiesObjects, TellsModified):
             if is_missing(error):
                 return None
             raise
-
-    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply the writes; plain deletions go a thousand a request where the storage can."""
-        for write in writes:
-            check_condition(write, self.features)
-        gone = [write.key for write in writes if write.value is None]
-        if 1 < len(gone) == len(writes) and await offload_whole(self._delete_all, gone):
-            return [Stamp(NO_VALUE, now())] * len(writes)
-        return await stoppable(
-            lambda stopped: self._fan_out(self._write, writes, stopped=stopped, offload=offload_whole)
-        )
-
-    def _delete_all(self, paths: list[str]) -> bool:
-        return all(
-            self._delete(paths[start : start + DELETED_AT_ONCE])
-            for start in range(0, len(paths), DELETED_AT_ONCE)
-        )
-
-    def _delete(self, paths: list[str]) -> bool:
-        """Delete objects; return False if one is missing, where Google's cloud and Azure leave those that follow."""
-        import obstore
-
-        def delete() -> bool:
-            try:
-                obstore.delete(self._writer(0), paths)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                if is_missing(error):
-                    return False
-                failure = located(error, "deleting", self.shown + paths[0])
-            else:
-                return True
-            raise failure
-
-        return persist_blocking(self.retry, delete)
-
-    def _write(self, write: Write) -> Stamp:
-        place = quote(without_user(self.shown + write.key))
-        with TrackedWrite(write, place) as tracked:
-            return self._persistently(write, tracked, place)
-
-    def _persistently(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        attempts, conditional = Attempts(self.retry), write.if_equal != UNKNOWN
-        verb = "deleting" if write.value is None else "writing"
-        while True:
-            try:
-                if attempts.ambiguous:
-                    stamp = tracked.after_loss(self._found(write.key))
-                    if stamp is not None:
-                        return stamp
-                return self._put(write, tracked.mark)
-            except OutcomeUnknownError:
-                raise
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                if conditional and _is_conflict(error):
-                    return (
-                        self._settle(write, tracked, place) if attempts.ambiguous else Stamp(UNKNOWN, now())
-                    )
-                known = located(error, verb, self.shown + write.key)
-            if not isinstance(known, UnavailableError):
-                raise known
-            try:
-                pause = attempts.pause_after(known)
-            except UnavailableError:
-                if attempts.ambiguous and conditional:
-                    return self._settle(write, tracked, place)
-                raise
-            time.sleep(pause)
-
-    def _put(self, write: Write, mark: str) -> Stamp:
-        """Send a write once."""
-        import obstore
-
-        if write.value is None:
-            try:
-                obstore.delete(self._writer(0), [write.key])
-            except Exception as error:  # judged here, or passed on
-                if not is_missing(error):
-                    raise
-            return Stamp(NO_VALUE, now())
-        value = write.value if isinstance(write.value, bytes) else bytes(write.value)
-        mode: Any = "overwrite"
-        if write.if_equal != UNKNOWN:
-            mode = "create" if write.if_equal == NO_VALUE else _version(write.if_equal)
-        result = obstore.put(
-            self._writer(len(value)),
-            write.key,
-            value,
-            use_multipart=False,
-            mode=mode,
-            attributes={MARK: mark},
-        )
-        # after a condition that held, an unknown generation would read as one that did not
-        unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
-        return Stamp(_generation(result) or unknown, now())
-
-    def _found(self, path: str) -> Found | None:
-        head = self._head(path)
-        if head is None:
-            return None
-        return Found(
-            _generation(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp()
-        )
-
-    def _settle(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""
-
-        def look() -> Found | None:
-            try:
-                return self._found(write.key)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                failure = located(error, "reading", self.shown + write.key)
-            raise failure
-
-        try:
-            found = persist_blocking(self.retry, look)
-        except UnavailableError as error:
-            raise outcome_unknown(place, error) from error
-        stamp = tracked.after_loss(found)
-        if stamp is None:
-            raise outcome_unknown(place)
-        return stamp
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""
@@ -410,17 +288,3 @@ class ObstoreEngine(CopiesObjects, TellsModified):
 def _patience(size: int, idle_s: float) -> int:
     """Return how often a time limit is doubled for a value of some size."""
     return int(size / (idle_s * SLOWEST_LINE)).bit_length()
-
-
-def _generation(meta: Any) -> bytes:
-    tag, version = meta.get("e_tag") or "", meta.get("version") or ""
-    return f"{tag}\n{version}".encode() if version else tag.encode()
-
-
-def _version(generation: bytes) -> dict[str, str]:
-    tag, _, version = generation.partition(b"\n")
-    return {"e_tag": entity_tag(tag) or NO_TAG, "version": entity_tag(version) or _NO_VERSION}
-
-
-def _is_conflict(error: BaseException) -> bool:
-    return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"} or status_of(error) == 412

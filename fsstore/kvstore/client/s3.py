@@ -40,7 +40,7 @@ from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import Turns, check_condition, each, located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.lost_answer import MARK, Found, TrackedWrite, outcome_unknown
+from fsstore.kvstore.engine.lost_answer import MARK, Standing, TrackedWrite, outcome_unknown
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist
 from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.redaction import without_user
@@ -112,11 +112,7 @@ class S3Engine(TakesValues, TellsModified):
         attempts = Attempts(self.retry)
         while True:
             try:
-                if attempts.ambiguous:
-                    stamp = tracked.after_loss(await _found(filesystem, write.key))
-                    if stamp is not None:
-                        return stamp
-                return await _put(filesystem, write, attempts=attempts, mark=tracked.mark)
+                return await _try(filesystem, write, tracked, attempts)
             except UnavailableError as error:
                 pause = _pause(attempts, error, write)
             except _ConflictError:
@@ -321,7 +317,7 @@ async def _take(filesystem: Any, pair: tuple[str, str]) -> ReadResult:
     raise failure
 
 
-async def _found(filesystem: Any, path: str) -> Found | None:
+async def _found(filesystem: Any, path: str) -> Standing | None:
     """Return what is known of the object at a path, or raise an error of ours."""
     try:
         head = await _head(filesystem, path)
@@ -331,7 +327,7 @@ async def _found(filesystem: Any, path: str) -> Found | None:
         if head is None:
             return None
         mark = head.get("Metadata", {}).get(MARK)
-        return Found(head["ETag"].encode("latin-1"), mark, head["LastModified"].timestamp())
+        return Standing(head["ETag"].encode("latin-1"), mark, head["LastModified"].timestamp())
     raise failure
 
 
@@ -358,6 +354,14 @@ def _status(answer: Any) -> int:
 def _retried(error: BaseException) -> bool:
     response = getattr(error, "response", None)
     return isinstance(response, dict) and bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
+
+
+async def _try(filesystem: Any, write: Write, tracked: TrackedWrite, attempts: Attempts) -> Stamp:
+    """Send a write; if an earlier answer was lost, look first whether there is anything left to do."""
+    stamp = tracked.after_loss(await _found(filesystem, write.key)) if attempts.ambiguous else None
+    if stamp is None:
+        return await _put(filesystem, write, attempts=attempts, mark=tracked.mark)
+    return stamp
 
 
 async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) -> Stamp:

@@ -27,12 +27,12 @@ from fsstore.kvstore.tuning import CLOCKS_DIFFER_S
 from fsstore.runtime import fork
 from fsstore.runtime.state import OfProcess
 
-__all__ = ["MARK", "Found", "TrackedWrite", "outcome_unknown"]
+__all__ = ["MARK", "Standing", "TrackedWrite", "outcome_unknown"]
 
 MARK = "fsstorewrite"  # Azure takes names of letters and digits only
 
 
-class Found(NamedTuple):
+class Standing(NamedTuple):
     """What is known of an object: its generation, the mark of its write if it has one, and when it was modified."""
 
     generation: bytes
@@ -86,7 +86,7 @@ class TrackedWrite:
         """The mark of the object that the write makes."""
         return f"{self._all.name}-{self._number}"
 
-    def after_loss(self, found: Found | None) -> Stamp | None:
+    def after_loss(self, found: Standing | None) -> Stamp | None:
         """Return the stamp of a write that has nothing left to do after its answer was lost; None to send it again.
 
         `found` is what stands under the key, None for no object.
@@ -106,7 +106,7 @@ class TrackedWrite:
             raise outcome_unknown(self._place)
         return None if wanted == UNKNOWN else Stamp(UNKNOWN, now())
 
-    def _older(self, found: Found) -> bool:
+    def _older(self, found: Standing) -> bool:
         """Return whether an object was certainly written before this write began."""
         name, _, number = (found.mark or "").partition("-")
         if name == self._all.name and number.isdecimal():
