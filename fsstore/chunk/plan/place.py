@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.planner import Cell, ChunkBox, Outline, Plan, Points, chunk_numbers
+from fsstore.chunk.plan.listed import Points
+from fsstore.chunk.plan.planner import Cell, ChunkBox, Outline, Plan, chunk_numbers
 from fsstore.codec.chain.shard_layout import blocks_of
 
 __all__ = ["BoxPlacement", "Placement", "Placing", "placement_of"]
@@ -195,7 +196,7 @@ class Placement:
                 for output, values in zip(component.outputs, segment.inside, strict=True):
                     inside[output] = along(axis, values)
                 for dimension, values in zip(component.inputs, segment.outside, strict=True):
-                    outside[dimension] = along(axis, values)
+                    outside[dimension] = along(axis, _as_array(values))
                 continue
             inside[component.outputs[0]] = along(axis, _as_array(segment.inside))
             if component.inputs:

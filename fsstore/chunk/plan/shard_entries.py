@@ -20,8 +20,9 @@ import numpy as np
 
 from fsstore.chunk.plan.cell_run import FEW, CellRun
 from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Points, plan
+from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, PlanComponent, plan
 from fsstore.chunk.plan.source import EntriesInParts, EntryRun, ShardSource, Source
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
@@ -54,7 +55,7 @@ class ShardEntries:
         self.layout = self.layouts[-1]
         self.plan = plan(maps, shape, [*axes, *inside])
         self._groups = [
-            _group(component.outputs, component.segments, numbering) for component in self.plan.components
+            _group(component, numbering) for component in self.plan.components
         ]
 
     def source(self, base: Source) -> Source:
@@ -192,12 +193,13 @@ class _Numbering(NamedTuple):
 
 
 def _group(
-    outputs: tuple[int, ...], segments: Sequence[Any], levels: Sequence[_Numbering]
+    component: PlanComponent, levels: Sequence[_Numbering]
 ) -> dict[tuple[int, ...], list[tuple[Any, Number]]]:
     """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
     groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
+    outputs, _, segments = component
     outer, single = levels[0], len(levels) == 1
-    if single and not isinstance(segments, tuple):  # one dimension, as nearly always: half the time
+    if single and not component.is_joint:  # one dimension, as nearly always: half the time
         size, stride = outer.shard[outputs[0]], outer.stride[outputs[0]]
         for segment in segments:
             shard, place = divmod(segment.chunk, size)
