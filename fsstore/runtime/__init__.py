@@ -13,4 +13,5 @@ Nothing else in fsstore starts a thread or a loop.  `execution` owns the pools a
 * `state`: what modules keep between calls, for the process or for each thread
 * `fork`: the one registry of what a forked child has to begin anew, and the locks that are free there
 * `wake`: waiting that Ctrl-C may interrupt at any moment
+* `tuning`: the numbers that tune it, each with what it trades
 """

@@ -18,20 +18,19 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.cell_run import FEW, CellRun
+from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, PlanComponent, plan
 from fsstore.chunk.plan.source import EntriesInParts, EntryRun, ShardSource, Source
+from fsstore.chunk.tuning import FEW_CELLS, SHARED_ENTRY_BYTES
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
 from fsstore.codec.contract import Array
 from fsstore.kvstore.contract.coalesce import Ints
 
 __all__ = ["ShardEntries"]
-
-_SHARE_FROM = 1 << 18  # bytes of a sub-chunk that is worth a worker
 
 
 Number: TypeAlias = "int | tuple[int, ...]"
@@ -89,7 +88,7 @@ class ShardEntries:
         segments = [[segment for segment, _ in group] for group in groups]
         numbers = [[number for _, number in group] for group in groups]
         count = math.prod(map(len, groups))
-        if count > FEW and len(self.layouts) == 1:
+        if count > FEW_CELLS and len(self.layouts) == 1:
             sums = reduce(np.add.outer, [np.array(each, np.int64) for each in numbers])
             return CellRun(self.plan, range(count), segments), sums.reshape(-1)
         cells = [Cell.of(each) for each in product(*segments)]
@@ -122,7 +121,7 @@ class ShardEntries:
     def worth_sharing(self) -> bool:
         """Whether decoding sub-chunks is work enough to divide a shard between workers: not copying alone."""
         size = self.layout.inner.encoded_size
-        return size is None or size >= _SHARE_FROM
+        return size is None or size >= SHARED_ENTRY_BYTES
 
     @property
     def in_order(self) -> bool:

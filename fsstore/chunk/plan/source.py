@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
+from fsstore.chunk.tuning import SHARD_READ_ATTEMPTS, WHOLE_SHARD_SHARE
 from fsstore.codec.chain.shard_layout import MISSING, Entries, ShardLayout, shard_damage
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.ability import ReadsWhole, able
@@ -24,8 +25,6 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult,
 
 __all__ = ["ByteRange", "EntriesInParts", "EntryRun", "KvSource", "ShardSource", "Source"]
 
-_ATTEMPTS = 20  # at a shard that is rewritten while it is read
-_WHOLE_SHARE = 0.5  # from this share of a shard's entries on, one read of the whole shard is cheaper
 _NONE = np.full((1, 2), MISSING, np.uint64)
 
 
@@ -164,7 +163,7 @@ class ShardSource:
     async def _read_run(self, run: EntryRun) -> Sequence[ReadResult]:
         """Return what `read_many` does, by columns: entries that lie next to each other are read as one."""
         source = self._for_one_operation()
-        for _ in range(_ATTEMPTS):
+        for _ in range(SHARD_READ_ATTEMPTS):
             head = (await source._heads({run.shard: run.numbers}))[run.shard]
             rows = source._rows(head, run.shard, run.numbers)
             places = np.flatnonzero(self._layout.present(rows))
@@ -199,7 +198,7 @@ class ShardSource:
             wanted.setdefault(each.identity[0], []).append(number)
         answers: list[Any] = [None] * len(ranges)
         source = self._for_one_operation()
-        for _ in range(_ATTEMPTS):
+        for _ in range(SHARD_READ_ATTEMPTS):
             if not wanted:
                 return answers
             wanted = await source._attempt(wanted, ranges, answers)
@@ -291,7 +290,7 @@ class ShardSource:
         return shard_damage(f"Error reading {names}: the shard is cut off: {error.message}")
 
     def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
-        least = _WHOLE_SHARE * self._layout.count
+        least = WHOLE_SHARD_SHARE * self._layout.count
         return len(numbers) >= least and len(set(numbers)) >= least
 
     def _head(self, shard: Any, known: bytes, *, whole: bool) -> ByteRange:

@@ -19,8 +19,16 @@ from fsstore.chunk.plan.planner import AnyCell
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxView, plan_boxes
-from fsstore.chunk.read.reader import INLINE_BYTES, plan_alone, read_here, read_spread
+from fsstore.chunk.read.reader import plan_alone, read_here, read_spread
 from fsstore.chunk.read.window import ChunkReader, Planned, ReadRequest, locate_error
+from fsstore.chunk.tuning import (
+    BOX_COLUMNS_FROM,
+    INLINE_READ_BYTES,
+    LARGE_CHUNK_BYTES,
+    QUEUE_FETCH_BYTES,
+    QUEUE_LIMIT,
+    SHARED_CHUNKS_FROM,
+)
 from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import ReadResult
@@ -30,11 +38,6 @@ from fsstore.runtime.future import Future
 
 __all__ = ["ReadQueue"]
 
-_FETCH_BYTES = 32 * 1024 * 1024  # decoded, of chunks that are fetched together
-_QUEUE_LIMIT = 4096  # reads; when so many wait they are made unasked
-_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
-_LARGE_CHUNK = 256 * 1024  # worth a worker each
-_SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
 
 User: TypeAlias = tuple[int, ChunkReader, AnyCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
@@ -54,7 +57,7 @@ class ReadQueue:
         future: Future[Any] = futures.pending(start=self.flush)
         with self._lock:
             self._waiting.append((future, wanted))
-            full = len(self._waiting) >= _QUEUE_LIMIT
+            full = len(self._waiting) >= QUEUE_LIMIT
         if full:
             self.flush()
         return future
@@ -81,7 +84,7 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     """
     try:
         windows, out, touched_bytes = _alone(wanted) if isinstance(wanted, BoxView) else wanted
-        if touched_bytes <= INLINE_BYTES:
+        if touched_bytes <= INLINE_READ_BYTES:
             execution.drive(read_here(windows))
             futures.resolve(future, out)
         elif len(windows) > 1 and windows[0].part.entries is None and not execution.on_worker("compute"):
@@ -113,7 +116,7 @@ class _Batch:
             self._plan(wanted)
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
             self._errors = [failure] * len(self._futures)
-        if self._touched_bytes <= INLINE_BYTES:
+        if self._touched_bytes <= INLINE_READ_BYTES:
             self._make()
         else:
             execution.hand_over(self._make, kind="io")
@@ -127,7 +130,7 @@ class _Batch:
     def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
         """Plan the reads that are not planned yet."""
         views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
-        if len(views) >= _COLUMNS_FROM:
+        if len(views) >= BOX_COLUMNS_FROM:
             self._boxes = plan_boxes(views)
         for boxes in self._boxes:
             self._outs |= boxes.outs
@@ -189,7 +192,7 @@ def _batch_size(model: ChunkModel) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
     shard = model.shard
     size = (model.chain if shard is None else shard.inner).decoded_size
-    return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // size)
+    return 1 if shard is None and size >= LARGE_CHUNK_BYTES else max(1, QUEUE_FETCH_BYTES // size)
 
 
 class _SharedChunks(NamedTuple):
@@ -211,7 +214,7 @@ class _SharedChunks(NamedTuple):
         except Exception:  # noqa: BLE001  # which reads fail comes out one by one
             answers = await self._one_by_one(batch)
         pairs, begin_ns = list(zip(batch, answers, strict=True)), perf_counter_ns()
-        if len(pairs) > _SHARED_FROM:
+        if len(pairs) > SHARED_CHUNKS_FROM:
             await execution.offload(execution.map_blocking, self._place, pairs)
         else:
             for pair in pairs:

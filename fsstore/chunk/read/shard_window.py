@@ -15,10 +15,9 @@ from fsstore.chunk.plan.planner import Plan, chunk_numbers
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
+from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES
 
 __all__ = ["shard_windows"]
-
-_PART_BYTES = 8 * 1024 * 1024  # of a shard whose parts are fetched far away
 
 
 def shard_windows(
@@ -49,7 +48,11 @@ def shard_windows(
         assert here.entries is not None
         cells, numbers = here.entries.of(cell)
         window = Window(here, cells, here.entries.identities(key, numbers))
-        yield from _cut(window, here.entries, min(most, _PART_BYTES), complete=covers) if large else [window]
+        yield from (
+            _cut(window, here.entries, min(most, FAR_SHARD_PART_BYTES), complete=covers)
+            if large
+            else [window]
+        )
 
 
 def _cut(window: Window, entries: ShardEntries, most: int, *, complete: bool) -> Iterator[Window]:

@@ -21,6 +21,7 @@ from fsstore.chunk.plan.place import Placing
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import ByteRange, EntriesInParts, Source
+from fsstore.chunk.tuning import SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import copy_blocks
 from fsstore.codec.contract import Array, Span
@@ -40,9 +41,6 @@ __all__ = [
     "fetch",
     "locate_error",
 ]
-
-
-_SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by the ways there are for all
 
 
 class CacheAnswer(NamedTuple):
@@ -93,7 +91,7 @@ class ChunkReader(NamedTuple):
         if span is None:
             return None
         first, stop = 0 if chain.spans_from_start else span[0], span[1]
-        return None if stop - first > _SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
+        return None if stop - first > SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
 
     def decode_together(
         self, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Sequence[ReadResult]

@@ -22,6 +22,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, Placing
 from fsstore.chunk.plan.planner import AnyCell, Cell, OutputMap
 from fsstore.chunk.plan.shard_entries import ShardEntries
+from fsstore.chunk.tuning import SHARD_AT_ONCE_BYTES
 from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
@@ -34,7 +35,6 @@ __all__ = ["ChunkEncoder", "Portions", "Stored", "WriteRequest", "joined"]
 
 Portions: TypeAlias = Iterator[Sequence[Buffer]]
 Stored: TypeAlias = ReadResult | StoredShard
-_AT_ONCE_BYTES = 32 << 20  # which are touched, whatever is needed of them
 _Parts: TypeAlias = Sequence[Buffer | None] | StoredShard
 _Touched: TypeAlias = list[tuple[Cell, tuple[int, ...]]]
 
@@ -180,7 +180,7 @@ def joined(portions: Portions, usual: int) -> Buffer:
     if second is None:
         return first[0] if len(first) == 1 else b"".join(first)
     whole = io.BytesIO()
-    whole.seek(min(usual + usual // 64, _AT_ONCE_BYTES))
+    whole.seek(min(usual + usual // 64, SHARD_AT_ONCE_BYTES))
     whole.write(b"\0")
     whole.seek(0)
     whole.writelines(itertools.chain(first, second))

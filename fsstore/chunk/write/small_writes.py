@@ -23,6 +23,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fsstore.chunk.plan.planner import Outline
+from fsstore.chunk.tuning import SMALL_BATCH_BYTES, SMALL_BATCH_CHUNKS, SMALL_WAITING_BYTES, SMALL_WRITE_BYTES
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
 from fsstore.errors import StoreError
@@ -35,10 +36,6 @@ from fsstore.runtime.wake import Bell
 
 __all__ = ["settle", "write_small"]
 
-_BATCH_CHUNKS = 128  # of a batch, whose first waits for its last
-_BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
-_WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; a caller that begins more helps to make them
-_WRITE_BYTES = 4096  # of a write beside its values
 
 _lock = fork.lock()  # guards the queues
 
@@ -93,7 +90,7 @@ class _Begun(NamedTuple):
     @property
     def size(self) -> int:
         """How much memory it takes."""
-        return self.of.request.values.nbytes + _WRITE_BYTES
+        return self.of.request.values.nbytes + SMALL_WRITE_BYTES
 
 
 class _StoreQueue:
@@ -128,8 +125,8 @@ class _StoreQueue:
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
-        if self._waiting_bytes > _WAITING_BYTES and not _own.now.is_busy:
-            self._help(lambda: self._waiting_bytes <= _WAITING_BYTES)
+        if self._waiting_bytes > SMALL_WAITING_BYTES and not _own.now.is_busy:
+            self._help(lambda: self._waiting_bytes <= SMALL_WAITING_BYTES)
 
     def settle(self, path: str | None = None) -> None:
         """Finish what was begun at a path, or anywhere, up to now."""
@@ -169,7 +166,7 @@ class _StoreQueue:
         size = 0
         with _lock:
             blocked = set(self._busy)
-            while self._waiting and len(keys) < _BATCH_CHUNKS and size < _BATCH_BYTES:
+            while self._waiting and len(keys) < SMALL_BATCH_CHUNKS and size < SMALL_BATCH_BYTES:
                 write = self._waiting.popleft()
                 if blocked.isdisjoint(write.changes):
                     batch.append(write)

@@ -20,6 +20,12 @@ import numpy.typing as npt
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer, ChunkSpec
 from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
+from fsstore.codec.tuning import (
+    SHARD_AHEAD_BYTES,
+    SHARD_PORTION_BYTES,
+    SHARD_PORTION_PARTS,
+    SHARED_SHARD_ENTRIES,
+)
 from fsstore.errors import DataLossError, StoreError
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
@@ -31,10 +37,6 @@ Entries = npt.NDArray[np.uint64]
 MISSING = 2**64 - 1
 """The offset and the length of a sub-chunk that is not in the shard."""
 _NEAR = 2**62  # the sum of two such numbers is no nonsense
-_SHARE_FROM = 16  # sub-chunks of a shard that is worth every core
-_AHEAD_BYTES = 16 << 20  # encoded while what came before is written, by threads that share a shard
-_PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded
-_PORTION_PARTS = 512  # a system call takes 1,024
 
 
 def shard_damage(message: str) -> DataLossError:
@@ -175,7 +177,7 @@ class ShardLayout:
                 continue
             portion.append(part)
             size += lengths[-1]
-            if size >= _PORTION_BYTES or len(portion) >= _PORTION_PARTS:
+            if size >= SHARD_PORTION_BYTES or len(portion) >= SHARD_PORTION_PARTS:
                 yield portion
                 portion, size = [], 0
         if not self.at_start:
@@ -208,13 +210,15 @@ class ShardLayout:
     @property
     def shares_cores(self) -> bool:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
-        return self.inner.encoded_size is None and self.count >= _SHARE_FROM
+        return self.inner.encoded_size is None and self.count >= SHARED_SHARD_ENTRIES
 
     def map_parts(self, encode: Callable[[S], Buffer | None], parts: Sequence[S]) -> Iterator[Buffer | None]:
         """Yield what `encode` makes of sub-chunks, on every core if that is worth it; not far ahead of a slow taker."""
         if not self.shares_cores:
             return map(encode, parts)
-        return execution.map_in_order(encode, parts, ahead=max(2, _AHEAD_BYTES // self.inner.decoded_size))
+        return execution.map_in_order(
+            encode, parts, ahead=max(2, SHARD_AHEAD_BYTES // self.inner.decoded_size)
+        )
 
     def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
         """Yield the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value.
@@ -226,7 +230,7 @@ class ShardLayout:
             positions = list(self.positions())
             yield from self.map_parts(lambda at: self._encode_part(blocks[at], elide=elide), positions)
             return
-        for index in _boxes(self.grid, max(1, _PORTION_BYTES // self.inner.decoded_size)):
+        for index in _boxes(self.grid, max(1, SHARD_PORTION_BYTES // self.inner.decoded_size)):
             run = np.ascontiguousarray(blocks[(*index, ...)]).reshape((-1, *self.sub_shape))
             # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
             parts = run if self.sub_shape else [run.reshape(())]

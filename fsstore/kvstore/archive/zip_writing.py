@@ -30,13 +30,11 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.tuning import ARCHIVE_PORTION_BYTES, REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
 __all__ = ["ZipWriting", "archive_features"]
-
-_ATTEMPTS = 10_000  # at an archive that others write: one of them gets on each time
-_PORTION = 8 << 20  # bytes of the old archive that are read at once
 
 
 def archive_features(below: Features) -> Features:
@@ -114,7 +112,7 @@ class ZipWriting(WritesAtOnce):
             )
         for write in writes:
             check_name(write.key)
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(REWRITE_ATTEMPTS):
             archive = await self.source.load(self.source.archive)
             wanted = decide(archive)
             index = {} if archive is None else archive.directory.index
@@ -150,8 +148,10 @@ class ZipWriting(WritesAtOnce):
         """Yield the new archive piece by piece; for stores that never wait."""
         for low, high in plan.spans:
             assert archive is not None
-            for start in range(low, high, _PORTION):
-                yield execution.drive(self.source.ranges(archive, [(start, min(start + _PORTION, high))]))
+            for start in range(low, high, ARCHIVE_PORTION_BYTES):
+                yield execution.drive(
+                    self.source.ranges(archive, [(start, min(start + ARCHIVE_PORTION_BYTES, high))])
+                )
         yield from _new_portions(plan)
 
 

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, Stamp, Write
 from fsstore.kvstore.store.result import TimestampedStorageGeneration
+from fsstore.kvstore.tuning import QUEUED_TOGETHER, WRITERS
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
@@ -24,8 +25,6 @@ from fsstore.runtime.state import OfProcess
 
 __all__ = ["queued"]
 
-_WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
-_LARGEST = 64  # writes of a batch: what finished early should not wait long for the others
 _Waiting = tuple[Write, Future[TimestampedStorageGeneration]]
 
 
@@ -47,10 +46,10 @@ class _DriverQueue:
         try:
             with self._lock:
                 self._waiting.append(mine)
-                another = self._jobs < _WRITERS
+                another = self._jobs < WRITERS
                 self._jobs += another
             if another:
-                execution.hand_over(self._work, driver, kind="io", limit=_WRITERS)
+                execution.hand_over(self._work, driver, kind="io", limit=WRITERS)
         except BaseException:  # Ctrl-C: whether the job is begun is not known, and one too many does no harm
             with self._lock, suppress(ValueError):
                 self._jobs = 0
@@ -71,7 +70,7 @@ class _DriverQueue:
         batch: list[_Waiting] = []
         keys: set[str] = set()
         with self._lock:
-            share = min(_LARGEST, -(-len(self._waiting) // _WRITERS))
+            share = min(QUEUED_TOGETHER, -(-len(self._waiting) // WRITERS))
             while len(batch) < share:
                 write = self._waiting[0][0]
                 if batch and (write.if_equal != UNKNOWN or write.key in keys):

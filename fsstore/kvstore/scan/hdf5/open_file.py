@@ -19,12 +19,12 @@ from fsstore.kvstore.scan.hdf5.format.global_heap import COLLECTION, ends
 from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
 from fsstore.kvstore.scan.hdf5.format.superblock import begin
 from fsstore.kvstore.scan.source import Blocks, MissError, ScanSource
+from fsstore.kvstore.tuning import OBJECT_AHEAD_BYTES
 from fsstore.runtime import fork
 
 __all__ = ["OpenHdf5", "load_h5py", "refused"]
 
 T = TypeVar("T")
-_AHEAD = 2048  # bytes of an object header that are fetched with the links to it
 
 
 def load_h5py() -> Any:
@@ -172,7 +172,7 @@ class OpenHdf5:
         """Say that an object header at an address will be read."""
         start = self.base + address
         if 0 <= start < self._file.size:
-            self._file.ahead(start, min(start + _AHEAD, self._file.size))
+            self._file.ahead(start, min(start + OBJECT_AHEAD_BYTES, self._file.size))
 
     def library(self) -> Any:
         """Return the file's identifier of h5py, in a job that runs."""
