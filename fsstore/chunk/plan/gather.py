@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from fsstore.chunk.plan.grid import IntArray
-from fsstore.chunk.plan.listed import ListedSegments
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Plan
 
@@ -28,7 +27,7 @@ Spans: TypeAlias = tuple[range, ...]
 
 
 class _Cut(NamedTuple):
-    """How a box of cells is cut into smaller ones, which follow each other: along one component, those after it whole."""
+    """How a box of cells is cut into smaller ones that follow each other: along one component, later ones whole."""
 
     spans: Spans
     axis: int
@@ -44,7 +43,7 @@ class _Cut(NamedTuple):
         return cls(spans, axis - 1, max(1, size // whole))
 
     @property
-    def count(self) -> int:
+    def pieces(self) -> int:
         """The number of boxes."""
         if self.axis < 0:
             return 1
@@ -103,9 +102,9 @@ class CellBox(Sequence["CellBox"]):
         shape = tuple(map(len, self.spans))
         columns: dict[int, IntArray] = {}
         for place, (component, span) in enumerate(zip(self.plan.components, self.spans, strict=True)):
-            segments = component.segments
-            listed = segments.chunks if isinstance(segments, ListedSegments) else [[segments[0].chunk]]
-            for output, numbers in zip(component.outputs, listed, strict=True):
+            listed = component.listed
+            chunks: Sequence[Any] = [[component.segments[0].chunk]] if listed is None else listed.chunks
+            for output, numbers in zip(component.outputs, chunks, strict=True):
                 own = np.asarray(numbers[span.start : span.stop])
                 columns[output] = np.broadcast_to(_along(own, place, len(shape)), shape).reshape(-1)
         return [columns[output] for output in range(len(columns))]
@@ -129,13 +128,13 @@ def boxes(plan: Plan, size: int, lanes: int = 1) -> Iterator[CellBox]:
     if not plan.cell_count:
         return
     parts = [
-        component.segments.uniform if component.inputs else [range(1)] for component in plan.components
+        [range(1)] if component.listed is None else component.listed.uniform for component in plan.components
     ]
     for spans in product(*parts):
         cut = _Cut.of(spans, size)
-        share = -(-cut.count // lanes)
+        share = -(-cut.pieces // lanes)
         for turn in range(share):
-            for number in range(turn, cut.count, share):
+            for number in range(turn, cut.pieces, share):
                 yield CellBox(plan, cut.box(number))
 
 
@@ -146,7 +145,7 @@ def split(cells: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
             yield cells[begin : begin + size]
         return
     cut = _Cut.of(cells.spans, size)
-    for number in range(cut.count):
+    for number in range(cut.pieces):
         yield CellBox(cells.plan, cut.box(number))
 
 
@@ -156,13 +155,12 @@ class Gather:
     Workers may use it at once: cells are disjoint.
     """
 
-    __slots__ = ("_lead", "_listed", "_view", "plan")
+    __slots__ = ("_lead", "_view", "plan")
 
     def __init__(self, plan: Plan, array: Array) -> None:
         self.plan = plan
         self._view = array.transpose(plan.axes)
         self._lead = (slice(None),) * plan.unused
-        self._listed = [place for place, component in enumerate(plan.components) if component.inputs]
 
     def target(self, cell: CellBox) -> None:
         """Return None: no cell is its chunk."""
@@ -174,12 +172,11 @@ class Gather:
         """Return the numbers of a cell's chunk."""
         numbers = [0] * sum([len(component.outputs) for component in self.plan.components])
         for component, span in zip(self.plan.components, cell.spans, strict=True):
-            segments, at = component.segments, span.start
-            if component.inputs:
-                for output, chunks in zip(component.outputs, segments.chunks, strict=True):
-                    numbers[output] = int(chunks[at])
-            else:
-                numbers[component.outputs[0]] = segments[0].chunk
+            if component.listed is None:
+                numbers[component.outputs[0]] = component.segments[0].chunk
+                continue
+            for output, chunks in zip(component.outputs, component.listed.chunks, strict=True):
+                numbers[output] = int(chunks[span.start])
         return numbers
 
     def span(self, cell: CellBox, shape: Sequence[int], order: Sequence[int]) -> None:
@@ -201,19 +198,20 @@ class Gather:
         base = 0
         for component, span, apart in zip(self.plan.components, cells.spans, steps, strict=True):
             own = [strides[output] for output in component.outputs]
-            if component.inputs:
-                columns.append(component.segments.addresses(span, own, apart))
-            else:
+            if component.listed is None:
                 base += component.segments[0].inside * own[0]
+            else:
+                columns.append(component.listed.addresses(span, own, apart))
         address = reduce(np.add.outer, columns)
         self._view[self._outside(cells)] = flat.take(address + base if base else address)
 
     def _outside(self, cells: CellBox) -> tuple[Any, ...]:
         """Return the index of what a box of cells selects of the array."""
-        chosen: list[tuple[Any, ...]] = []
-        for place in self._listed:
-            segments, span = self.plan.components[place].segments, cells.spans[place]
-            chosen.append(segments.outside(span.start, span.stop))
+        chosen = [
+            component.listed.outside(span.start, span.stop)
+            for component, span in zip(self.plan.components, cells.spans, strict=True)
+            if component.listed is not None
+        ]
         if all(isinstance(each[0], slice) for each in chosen):
             return (*self._lead, *[each[0] for each in chosen])
         index: list[Any] = [*self._lead]

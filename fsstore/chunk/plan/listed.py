@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import Any, NamedTuple, TypeGuard, overload
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, overload
 
 import numpy as np
 
 from fsstore.chunk.plan.grid import Axis, IntArray, Segment
 
 __all__ = ["ListedSegments", "Points", "listed_segments"]
+
+
+_Grouped: TypeAlias = "tuple[IntArray | None, IntArray]"
 
 
 class Points(NamedTuple):
@@ -43,7 +46,7 @@ class ListedSegments(Sequence[Any]):
         axes: Sequence[Axis],
         positions: Sequence[IntArray],
         sizes: tuple[int, ...],
-        grouped: tuple[IntArray | None, IntArray],
+        grouped: _Grouped,
     ) -> None:
         self.order, self.bounds = grouped
         self.positions = positions if self.order is None else [each.take(self.order) for each in positions]
@@ -120,7 +123,7 @@ def listed_segments(
     """
     if not len(positions[0]):
         return ()
-    grouped = _cut_up(axes[0], positions[0]) if len(axes) == 1 else None
+    grouped: _Grouped | None = _cut_up(axes[0], positions[0]) if len(axes) == 1 else None
     if grouped is None:
         numbers = [axis.locate(values) for axis, values in zip(axes, positions, strict=True)]
         shapes = filter(_is_there, map(_sizes_of, axes, numbers))  # those of one shape stand together
@@ -146,7 +149,7 @@ def _uniform(axes: Sequence[Axis], chunks: Sequence[IntArray]) -> list[range]:
     return list(map(range, *(_edges(changed)[part].tolist() for part in (slice(-1), slice(1, None)))))
 
 
-def _cut_up(axis: Axis, positions: IntArray) -> tuple[None, IntArray] | None:
+def _cut_up(axis: Axis, positions: IntArray) -> _Grouped | None:
     """Return where ascending positions go over into other chunks; None where they do not ascend, or lie far apart."""
     if (positions[1:] < positions[:-1]).any():
         return None
@@ -159,7 +162,7 @@ def _cut_up(axis: Axis, positions: IntArray) -> tuple[None, IntArray] | None:
     return None, bounds[filled]
 
 
-def _grouped(numbers: Sequence[IntArray]) -> tuple[IntArray | None, IntArray]:
+def _grouped(numbers: Sequence[IntArray]) -> _Grouped:
     """Return the order that brings equal chunks together, and where in it each chunk begins, and the last ends.
 
     Chunk numbers become one key, and key and place one number to be sorted, where these fit: that takes a seventh of

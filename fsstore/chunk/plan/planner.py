@@ -10,7 +10,6 @@ Pure: knows nothing of keys, bytes or stores.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from operator import attrgetter
@@ -79,6 +78,11 @@ class PlanComponent(NamedTuple):
     def is_joint(self) -> bool:
         """Whether the segments are `Points`."""
         return len(self.outputs) > 1 or len(self.inputs) > 1
+
+    @property
+    def listed(self) -> ListedSegments | None:
+        """The segments, if their positions are listed."""
+        return self.segments if isinstance(self.segments, ListedSegments) else None
 
 
 class Cell(NamedTuple):
@@ -171,16 +175,12 @@ def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]
     """
     groups = _connected(maps, shape)
     components = tuple([_component(group, maps, shape, axes) for group in groups])
-    separable = not any([component.is_joint for component in components])
+    separable = True not in [component.is_joint for component in components]
     used = [axis for component in components for axis in component.inputs]
     unused = [axis for axis in range(len(shape)) if axis not in used]
-    listed = [isinstance(component.segments, ListedSegments) for component in components]
-    only = any(listed) and all(map(_or_constant, listed, components))
-    return Plan(shape, components, (*unused, *used), len(unused), separable, not any(listed), only)
-
-
-def _or_constant(listed: bool, component: PlanComponent) -> bool:
-    return listed or not component.inputs
+    listed = [component.listed is not None for component in components]
+    only = any(listed) and all(each or not one.inputs for each, one in zip(listed, components, strict=True))
+    return Plan(shape, components, (*unused, *used), len(unused), separable, True not in listed, only)
 
 
 def box_in_chunk(
@@ -282,8 +282,8 @@ def _component(
     elif isinstance(output_map, Constant):
         segments = [point_segment(axis, output_map.position)]
     elif inputs:
-        positions = output_map.positions.reshape(-1)
-        segments = listed_segments([axis], [positions], (len(positions),))
+        column = output_map.positions.reshape(-1)
+        segments = listed_segments([axis], [column], (len(column),))
     else:
         segments = [point_segment(axis, int(output_map.positions.reshape(-1)[0]))]
     return PlanComponent(outputs, inputs, segments)

@@ -53,9 +53,7 @@ class ShardEntries:
         self.layouts, self._restore, axes, numbering = _grid(model.chain, len(inside), depth)
         self.layout = self.layouts[-1]
         self.plan = plan(maps, shape, [*axes, *inside])
-        self._groups = [
-            _group(component, numbering) for component in self.plan.components
-        ]
+        self._groups = [_group(component, numbering) for component in self.plan.components]
 
     def source(self, base: Source) -> Source:
         """Return where the entries come from, over a source of shards."""

@@ -34,6 +34,7 @@ __all__ = [
     "Answers",
     "ChunkReader",
     "Planned",
+    "ReadCell",
     "ReadRequest",
     "ShardGuard",
     "Window",
@@ -120,7 +121,7 @@ class ChunkReader(NamedTuple):
         return True
 
     def _place(self, cells: Sequence[ReadCell], run: Array, *, gaps: bool) -> None:
-        if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
+        if isinstance(self.placement, Gather) and isinstance(cells, CellBox):
             self.placement.gather(cells, self._view(run))
             return
         # where chunks are missing, as many others may be in the box
