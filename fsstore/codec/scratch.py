@@ -4,8 +4,8 @@ Memory fresh from the system costs about a tenth of the time of decompressing in
 other: a variable of HDF5 of 256 MB, shuffled and deflated, took 0.16 million page faults and a third of its processor
 time in the system.
 
-Each thread keeps what is small.  What is large is kept by all together, or every thread that ever took part in a
-request would hold as much: the C library does not give back what it has freed if that is less than 32 MB.
+Each thread keeps small pieces of its own.  Large ones are kept by all together, or every thread that ever took part
+in a request would hold as much: the C library does not give back what it has freed if that is less than 32 MB.
 """
 
 from __future__ import annotations

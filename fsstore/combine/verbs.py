@@ -71,9 +71,9 @@ def combine(
     `attr:name` for an attribute of each file, or a function of the URL.
 
     Where files differ in how a variable is stored or packed, it becomes a stack of pieces (`layer`), an error
-    (`raise`), or most files win (`skip`).  What would give wrong numbers is an error; so are other values of a
-    variable that does not grow, which are compared in all files.  Files with equal or overlapping coordinates are an
-    error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
+    (`raise`), or most files win (`skip`).  Anything that would give wrong numbers is an error; so are other values of
+    a variable that does not grow, which are compared in all files.  Files with equal or overlapping coordinates are
+    an error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
     `variables` renames variables, with their dimensions, or drops those that are None; `as_coordinates` tells readers
     which are coordinates.  `along`, such as `{"orbit": "time"}`, gives variables that do not grow a dimension: the

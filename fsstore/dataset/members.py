@@ -1,4 +1,4 @@
-"""What is done with the members of a group: find, open, create, delete and move them, by path below a place."""
+"""Members of a group: finding, opening, creating, deleting and moving them, by path below a place."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def stored_share(
         identities = (model.key(chunk_numbers(outline, cell)) for cell in outline.cells())
     else:
         entries = ShardEntries(maps, shape, model)
-        source = entries.source(source)
+        source = entries.grid.source(source)
         identities = (
             identity
             for cell in outline.cells()

@@ -38,7 +38,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class ChunkSides:
-    """What a planner knows of an array: its chunks that are read and written, and the size of an element."""
+    """The facts about an array that a planner needs: the chunks to read and write, and the size of an element."""
 
     read: tuple[int, ...]
     write: tuple[int, ...]
@@ -47,7 +47,7 @@ class ChunkSides:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What a copy will do: printed, or shown in a notebook, before anything is done.
+    """The plan of a copy, to be printed or shown in a notebook before anything is done.
 
     `passes` is 0 where encoded chunks move untouched, 1, or 2; `bytes_read` and `bytes_written` are decoded bytes, or
     encoded ones where `passes` is 0; `why` says what decided the passes.

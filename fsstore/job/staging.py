@@ -5,11 +5,11 @@ elsewhere below its directory: an OCDBT database takes databases, of which each 
 in one document takes files.  No value is copied by the commit: it takes the keys of what was written, the documents,
 and the deletion of what was there, as one step.  Readers see the old or the new; a job that is killed leaves the old.
 
-What a set refers to must not be written over by the next run of the same job, so each job has a directory of its own,
-whose name it keeps until it is done.  What was noted as finished counts for that directory only.
+The next run of a job must not write over files that a set refers to, so each job has a directory of its own, whose
+name it keeps until it is done.  Its notes of finished work count for that directory only.
 
 A copy into an archive is made in a directory and packed in one step, if nobody has written to the archive meanwhile.
-What stands there already is unpacked first, so the copy finds there what it would find anywhere else.
+The members that the archive has already are unpacked first, so the copy finds them as it would anywhere else.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _MOST_FINDINGS = 1000  # more of them say nothing new
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """What a caller asks for."""
+    """The wishes of a caller."""
 
     level: Level
     memory: int
@@ -121,7 +121,7 @@ async def _verdict(
 
 @dataclass(slots=True)
 class _Totals:
-    """What was found so far, in all arrays."""
+    """The findings so far, in all arrays."""
 
     nbytes: int = 0
     fill: int = 0

@@ -1,4 +1,4 @@
-"""What workers do: coroutines over the stores of a job, which do no harm when they are done twice.
+"""The work of a job: coroutines over its stores, which do no harm when they are done twice.
 
 `run_task` is what executors call.  A worker that does not know the job says so, and gets it with the next call; from
 then on a task is a word, a name, and a number or some keys.  Each answers how many bytes it has moved.

@@ -26,7 +26,7 @@ _LOOKING_FIRST = ("Range", *_CONDITIONS)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent: a status, headers, and a body; `length` is that of a body that is left out."""
+    """An answer to send: a status, headers, and a body; `length` is that of a body that is left out."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What stands along the dimensions of an array: coordinates, times, latitudes.
+"""The axes of an array: the coordinates, times and latitudes along its dimensions.
 
 Coordinates are arrays of one dimension named after it, in the group of the array or above, as CF and xarray have them.
 """

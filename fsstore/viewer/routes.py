@@ -1,4 +1,4 @@
-"""What the page may ask, and what it is answered.  Nothing here knows of sockets or tokens.
+"""The questions that the page may ask, and their answers.  Nothing here knows of sockets or tokens.
 
 Questions are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a header.
 """
@@ -39,7 +39,7 @@ _MOST_QUERY = 8192
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked of a subject, and what the answer may take."""
+    """A question about a subject, and the limits of its answer."""
 
     subject: Subject
     query: Mapping[str, str]

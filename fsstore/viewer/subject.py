@@ -1,4 +1,4 @@
-"""What is looked at: the arrays below a place, opened once each, and what belongs to them.
+"""The subject of a page: the arrays below a place, opened once each, and their coordinates.
 
 A subject is an open array or an open group.  The members of a group are listed once; an array is opened when it is
 asked for, with its coordinates and its coarser resolutions.

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fsstore.chunk.plan.cell_run import CellRun, batches
-from fsstore.chunk.plan.gather import Gather, boxes, split
 from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis, VariableAxis
 from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.listed import listed_segments
 from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import Affine, Constant, Indexed, chunk_numbers, plan
+from fsstore.chunk.read.gather import Gather, boxes, split
 
 
 def random_request(rng):

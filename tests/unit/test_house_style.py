@@ -336,11 +336,13 @@ def _comments(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-TRANSLATED = re.compile(r"(?:^|[.;]\s+)(?:Who|Whoever|Whose|Of)\s|;\s+(?:who|whoever|whose)\s")
+TRANSLATED = re.compile(
+    r"(?:^|[.;]\s+)(?:Who|Whoever|Whose|Of|What)\s|;\s+(?:who|whoever|whose)\s|\b(?:he|his|him)\b"
+)
 
 
 def test_sentences_begin_with_their_subject():
-    """No docstring or comment has a sentence that begins with `who` or `of`."""
+    """No docstring or comment has a sentence that begins with `who`, `of` or `what`; callers are no men."""
     problems = []
     for name, (path, _) in sources().items():
         tokens = tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)

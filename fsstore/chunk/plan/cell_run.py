@@ -1,6 +1,6 @@
 """Cells that follow each other in a plan, made when they are asked for.
 
-A request may touch millions of small chunks.  What decodes and places many of them at once wants their keys, the first
+A request may touch millions of small chunks.  Decoding and placing many of them at once takes their keys, the first
 and the last; to make them all, with their segments, would take longer than that.
 """
 

@@ -86,7 +86,7 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
         if touched_bytes <= INLINE_READ_BYTES:
             execution.drive(read_here(windows))
             futures.resolve(future, out)
-        elif len(windows) > 1 and windows[0].part.entries is None and not execution.on_worker("compute"):
+        elif len(windows) > 1 and not execution.on_worker("compute"):
             chunks = windows[0].part.chunks
             threads = chunks.workers(chunks.model.chain.working_size)
             futures.follow(future, read_spread(windows, threads), lambda _: out)

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
-from fsstore.chunk.plan.gather import Gather, boxes, split
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement, Placement
 from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
 from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.read.gather import Gather, boxes, split
 from fsstore.chunk.read.shard_window import shard_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.chunk.tuning import (
@@ -68,7 +68,7 @@ def _bytes_touched(window: Window) -> int:
 
 def _chain_of(window: Window) -> BoundChain:
     part = window.part
-    return part.chunks.model.chain if part.entries is None else part.entries.layout.inner
+    return part.chunks.model.chain if part.grid is None else part.grid.layout.inner
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
@@ -117,7 +117,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
     joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
-    chain = model.chain if entries is None else entries.layout.inner
+    chain = model.chain if entries is None else entries.grid.layout.inner
     threads = chunks.workers(chain.working_size)
     copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
     share = cells if small or copied else math.ceil(cells / (4 * threads))
@@ -126,7 +126,8 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     if entries is not None:
         most = FAR_SHARD_BYTES if waits or joint else min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads)
         few = cells < threads and (small or waits) and _worth_dividing(request, entries, small=small)
-        windows = shard_windows(request, outline, entries, most=most, few=few)
+        together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+        windows = shard_windows(request, outline, entries, most=most, together=together, few=few)
     if waits:
         done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
     elif joint and later is not None:
@@ -141,7 +142,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
 def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
     """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
     if not small:
-        return entries.worth_sharing
+        return entries.grid.worth_sharing
     model, store = request.chunks.model, request.chunks.store
     return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
 
@@ -179,7 +180,7 @@ def _window_of_box(request: ReadRequest) -> Window | None:
     if entries is None or entries.touched_bytes > INLINE_READ_BYTES:
         return None
     cells, numbers = entries.of(box)
-    part = ChunkReader(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     return Window(part, cells, entries.identities(key, numbers))
 
 

@@ -125,28 +125,28 @@ class ChunkEncoder:
         if isinstance(old, StoredShard):
             before = old
         else:
-            before = _split(None if old.state == "missing" else old.value, entries.layouts[0])
+            before = _split(None if old.state == "missing" else old.value, entries.grid.layouts[0])
         parts: Iterable[Buffer | None] = self._changed_parts(entries, touched, before)
         if may_vanish:
             parts = list(parts)
             if all(part is None for part in parts):
                 return None
-        return entries.layouts[0].portions(parts)
+        return entries.grid.layouts[0].portions(parts)
 
     def _changed_parts(
         self, entries: ShardEntries, touched: _Touched, before: _Parts, level: int = 0
     ) -> Iterator[Buffer | None]:
         """Yield the parts of a shard, whatever the level it is on: changed where they are touched."""
-        layout = entries.layouts[level]
+        layout = entries.grid.layouts[level]
         by_part: dict[int, _Touched] = {}
         for pair in touched:
             by_part.setdefault(pair[1][level], []).append(pair)
 
         def change(number: int) -> Buffer | None:
-            if level + 1 == len(entries.layouts):
+            if level + 1 == len(entries.grid.layouts):
                 cell = by_part[number][0][0]
                 return self._changed_part(entries, cell, None if self._is_whole(cell) else before[number])
-            inner = entries.layouts[level + 1]
+            inner = entries.grid.layouts[level + 1]
             old = _split(before[number], inner)
             parts = list(self._changed_parts(entries, by_part[number], old, level + 1))
             return None if all(part is None for part in parts) else inner.assemble(parts)
@@ -161,9 +161,9 @@ class ChunkEncoder:
         return cell.covers and not self._model.is_partial
 
     def _changed_part(self, entries: ShardEntries, cell: Cell, before: Buffer | None) -> Buffer | None:
-        chain = entries.layout.inner
+        chain = entries.grid.layout.inner
         chunk = _decoded(before, chain)
-        self._entry_placement.copy_in(cell, self._model.view(entries.in_array_order(chunk)))
+        self._entry_placement.copy_in(cell, self._model.view(entries.grid.in_array_order(chunk)))
         if self._elides(chunk, chain):
             return None
         return _encoded(chunk, chain) if self._elide else chain.encode_all(chunk)

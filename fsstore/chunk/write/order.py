@@ -1,8 +1,8 @@
 """Writes that touch the same chunks are made in the order in which they were begun.
 
-A large write is made by threads, or on the event loop, while its caller goes on.  What he begins meanwhile waits if it
-touches a chunk that is still to be written: a later write for its turn, so that it is the one that stays, and a read
-for what it is to see.  Everything else goes on at once.
+A large write is made by threads, or on the event loop, while its caller goes on.  Whatever the caller
+begins meanwhile waits if it touches a chunk that is still to be written: a later write for its turn, so that it is the
+one that stays, and a read for what it is to see.  Everything else goes on at once.
 
 Known are the writes of this process, by the store and the numbers of the chunks: of each chunk the latest write, which
 comes after those before it.  A write is over when nothing of it is written any more; one that was cancelled may still

@@ -1,8 +1,8 @@
 """Elements of chunks that were changed and encoded a moment ago.
 
-Appending to an array changes the same chunks again and again.  What is stored of them is read each time, because
-others may write there too; but where it is, byte for byte, what was encoded here last, the elements are still known
-and need not be decoded: a part of a chunk of zstd is written in nine tenths of the time.
+Appending to an array changes the same chunks again and again.  Their stored bytes are read each time, because others
+may write there too; but where they are, byte for byte, what was encoded here last, the elements are still known and
+need not be decoded: a part of a chunk of zstd is written in nine tenths of the time.
 
 Equal bytes decode to equal elements whatever their key is, so nothing has to be forgotten when something is written.
 A few chunks are kept, of all arrays together, and only of codecs that give back bit by bit what they were given.

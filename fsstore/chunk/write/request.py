@@ -2,8 +2,8 @@
 
 Windows of cells bound the memory, as in `read`.  Large chunks, and the few of a request that is one window, are
 encoded by one thread a core, which writes each before it encodes the next and never waits for the disk, where the
-store can do that (`write_late`).  What is small and waits for a disk is written together with what is begun beside it
-(`joint_write`).  Writes of one chunk keep the order in which they were begun (`write_order`).
+store can do that (`write_late`).  Small writes that wait for a disk are made together with those begun beside them
+(`small_writes`).  Writes of one chunk keep the order in which they were begun (`order`).
 """
 
 from __future__ import annotations

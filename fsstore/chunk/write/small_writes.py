@@ -1,16 +1,16 @@
 """Small writes made together: begun one by one, carried out in the order in which they were begun.
 
 A small durable write is waiting for the disk, and the disk takes many files in little more than the time of one.
-Nothing is faster for one alone than to make it at once, on the thread that begins it.  But who begins another before
-he has asked for the result of the one before wants several: from then on his writes wait, with a copy of their values,
-and a pool thread makes them in batches, each with what was begun while the one before was written.
+Nothing is faster for one alone than to make it at once, on the thread that begins it.  A caller that begins another
+before it has asked for the result of the one before wants several: from then on its writes wait, with a copy of their
+values, and a pool thread makes them in batches, each with what was begun while the one before was written.
 
 Two writes that touch one chunk are never under way at once, and the earlier one comes first.  Within a batch their
 changes are made one after the other, and the chunk is read, encoded and stored once.  Reads of the array see what was
 begun before: they finish it first, with `settle`.  When a batch fails, its writes are made again one by one, so that
 each future has the error of its own write; writing the same values again changes nothing.
 
-Before a process forks all is written, because nobody would in the child; and before the interpreter exits.
+All is written before a process forks, because nobody would in the child, and before the interpreter exits.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from fsstore.chunk.tuning import STORED_BLOCK_BYTES, STORED_BLOCKS_KEPT
-from fsstore.codec.chain.shard_layout import MISSING, ShardLayout
+from fsstore.codec.chain.shard_layout import MISSING, ShardLayout, present_in
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
@@ -39,7 +39,7 @@ class StoredShard:
         self._driver, self._key, self.generation = driver, key, index.generation
         entries = layout.decode_index(index.value, index.size)
         self._entries: list[list[int]] = entries.tolist()
-        length = np.where(layout.present(entries), entries[:, 1], 0).astype(np.int64)
+        length = np.where(present_in(entries), entries[:, 1], 0).astype(np.int64)
         self._blocks: list[int] = (np.cumsum(length) // STORED_BLOCK_BYTES).tolist()
         self._kept: dict[int, dict[int, Buffer]] = {}
         self._lock = fork.brief_lock()

@@ -47,7 +47,7 @@ Part: TypeAlias = tuple[Ints, FileBatch]
 
 @dataclass(frozen=True, slots=True)
 class ScanMeans:
-    """What does the work: an executor or None, files a task, who is told, and where finished tasks are noted.
+    """The means of a scan of many files: an executor or None, files a task, who is told, and notes of finished tasks.
 
     Without a number of files, a task is as many as are scanned in some seconds.
     """

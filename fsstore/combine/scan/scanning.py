@@ -69,7 +69,7 @@ class FileStores:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for in files: the dimensions that grow, and attributes that tell where files lie."""
+    """The subjects of a scan: the dimensions that grow, and attributes that tell where files lie."""
 
     dims: tuple[str, ...]
     attributes: tuple[str, ...] = ()

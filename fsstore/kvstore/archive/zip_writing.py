@@ -1,7 +1,7 @@
 """Writing ZIP archives: every change makes the archive anew, and replaces the old one under a condition.
 
 The directory stands at the end of an archive, so a single key costs as much as all of them: changes belong together, in
-one batch or, better, one transaction.  What was stored stays as it is, byte by byte.  The condition is that the file
+one batch or, better, one transaction.  Stored members stay as they are, byte by byte.  The condition is that the file
 is still the one that was read, so no change of another writer is lost; then all is read and made again.
 
 The new archive goes to the store in portions where that can write while values are made, as local files can;

@@ -1,8 +1,8 @@
 """The driver of every store that a storage library reaches: fsspec filesystems, S3, GCS, Azure, HTTP.
 
 The driver owns keys and merging: it puts the root path before keys, refuses keys that storage systems would read in
-different ways, merges ranges, and lists by key range.  What happens on the wire is the business of an `Engine`; `Home`
-keeps the filesystem on the event loop it belongs to.
+different ways, merges ranges, and lists by key range.  An `Engine` speaks to the server; `Home` keeps the filesystem
+on the event loop it belongs to.
 """
 
 from __future__ import annotations

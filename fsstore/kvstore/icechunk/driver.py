@@ -45,7 +45,7 @@ Wanted = dict[str, list[tuple[int, tuple[int, ...]]]]
 
 
 class IcechunkDriver(ReadOnly, ListsDocuments):
-    """What the repository shows; `members` are the JSON members it was opened with."""
+    """The chosen state of a repository; `members` are the JSON members it was opened with."""
 
     id: ClassVar[str] = "icechunk"
 

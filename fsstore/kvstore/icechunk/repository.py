@@ -2,7 +2,7 @@
 
 Everything but the root is immutable and kept, in the pool of the context and in a few megabytes of its own.
 A branch is looked up again as often as the staleness bound of reads says; of a far repository at most once a second.
-What is missing although something refers to it is an error, never "missing".
+An object that something refers to and that is not there is an error, never "missing".
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PinnedSnapshot:
 
 @dataclass(slots=True)
 class _Named:
-    """What a ref names: a snapshot, by the object at `key` with a generation."""
+    """The snapshot that a ref names, and the object at `key`, with its generation, that says so."""
 
     snapshot: bytes
     key: str = ""

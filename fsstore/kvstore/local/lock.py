@@ -9,7 +9,7 @@ TensorStore's protocol, so that both libraries may write the same store at once:
 * `lockfile`: the file is created exclusively; its existence is the lock.  It outlives its holder.
 * `none`: a file of a random name, no exclusion.
 
-The lock is the temporary file, so readers never wait.  What is written, and when, is `local_write`'s business.
+The lock is the temporary file, so readers never wait.  `write` decides what is written, and when.
 
 Ctrl-C may come between any two steps, also when a lock has just been taken and nobody knows of it yet, or when it is
 about to be given up.  So an open file is owned by an object from the moment it is opened, and is given up when that is

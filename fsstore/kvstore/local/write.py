@@ -3,9 +3,9 @@
 The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key (`local_stage`); then
 the directory is synced.  In a batch each directory is synced when its last file has its name: nothing is promised
 before the batch is answered.  For the same reason the files of a batch are synced in groups: all of a group are
-written before the first is synced, so that the disk takes them together.  What nobody waits for comes after the
-answer: the space of replaced files (`local_space`).
-The parents of directories made on the way are synced too; TensorStore leaves them, and a crash may lose the array.
+written before the first is synced, so that the disk takes them together.  The space of replaced files is given back
+after the answer, because nobody waits for it (`space`).  The parents of directories made on the way are synced too;
+TensorStore leaves them, and a crash may lose the array.
 """
 
 from __future__ import annotations

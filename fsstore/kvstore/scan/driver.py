@@ -74,7 +74,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a store is opened with: limits of merging, what opens other places, and where structures are kept."""
+    """The means of an open store: limits of merging, a function that opens other places, and a cache of structures."""
 
     limits: Limits
     open_target: OpenTarget

@@ -248,7 +248,7 @@ class ScanSource:
 
 
 class Blocks:
-    """What a function sees that `ScanSource.settle` runs: missing blocks are noted and raise `MissError`.
+    """The blocks of a file, for functions that `ScanSource.settle` runs: missing ones are noted and raise `MissError`.
 
     Over a store that never waits they are read at once instead.
     """

@@ -1,7 +1,7 @@
 """`KvStore`: a key-value store as users see it, TensorStore's Python interface.
 
-A façade: it parses arguments, binds the path and the transaction, and hands a coroutine to the runtime.  What waits
-runs on the event loop; what does not runs at once in the caller, except writes that sync to disk, which go to pool
+A façade: it parses arguments, binds the path and the transaction, and hands a coroutine to the runtime.  Operations
+that wait run on the event loop; others run at once in the caller, except writes that sync to disk, which go to pool
 threads so that many of them overlap.
 """
 

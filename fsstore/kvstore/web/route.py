@@ -143,8 +143,8 @@ class Dial:
     async def connect(self, route: Route) -> Connection:
         """Return a new connection to an origin, through its proxy and with TLS where the route says so.
 
-        `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  What is behind
-        a proxy is the proxy's to judge.
+        `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  Addresses
+        behind a proxy are the proxy's to judge.
         """
         limit = min(CONNECT_S, self._idle_s)
         try:

@@ -2,8 +2,8 @@
 
 The document comes in pieces, of which only what is being read is kept.  Members that look alike are read as columns,
 thousands at once (`json_run`).  Where spaces or escapes differ from member to member, they go through a JSON parser by
-the hundred (`json_batch`).  What is left (objects, mistakes) is read by a tokenizer, member by member.  Where text ends
-too early, the next piece is appended and the member is read again; without a next piece, the document is damaged.
+the hundred (`json_batch`).  A tokenizer reads the rest (objects, mistakes), member by member.  Where text ends too
+early, the next piece is appended and the member is read again; without a next piece, the document is damaged.
 
 The expressions are possessive: no backtracking, so time is linear in the text whatever it holds.  Runs are looked for
 in windows that grow while they succeed, and not at all for a while after they failed; batches likewise.

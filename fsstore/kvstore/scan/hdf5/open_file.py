@@ -3,7 +3,7 @@
 HDF5 asks for a few hundred bytes at a time, one request after the other.  Far away that is a round trip each, under a
 lock of the whole process.  So the file object given to it never waits: a read of what is not cached raises, the HDF5
 call fails cleanly, what it wanted is noted, and the work goes on with something else.  All that was noted is fetched
-together, and what failed is tried again.  What is parsed here reads in the same way.
+together, and what failed is tried again.  Our own parser reads in the same way.
 
 Whether a call failed for want of a block is told by the note, never by the type of the error: HDF5 turns it into any.
 """

@@ -1,4 +1,4 @@
-"""What strings of any length claim to be long, looked at before HDF5 makes room for them.
+"""The length that a string of any length claims, checked before HDF5 makes room for it.
 
 In the place of such a string stands its length and where it is.  HDF5 makes room for as much as is said, and finds out
 afterwards that it is not there.  A long one is therefore looked up first.  Chunks behind filters that are undone by

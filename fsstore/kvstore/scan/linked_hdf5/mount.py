@@ -24,7 +24,7 @@ _MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """What a file shows at `path`: its objects at and below `root`.  `notes` say which links in it are left out."""
+    """A file mounted at `path`: its objects at and below `root`.  `notes` say which of its links are left out."""
 
     file: OpenHdf5
     objects: Objects

@@ -32,7 +32,7 @@ __all__ = ["Pattern", "pattern_of", "table_of"]
 
 
 class Pattern(NamedTuple):
-    """What chunks of the stack are like, by its first source."""
+    """The form of the chunks of a stack, taken from its first source."""
 
     chunks: tuple[int, ...]
     codecs: Sequence[Mapping[str, Json]]
