@@ -26,7 +26,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.bounded_tasks import run_bounded
+from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.schema.domain_merge import merge_domains
 from fsstore.schema.schema import Schema

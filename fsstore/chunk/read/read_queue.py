@@ -34,6 +34,7 @@ from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import outcomes, tell
 
 __all__ = ["ReadQueue"]
 
@@ -148,11 +149,10 @@ class _Batch:
             execution.drive(self._make_together())
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
             self._errors = [failure] * len(self._futures)
-        for number, (future, error) in enumerate(zip(self._futures, self._errors, strict=True)):
-            if error is None:
-                futures.resolve(future, self._outs[number])
-            else:
-                futures.fail(future, error)
+        found = [
+            self._outs.get(number) if error is None else error for number, error in enumerate(self._errors)
+        ]
+        tell(self._futures, found)
 
     async def _make_together(self) -> None:
         """Make the reads; each chunk is fetched once."""
@@ -207,12 +207,13 @@ class _SharedChunks(NamedTuple):
 
     async def fetch_and_place(self, batch: list[Any]) -> None:
         """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
-        answers: list[ReadResult | None]
-        try:
-            answers = list(await self.source.read_whole(batch))
-        except Exception:  # noqa: BLE001  # which reads fail comes out one by one
-            answers = await self._one_by_one(batch)
-        pairs, begin_ns = list(zip(batch, answers, strict=True)), perf_counter_ns()
+        pairs: list[tuple[Any, ReadResult]] = []
+        for identity, outcome in zip(batch, await outcomes(self.source.read_whole, batch), strict=True):
+            if isinstance(outcome, BaseException):  # only what is damaged fails
+                self._fail(identity, outcome)
+            else:
+                pairs.append((identity, outcome))
+        begin_ns = perf_counter_ns()
         if len(pairs) > SHARED_CHUNKS_FROM:
             await execution.offload(execution.map_blocking, self._place, pairs)
         else:
@@ -222,22 +223,12 @@ class _SharedChunks(NamedTuple):
         if part.chunks.meter is not None:
             part.chunks.meter.decoded(len(batch), begin_ns)
 
-    async def _one_by_one(self, batch: list[Any]) -> list[ReadResult | None]:
-        """Read a batch that failed as a whole key by key, so that only what is damaged fails."""
-        answers: list[ReadResult | None] = []
-        for identity in batch:
-            try:
-                answers += await self.source.read_whole([identity])
-            except Exception as error:  # noqa: BLE001  # the futures carry it
-                answers.append(None)
-                for number, _, _ in self.users[identity]:
-                    self.errors[number] = error
-        return answers
+    def _fail(self, identity: Any, error: BaseException) -> None:
+        for number, _, _ in self.users[identity]:
+            self.errors[number] = error
 
-    def _place(self, pair: tuple[Any, ReadResult | None]) -> None:
+    def _place(self, pair: tuple[Any, ReadResult]) -> None:
         identity, answer = pair
-        if answer is None:
-            return
         users = list(self.users[identity])
         try:
             if len(users) == 1 or answer.state != "value" or _want_little(users):
@@ -249,9 +240,7 @@ class _SharedChunks(NamedTuple):
             for _, part, cell in users:
                 part.placement.copy_out(cell, chunk)
         except Exception as error:  # noqa: BLE001  # the futures carry it
-            told = locate_error(self.source, identity, error)
-            for number, _, _ in users:
-                self.errors[number] = told
+            self._fail(identity, locate_error(self.source, identity, error))
 
 
 def _want_little(users: Sequence[User]) -> bool:

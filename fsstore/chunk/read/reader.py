@@ -49,7 +49,7 @@ from fsstore.codec.contract import Array
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.bounded_tasks import run_bounded
+from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
 __all__ = ["Later", "plan_alone", "read", "read_here", "read_spread"]

@@ -34,8 +34,7 @@ from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
-from fsstore.runtime.bounded_tasks import run_bounded
-from fsstore.runtime.fan_out import WorkEnd
+from fsstore.runtime.fan_out import WorkEnd, run_bounded
 from fsstore.runtime.future import Future, ready
 
 __all__ = ["finish", "write"]

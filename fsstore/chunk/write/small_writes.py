@@ -7,8 +7,8 @@ values, and a pool thread makes them in batches, each with what was begun while 
 
 Two writes that touch one chunk are never under way at once, and the earlier one comes first.  Within a batch their
 changes are made one after the other, and the chunk is read, encoded and stored once.  Reads of the array see what was
-begun before: they finish it first, with `settle`.  When a batch fails, its writes are made again one by one, so that
-each future has the error of its own write; writing the same values again changes nothing.
+begun before: they finish it first, with `settle`.  Writing the same
+values again, which is what becomes of a batch that fails, changes nothing.
 
 All is written before a process forks, because nobody would in the child, and before the interpreter exits.
 """
@@ -26,12 +26,12 @@ from fsstore.chunk.plan.planner import Outline
 from fsstore.chunk.tuning import SMALL_BATCH_BYTES, SMALL_BATCH_CHUNKS, SMALL_WAITING_BYTES, SMALL_WRITE_BYTES
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
-from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Copied, Future
 from fsstore.runtime.state import OfProcess, OfThread
+from fsstore.runtime.together import Outcome, outcomes, tell
 from fsstore.runtime.wake import Bell
 
 __all__ = ["settle", "write_small"]
@@ -148,7 +148,7 @@ class _StoreQueue:
         """Carry out what can be; what waits for chunks under way is taken when these are finished."""
         while batch := self._take(is_job=is_job):
             with _busy():
-                errors = _errors(self._driver, batch)
+                found = _make(self._driver, batch)
             with _lock:
                 for write in batch:
                     del self._paths[write.number]
@@ -156,7 +156,7 @@ class _StoreQueue:
                 if not self._paths:
                     _queues.now.pop(self._driver, None)
             self._finished.ring()
-            _tell([write.future for write in batch], errors)
+            tell([write.future for write in batch], found)
 
     def _take(self, *, is_job: bool) -> list[_Begun]:
         """Return the next writes whose chunks nobody writes and no earlier write waits for; none ends a job."""
@@ -183,20 +183,20 @@ class _StoreQueue:
         return batch
 
 
-def _errors(driver: KvDriver, batch: Sequence[_Begun]) -> list[BaseException | None]:
-    """Make the writes of a batch; return the error of each."""
-    try:
-        window = _window([write.changes for write in batch if not write.future.cancelled()])
+def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
+    """Make the writes of a batch."""
+
+    async def store(writes: Sequence[_Begun]) -> list[None]:
+        window = _window([write.changes for write in writes if not write.future.cancelled()])
         if window:
-            writer = Writer(driver, threads=batch[0].of.request.chunks.threads, late=len(window) > 1)
-            execution.drive(writer.store(window))
-    except StoreError as error:
-        if len(batch) == 1:
-            return [error]
-        return [error for write in batch for error in _errors(driver, [write])]
+            threads = writes[0].of.request.chunks.threads
+            await Writer(driver, threads=threads, late=len(window) > 1).store(window)
+        return [None] * len(writes)
+
+    try:
+        return execution.drive(outcomes(store, batch))
     except BaseException as error:  # noqa: BLE001  # the futures carry it
         return [error] * len(batch)
-    return [None] * len(batch)
 
 
 def _window(writes: Sequence[Mapping[str, Change]]) -> list[Changed]:
@@ -209,14 +209,6 @@ def _window(writes: Sequence[Mapping[str, Change]]) -> list[Changed]:
             else:
                 window.setdefault(key, []).append(change)
     return [*window.items()]
-
-
-def _tell(begun: Sequence[Future[None]], errors: Sequence[BaseException | None]) -> None:
-    good = [future for future, error in zip(begun, errors, strict=True) if error is None]
-    futures.resolve_all(good, [None] * len(good))
-    for future, error in zip(begun, errors, strict=True):
-        if error is not None:
-            futures.fail(future, error)
 
 
 def _finish(queues: dict[KvDriver, _StoreQueue]) -> None:
@@ -239,7 +231,7 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
         writer, window = Writer(driver), list(RequestChanges(request, cut).window())
         with _busy():
             done = execution.start(writer.store(window), waits=False)
-        _tell([future], [futures.error_of(done)])
+        tell([future], [futures.error_of(done)])
         return future
     changes = RequestChanges(request._replace(values=request.values.copy()), cut)
     by_key = {key: change for key, (change,) in changes.window()}
