@@ -1,7 +1,8 @@
 """Listed positions by chunk, as columns of integers.
 
-A request for listed positions (of one dimension, or points of several) is grouped by chunk once, for all of it.  What
-falls into a chunk is a run of the columns; a segment, which is an object a chunk, is made only for who asks for one.
+A request for listed positions (of one dimension, or points of several) is grouped by chunk once, for all of it.  The
+part in one chunk is a run of the columns; a segment, which is an object a chunk, is made only for callers that ask for
+one.
 """
 
 from __future__ import annotations
