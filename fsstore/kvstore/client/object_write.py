@@ -1,4 +1,4 @@
-"""What an object store through obstore is told to write: objects with marks, under conditions, and deletions.
+"""Writes of an object store through obstore: objects with marks, under conditions, and deletions.
 
 An object carries the mark of its write, so that a lost answer can be found out (`lost_answer`).
 """

@@ -1,4 +1,4 @@
-"""What is done about a write whose answer was lost: it may have been carried out, and overwritten since.
+"""A write whose answer was lost: it may have been carried out, and overwritten since.  Decides what is done about it.
 
 The metadata of an object hold the `MARK` of the write that made it, which no other write has.  After a lost answer the
 object is looked at before anything is sent again:
@@ -33,7 +33,7 @@ MARK = "fsstorewrite"  # Azure takes names of letters and digits only
 
 
 class Standing(NamedTuple):
-    """What is known of an object: its generation, the mark of its write if it has one, and when it was modified."""
+    """An object as it stands: its generation, the mark of its write if it has one, and when it was modified."""
 
     generation: bytes
     mark: str | None
