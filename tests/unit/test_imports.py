@@ -81,6 +81,7 @@ PACKAGES: tuple[str, ...] = (
     "chunk.shard",
     "chunk.read",
     "chunk.write",
+    "format.extension",
     "format",
     "format.precomputed",
     "discover",
