@@ -134,7 +134,7 @@ def test_few_parts_are_left_to_join():
 def test_large_parts_are_not_sent(monkeypatch, made):
     """Parts that are more than a message should hold are joined where they are."""
     _, each = made
-    monkeypatch.setattr(parts, "_LARGEST", 100)
+    monkeypatch.setattr(parts, "MERGED_BYTES", 100)
     found = ScanParts()
     for at in range(40):
         assert found.add(ScanPart(np.array([at]), packed(each[0], ["a"]), (at, at + 1))) == []

@@ -26,6 +26,7 @@ from fsstore.combine.scan.notes import Notes, notes_of
 from fsstore.combine.scan.packing import packed
 from fsstore.combine.scan.parts import ScanPart, ScanParts, merged, merged_bytes
 from fsstore.combine.scan.scanning import Wanted, place_of, scan_files_here
+from fsstore.combine.tuning import FIRST_TASK_FILES, SCAN_ATTEMPTS, TASK_FILES, TASK_S
 from fsstore.errors import NotFoundError
 from fsstore.runtime import execution
 from fsstore.task.progress import Reporter, reporter_of
@@ -35,10 +36,6 @@ from fsstore.values.json_value import quote
 __all__ = ["ScanMeans", "scan_many", "written_out"]
 
 _WILD = re.compile(r"[*?\[]")
-_ATTEMPTS = 3
-_FIRST = 8  # files of the first tasks
-_TASK_S = 2.0  # what a task is to take
-_MOST_FILES = 2000
 
 _ScanFiles: TypeAlias = Callable[[Sequence[str], Wanted], tuple[float, FileBatch]]
 """How many seconds it took to scan files, and what was found in them."""
@@ -46,7 +43,7 @@ _ScanFiles: TypeAlias = Callable[[Sequence[str], Wanted], tuple[float, FileBatch
 
 @dataclass(frozen=True, slots=True)
 class ScanMeans:
-    """What does the work: an executor or None, files a task, who is told, and where finished tasks are noted.
+    """The means of a scan of many files: an executor or None, files a task, who is told, and notes of finished tasks.
 
     Without a number of files, a task is as many as are scanned in some seconds.
     """
@@ -119,7 +116,7 @@ def timed_scan(urls: Sequence[str], wanted: Wanted) -> tuple[float, FileBatch]:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a task answers: how many seconds it took, why files failed, and what was found in the others."""
+    """The answer of a task: how many seconds it took, why files failed, and what was found in the others."""
 
     seconds: float
     failed: Mapping[str, str]
@@ -149,7 +146,7 @@ class _Scan:
         self._urls, self._wanted = urls, wanted
         self._executor, self._fixed = means.executor, means.batch
         self._reporter, self._notes = reporter, notes
-        self._size = _FIRST
+        self._size = FIRST_TASK_FILES
 
     async def run(self, wanted: list[int]) -> None:
         """Scan the files of these positions, some tasks of them at the same time, and merge what they find."""
@@ -172,8 +169,8 @@ class _Scan:
             await self._share(files[: len(files) // 2])
             await self._share(files[len(files) // 2 :])
             return
-        paced = int(_TASK_S * len(files) / max(answer.seconds, 1e-3))
-        self._size = max(1, min(_MOST_FILES, paced, 4 * len(files)))
+        paced = int(TASK_S * len(files) / max(answer.seconds, 1e-3))
+        self._size = max(1, min(TASK_FILES, paced, 4 * len(files)))
         self.failed.update(
             {at: answer.failed[url] for at in files if (url := self._urls[at]) in answer.failed}
         )
@@ -194,17 +191,19 @@ class _Scan:
         assert self._executor is not None
         try:
             found = self._executor.submit(merged_bytes, [part.packed for part in run])
-            await self._add(merged(run, await asyncio.wrap_future(found)))
+            answer = await asyncio.wrap_future(found)
         except (ArithmeticError, LookupError, TypeError):
             raise  # a mistake, which happens again
         except Exception:  # noqa: BLE001  # nothing is lost with it: the parts are here, and are joined here
             self._reporter.retried()
             self.parts.put_back(run)
+        else:
+            await self._add(merged(run, answer))
 
     async def _attempted(self, urls: list[str]) -> _Answer | None:
         """Return the answer of a worker; None if several files failed together, and a note if one did alone."""
         why = ""
-        for _ in range(_ATTEMPTS if len(urls) == 1 else _ATTEMPTS - 1):
+        for _ in range(SCAN_ATTEMPTS if len(urls) == 1 else SCAN_ATTEMPTS - 1):
             try:
                 return await self._done(urls)
             except (ArithmeticError, LookupError, TypeError):
@@ -214,8 +213,8 @@ class _Scan:
                     raise
                 why = f"{type(error).__name__}: {error}"
                 self._reporter.retried()
-        failed = {urls[0]: f"its scan failed {_ATTEMPTS} times ({why})"}
-        return _Answer(_TASK_S, failed, packed(FileBatch(), [])) if len(urls) == 1 else None
+        failed = {urls[0]: f"its scan failed {SCAN_ATTEMPTS} times ({why})"}
+        return _Answer(TASK_S, failed, packed(FileBatch(), [])) if len(urls) == 1 else None
 
     async def _done(self, urls: list[str]) -> _Answer:
         """Return what a worker answers; this process scans where the executor takes no tasks any more."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from fsstore.combine.scan.facts import FileBatch
 from fsstore.combine.scan.scan_columns import batch_columns, batch_of
+from fsstore.combine.tuning import PACKED_BYTES, PACKING_LEVEL
 from fsstore.errors import DataLossError, JsonError, StoreError
 from fsstore.mosaic.stored import Column, StoredColumns
 
@@ -24,8 +25,6 @@ __all__ = ["packed", "unpacked"]
 
 _SIZES = struct.Struct("<4sQQ")  # mark, size of the header, size of everything
 _MARK = b"fsb1"
-_LEVEL = 1  # of zlib: 22 ms for ten thousand files of 22 variables
-_MOST_BYTES = 2**33
 
 
 def packed(batch: FileBatch, urls: Sequence[str]) -> bytes:
@@ -45,7 +44,7 @@ def packed(batch: FileBatch, urls: Sequence[str]) -> bytes:
             body.append(b"".join(map(bytes, column)))  # type: ignore[arg-type]  # no texts here
     head = json.dumps({"scan": header, "texts": texts, "columns": listed}, separators=(",", ":")).encode()
     whole = b"".join([head, *body])
-    return _SIZES.pack(_MARK, len(head), len(whole)) + zlib.compress(whole, _LEVEL)
+    return _SIZES.pack(_MARK, len(head), len(whole)) + zlib.compress(whole, PACKING_LEVEL)
 
 
 def unpacked(data: Any) -> tuple[FileBatch, list[str]]:
@@ -72,7 +71,7 @@ def unpacked(data: Any) -> tuple[FileBatch, list[str]]:
 
 def _parsed(data: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
     mark, head, size = _SIZES.unpack_from(data)
-    if mark != _MARK or not head <= size <= _MOST_BYTES:
+    if mark != _MARK or not head <= size <= PACKED_BYTES:
         raise JsonError("This is no packed batch")
     engine = zlib.decompressobj()
     whole = memoryview(engine.decompress(data[_SIZES.size :], size + 1))

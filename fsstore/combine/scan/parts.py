@@ -16,16 +16,14 @@ import numpy as np
 
 from fsstore.combine.scan.facts import FileBatch, Ints, joined
 from fsstore.combine.scan.packing import packed, unpacked
+from fsstore.combine.tuning import MERGED_BYTES, MERGED_PARTS
 
 __all__ = ["ScanPart", "ScanParts", "merged", "merged_bytes"]
-
-_FAN_IN = 16  # parts that a task makes one; so many at most are joined where the scan was called for
-_LARGEST = 8 * 2**20  # bytes of packed parts that are sent to be merged: four million references
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPart:
-    """What was found in files: a batch, or one that is packed.
+    """The findings of a task: a batch, or one that is packed.
 
     `at` are the positions of its files.  With a `span` a task may make it one with its neighbours: then all files from
     one position to the other are in it, but for those that failed.
@@ -56,13 +54,13 @@ class ScanParts:
         """Take a part; return neighbours of its level that are to be merged now, which are taken out."""
         self._parts.append(part)
         level = [each for each in self._parts if each.level == part.level]
-        full = [run for run in _runs(level) if len(run) == _FAN_IN]
+        full = [run for run in _runs(level) if len(run) == MERGED_PARTS]
         self._drop(full)
         return full
 
     def rest(self) -> list[list[ScanPart]]:
         """Return neighbours that are to be merged at the end, which are taken out; none where few parts are left."""
-        if len(self._parts) <= _FAN_IN:
+        if len(self._parts) <= MERGED_PARTS:
             return []
         runs = [run for run in _runs(self._parts) if len(run) > 1]
         self._drop(runs)
@@ -92,7 +90,7 @@ def _runs(parts: Sequence[ScanPart]) -> list[list[ScanPart]]:
     size, end = 0, -1
     for start, stop, number in sorted((*part.span, at) for at, part in enumerate(parts) if part.span):
         own = len(parts[number].packed)
-        if start != end or len(runs[-1]) == _FAN_IN or size + own > _LARGEST:
+        if start != end or len(runs[-1]) == MERGED_PARTS or size + own > MERGED_BYTES:
             runs.append([])
             size = 0
         runs[-1].append(parts[number])
