@@ -30,7 +30,11 @@ _BLOCK_BYTES = 2**16  # these stay in a processor's cache from one copy to the n
 _BLOCKS = 16  # of a buffer: enough that calls cost little
 _STEP = -1  # of the scratch memory in which buffers are made
 _HEADER = struct.Struct("<4B3I")
-_FORM = (2, 1, 0x11)  # versions of Blosc and its compressor, and flags: bytes are shuffled, blocks are not split
+_FORM = (
+    2,
+    1,
+    0x11,
+)  # versions of Blosc and its compressor, and flags: bytes are shuffled, blocks are not split
 
 
 @cache

@@ -75,7 +75,9 @@ def attribute_of(reader: Reader, body: bytes, address: int) -> Attribute:
         form = reader.known[key] = _form(reader, *key, address)
     data = body[end : end + form.nbytes]
     if len(data) < form.nbytes:
-        raise reader.damaged(address, f"the attribute {name!r} has {len(data)} bytes instead of {form.nbytes}")
+        raise reader.damaged(
+            address, f"the attribute {name!r} has {len(data)} bytes instead of {form.nbytes}"
+        )
     return Attribute(name, form.type, form.space, data, address)
 
 

@@ -17,7 +17,11 @@ __all__ = ["FractalHeap", "ahead_of_heap", "heap_at"]
 _DEEPEST = 64
 _HUGE_RECORDS = 1
 _CHECKED = 2
-_MANAGED, _HUGE, _TINY = 0, 1, 2  # how an object is stored: the high bits of its id, of which the version is 0
+_MANAGED, _HUGE, _TINY = (
+    0,
+    1,
+    2,
+)  # how an object is stored: the high bits of its id, of which the version is 0
 
 
 class _Block(NamedTuple):
