@@ -9,7 +9,7 @@ author's package:
 
 `kvstores`, `drivers`, `codecs`, `detections` and `scanners` are the tables behind these groups; `kvstores.add("sqlite",
 "sqlite_store:KIND")` adds an entry for one process.  A `Detection` makes `auto` recognise what a driver or a
-store of the same name reads.  What is not named here is not promised.
+store of the same name reads.  Nothing else is promised.
 """
 
 from fsstore.chunk.plan.model import ChunkModel

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from fsstore.dataset.tuning import ATTRIBUTE_ATTEMPTS
 from fsstore.discover.hierarchy import hierarchy_documents
 from fsstore.driver.attributes import change_document
 from fsstore.errors import AbortedError, StoreError
@@ -28,7 +29,6 @@ __all__ = [
     "says_the_same",
 ]
 
-_ATTEMPTS = 100  # at attributes that others write meanwhile
 _DOCUMENTS = (*ZARR2_WORDS.documents, "zarr.json")
 
 
@@ -105,7 +105,7 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
     if words.zarr_format != 2:
         return
     group = place.join(f"{path}/" if path else "")
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTRIBUTE_ATTEMPTS):
         answer = await group.read(words.attributes)
         own = (
             parsed(bytes(answer.value), group.describe(words.attributes)) if answer.state == "value" else None
@@ -115,7 +115,7 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
         if (now.state, now.value) == (answer.state, answer.value):
             return
     raise AbortedError(
-        f"{group.describe(words.attributes)} was changed by other writers {_ATTEMPTS} times in a row"
+        f"{group.describe(words.attributes)} was changed by other writers {ATTRIBUTE_ATTEMPTS} times in a row"
     )
 
 

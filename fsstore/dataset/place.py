@@ -26,7 +26,7 @@ _KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", "attributes.json", ".zmet
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What stands at a path: a group or an array of a format, and its attributes; `kind` is None for nothing."""
+    """A group or an array of a format at a path, and its attributes; `kind` is None where there is nothing."""
 
     kind: NodeKind | None
     words: NodeWords

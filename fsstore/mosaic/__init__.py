@@ -8,5 +8,6 @@
 * `kind`: its JSON, its URL, and how it is opened
 * `pieces`: which piece of an array holds what, found in microseconds
 * `stored`: the two stored forms, parquet and JSON
+* `tuning`: the numbers that tune it, each with what it trades
 * `value`: the dataset as a value
 """

@@ -38,13 +38,12 @@ from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+from fsstore.mosaic.tuning import KEYS_OF_A_PAGE
 from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["MosaicDriver", "changed", "mosaic_driver"]
-
-_PAGE = 4096
 
 
 class _Made(NamedTuple):
@@ -287,5 +286,5 @@ def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver) -> Read
 
 
 def _pages(grid: Grid) -> Iterator[list[str]]:
-    for start in range(0, grid.count, _PAGE):
-        yield grid.keys(np.arange(start, min(start + _PAGE, grid.count)))
+    for start in range(0, grid.count, KEYS_OF_A_PAGE):
+        yield grid.keys(np.arange(start, min(start + KEYS_OF_A_PAGE, grid.count)))

@@ -204,7 +204,7 @@ class Placement:
 
 
 class BoxPlacement:
-    """What `Placement` does, for boxes, which know where they go or come from."""
+    """A `Placement` of boxes, which know where they go or come from."""
 
     __slots__ = ()
 

@@ -12,26 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, reduce
-from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from functools import reduce
+from itertools import chain, product
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.cell_run import FEW, CellRun
-from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.cell_run import CellRun
+from fsstore.chunk.plan.entry_run import EntryRun
+from fsstore.chunk.plan.grid import Segment
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Points, plan
-from fsstore.chunk.plan.source import EntriesInParts, EntryRun, ShardSource, Source
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
-from fsstore.codec.contract import Array
+from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, Points, plan
+from fsstore.chunk.plan.shard_grid import Numbering, shard_grid
+from fsstore.chunk.tuning import FEW_CELLS
+from fsstore.codec.chain.shard_layout import grid_boxes
 from fsstore.kvstore.contract.coalesce import Ints
 
 __all__ = ["ShardEntries"]
-
-_SHARE_FROM = 1 << 18  # bytes of a sub-chunk that is worth a worker
-
 
 Number: TypeAlias = "int | tuple[int, ...]"
 
@@ -39,160 +36,125 @@ Number: TypeAlias = "int | tuple[int, ...]"
 class ShardEntries:
     """The sub-chunks a request touches, by shard.  `plan` is the request over the grid of sub-chunks.
 
-    `layouts` are those of shards within shards, outermost first; `layout` is the last, of the sub-chunks.
     With a `depth`, shards within so many shards are the sub-chunks.
     """
 
-    __slots__ = ("_groups", "_restore", "layout", "layouts", "plan")
+    __slots__ = ("_groups", "grid", "plan")
 
     def __init__(
         self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel, depth: int | None = None
     ) -> None:
         rank = len(model.chain.chunk.shape)
         inside = model.axes[rank:]  # dimensions inside the elements, which are never cut
-        self.layouts, self._restore, axes, numbering = _grid(model.chain, len(inside), depth)
-        self.layout = self.layouts[-1]
-        self.plan = plan(maps, shape, [*axes, *inside])
+        self.grid = shard_grid(model.chain, depth)
+        self.plan = plan(maps, shape, [*self.grid.axes, *inside])
+        levels = self.grid.numbering(len(inside))
         self._groups = [
-            _group(component.outputs, component.segments, numbering) for component in self.plan.components
+            _group(component.outputs, component.segments, levels) for component in self.plan.components
         ]
-
-    def source(self, base: Source) -> Source:
-        """Return where the entries come from, over a source of shards."""
-        for layout in self.layouts:
-            base = ShardSource(base, layout)
-        return base
-
-    def source_of_parts(self, base: Source, *, complete: bool) -> EntriesInParts:
-        """Return where the entries of one shard come from that is read part by part, all of it if it is `complete`."""
-        for layout in self.layouts[:-1]:
-            base = EntriesInParts(base, layout, complete=complete)
-        return EntriesInParts(base, self.layout, complete=complete)
-
-    def depth(self, most: int) -> int:
-        """Return how many shards within shards are to be opened for parts of up to `most` bytes, at most all."""
-        sizes = [layout.inner.decoded_size for layout in self.layouts[:-1]]
-        return 1 + next((level for level, size in enumerate(sizes) if size <= most), len(sizes))
 
     def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
-        chunks: list[tuple[int, ...]]
         if isinstance(shard, ChunkBox):
-            chunks = [(number,) for number in shard.numbers]
+            chunks: Iterator[tuple[int, ...]] = ((number,) for number in shard.numbers)
         else:
-            chunks = [
-                segment.chunk if isinstance(segment, Points) else (segment.chunk,)
-                for segment in shard.segments
-            ]
+            chunks = map(_chunk, shard.segments)
         groups = [group[chunk] for group, chunk in zip(self._groups, chunks, strict=True)]
+        cells, numbers = self._product(groups)
+        return cells, numbers.reshape(-1) if isinstance(numbers, np.ndarray) else numbers
+
+    def boxes(
+        self, outline: Plan, model: ChunkModel, most: int
+    ) -> Iterator[tuple[Sequence[Cell], Sequence[Any]]]:
+        """Yield the cells of shards that lie side by side, about `most` bytes at a time, with their identities.
+
+        `outline` is the plan over the grid of shards.
+        """
+        counts = [len(component.segments) for component in outline.components]
+        share = max(1, self.touched_bytes // outline.cell_count)
+        for index in grid_boxes(counts, max(1, most // share)):
+            whole = (*index, *[slice(None)] * (len(counts) - len(index)))
+            chosen = [
+                _some(component.segments, at) for component, at in zip(outline.components, whole, strict=True)
+            ]
+            yield self._box(outline, model, chosen)
+
+    def _box(
+        self, outline: Plan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
+    ) -> tuple[Sequence[Cell], Sequence[Any]]:
+        """Return the cells of some shards, by component, and their identities."""
+        keys = CellRun(outline, range(math.prod(map(len, chosen))), chosen).keys(model)
+        found = [
+            [group[_chunk(segment)] for segment in segments]
+            for group, segments in zip(self._groups, chosen, strict=True)
+        ]
+        cells, numbers = self._product([list(chain.from_iterable(groups)) for groups in found])
+        steps = [math.prod(map(len, chosen[axis + 1 :])) for axis in range(len(chosen))]
+        owners = _sums(
+            [
+                np.repeat(np.arange(len(groups)) * step, list(map(len, groups)))
+                for groups, step in zip(found, steps, strict=True)
+            ]
+        )
+        if isinstance(numbers, np.ndarray):
+            return cells, EntryRun(keys, owners, numbers)
+        keyed = map(keys.__getitem__, owners.tolist())
+        return cells, [_identity(key, number) for key, number in zip(keyed, numbers, strict=True)]
+
+    def _product(
+        self, groups: Sequence[Sequence[tuple[Any, Number]]]
+    ) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
+        """Return the cells of segments by component, and their numbers."""
         segments = [[segment for segment, _ in group] for group in groups]
         numbers = [[number for _, number in group] for group in groups]
         count = math.prod(map(len, groups))
-        if count > FEW and len(self.layouts) == 1:
-            sums = reduce(np.add.outer, [np.array(each, np.int64) for each in numbers])
-            return CellRun(self.plan, range(count), segments), sums.reshape(-1)
-        cells = [Cell.of(each) for each in product(*segments)]
+        single = len(self.grid.layouts) == 1
+        cells: Sequence[Cell] = CellRun(self.plan, range(count), segments)
+        if count <= FEW_CELLS:
+            cells = list(map(Cell.of, product(*segments)))
+        elif single:
+            return cells, _sums([np.array(each, np.int64) for each in numbers])
         added: Iterator[Any] = product(*numbers)
-        if len(self.layouts) == 1:
+        if single:
             return cells, list(map(sum, added))
-        levels = range(len(self.layouts))
+        levels = range(len(self.grid.layouts))
         return cells, [tuple([sum([number[level] for number in each]) for level in levels]) for each in added]
 
     def identities(self, key: str, numbers: Sequence[Any] | Ints) -> Sequence[Any]:
         """Return what `source` calls the entries of a shard: pairs, nested where shards are."""
         if isinstance(numbers, np.ndarray):
-            return EntryRun(key, numbers)
-        if len(self.layouts) == 1:
-            return [(key, number) for number in numbers]
-        found = []
-        for number in numbers:
-            identity: Any = key
-            for level in number:
-                identity = (identity, level)
-            found.append(identity)
-        return found
+            return EntryRun.within(key, numbers)
+        return [_identity(key, number) for number in numbers]
 
     @property
     def touched_bytes(self) -> int:
         """How many bytes the sub-chunks have, decoded."""
-        return self.plan.cell_count * self.layout.inner.decoded_size
-
-    @property
-    def worth_sharing(self) -> bool:
-        """Whether decoding sub-chunks is work enough to divide a shard between workers: not copying alone."""
-        size = self.layout.inner.encoded_size
-        return size is None or size >= _SHARE_FROM
-
-    @property
-    def in_order(self) -> bool:
-        """Whether sub-chunks have their dimensions in the array's order."""
-        return self._restore is None
-
-    def in_array_order(self, chunk: Array) -> Array:
-        """Return a view of a sub-chunk with the dimensions in the array's order; others may follow them."""
-        if self._restore is None:
-            return chunk
-        return chunk.transpose(*self._restore, *range(len(self._restore), chunk.ndim))
+        return self.plan.cell_count * self.grid.layout.inner.decoded_size
 
 
-class _Grid(NamedTuple):
-    """Facts about all requests: the layouts of shards within shards, how an encoded sub-chunk is transposed
-    to the array's order (None: not at all), its extent along each dimension, and its numbers at every level.
-    """
-
-    layouts: list[ShardLayout]
-    restore: tuple[int, ...] | None
-    axes: list[RegularAxis]
-    numbering: list[_Numbering]
+def _chunk(segment: Segment | Points) -> tuple[int, ...]:
+    return segment.chunk if isinstance(segment, Points) else (segment.chunk,)
 
 
-@lru_cache(maxsize=64)
-def _grid(chain: BoundChain, inside: int, depth: int | None) -> _Grid:
-    """Return the grid of sub-chunks of a chain, in an array with a number of dimensions inside its elements."""
-    levels = _levels(chain)[:depth]
-    layout, order = levels[-1]
-    place = np.argsort(order).tolist()  # dimension d of the array is dimension place[d] of the encoded array
-    restore = tuple(place) if place != sorted(place) else None
-    sizes = [layout.sub_shape[at] for at in place]
-    numbering = [_Numbering.of(each, order, sizes, inside) for each, order in levels]
-    return _Grid([each for each, _ in levels], restore, list(map(RegularAxis, sizes)), numbering)
+def _some(segments: Sequence[Segment | Points], at: int | slice) -> Sequence[Segment | Points]:
+    return segments[at] if isinstance(at, slice) else [segments[at]]
 
 
-def _levels(chain: BoundChain) -> list[tuple[ShardLayout, tuple[int, ...]]]:
-    """Return the layouts of shards within shards, outermost first, each with its order of the array's dimensions."""
-    levels: list[tuple[ShardLayout, tuple[int, ...]]] = []
-    order = tuple(range(len(chain.chunk.shape)))
-    while (shard := shard_of(chain)) is not None and chain.order is not None:
-        order = tuple(order[axis] for axis in chain.order)
-        levels.append((shard, order))
-        chain = shard.inner
-    return levels
+def _sums(columns: Sequence[Ints]) -> Ints:
+    """Return the sums of an element of each column, for all of their product."""
+    return reduce(np.add.outer, columns, np.zeros((), np.int64)).reshape(-1)
 
 
-class _Numbering(NamedTuple):
-    """By dimension of the array, in sub-chunks of the finest level: the extent of a shard, of an entry, and what a
-    step of one entry adds to its number.
-    """
-
-    shard: list[int]
-    entry: list[int]
-    stride: list[int]
-
-    @classmethod
-    def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int], inside: int) -> _Numbering:
-        place = np.argsort(order)
-        entry = [layout.sub_shape[at] // size for at, size in zip(place, sizes, strict=True)]
-        shard = [layout.grid[at] * each for at, each in zip(place, entry, strict=True)]
-        stride = [math.prod(layout.grid[at + 1 :]) for at in place]
-        return cls([*shard, *[1] * inside], [*entry, *[1] * inside], [*stride, *[0] * inside])
-
-    def add(self, output: int, number: int) -> int:
-        """Return what a sub-chunk's position along a dimension of the array adds to the number of its entry."""
-        return number % self.shard[output] // self.entry[output] * self.stride[output]
+def _identity(key: str, number: int | tuple[int, ...]) -> Any:
+    """Return what a source calls the entry of a number, which has one a level where shards hold shards."""
+    identity: Any = key
+    for level in (number,) if isinstance(number, int) else number:
+        identity = (identity, level)
+    return identity
 
 
 def _group(
-    outputs: tuple[int, ...], segments: Sequence[Any], levels: Sequence[_Numbering]
+    outputs: tuple[int, ...], segments: Sequence[Any], levels: Sequence[Numbering]
 ) -> dict[tuple[int, ...], list[tuple[Any, Number]]]:
     """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
     groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
@@ -204,7 +166,7 @@ def _group(
             groups.setdefault((shard,), []).append((segment, place * stride))
         return groups
     for segment in segments:
-        chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+        chunk = _chunk(segment)
         pairs = list(zip(outputs, chunk, strict=True))
         shard = tuple([number // outer.shard[output] for output, number in pairs])
         added = [sum([level.add(output, number) for output, number in pairs]) for level in levels]

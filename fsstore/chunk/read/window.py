@@ -18,8 +18,10 @@ from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
-from fsstore.chunk.plan.shard_entries import ShardEntries
-from fsstore.chunk.plan.source import ByteRange, EntriesInParts, Source
+from fsstore.chunk.plan.shard_grid import ShardGrid
+from fsstore.chunk.plan.shard_source import EntriesInParts
+from fsstore.chunk.plan.source import ByteRange, Source
+from fsstore.chunk.tuning import SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import copy_blocks
 from fsstore.codec.contract import Array, Span
@@ -41,9 +43,6 @@ __all__ = [
 ]
 
 
-_SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by the ways there are for all
-
-
 class CacheAnswer(NamedTuple):
     """The cached value of a cell, the store's answer unless that was fresh, and the epoch before."""
 
@@ -61,7 +60,7 @@ class ChunkReader(NamedTuple):
     chunks: OpenChunks
     placement: Placing
     source: Source
-    entries: ShardEntries | None = None
+    grid: ShardGrid | None = None
 
     def decode(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
         """Put the selected elements of one chunk in their place."""
@@ -85,13 +84,15 @@ class ChunkReader(NamedTuple):
     def span(self, cell: AnyCell) -> Span | None:
         """Return which elements of the encoding have to be decoded, None for all."""
         chain = self.chain(cell)
-        if not chain.decodes_spans or chain.order is None:
+        order = chain.order if self.grid is None else self.grid.order
+        if not chain.decodes_spans or order is None:
             return None
-        span = self.placement.span(cell, chain.chunk.shape, chain.order)
+        shape = chain.chunk.shape if self.grid is None else self.grid.shape
+        span = self.placement.span(cell, shape, order)
         if span is None:
             return None
         first, stop = 0 if chain.spans_from_start else span[0], span[1]
-        return None if stop - first > _SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
+        return None if stop - first > SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
 
     def decode_together(
         self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
@@ -128,18 +129,18 @@ class ChunkReader(NamedTuple):
 
     def chain(self, cell: AnyCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
-        if self.entries is not None:
-            return self.entries.layout.inner
+        if self.grid is not None:
+            return self.grid.layout.inner
         model = self.chunks.model
         return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
 
     @property
     def _seen_as_decoded(self) -> bool:
-        return not self.chunks.model.is_partial and (self.entries is None or self.entries.in_order)
+        return not self.chunks.model.is_partial and (self.grid is None or self.grid.in_order)
 
     def _view(self, chunk: Array) -> Array:
         """Return a decoded chunk as the array sees it."""
-        return self.chunks.model.view(chunk if self.entries is None else self.entries.in_array_order(chunk))
+        return self.chunks.model.view(chunk if self.grid is None else self.grid.in_array_order(chunk))
 
     def _fill(self, cell: AnyCell, identity: Any) -> None:
         if not self.chunks.fill_missing:
@@ -150,7 +151,7 @@ class ChunkReader(NamedTuple):
             self.placement.fill(cell, fill)
             return
         chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
-        self.placement.copy_out(cell, chunk if self.entries is None else self.entries.in_array_order(chunk))
+        self.placement.copy_out(cell, chunk if self.grid is None else self.grid.in_array_order(chunk))
 
     def decode_cached(self, cell: AnyCell, identity: Any, found: CacheAnswer) -> None:
         """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""

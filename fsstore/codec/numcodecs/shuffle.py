@@ -21,20 +21,14 @@ from fsstore.codec.contract import Array, ByteSpec
 from fsstore.codec.numcodecs.flat import size_of
 from fsstore.codec.scratch import passing, scratch
 from fsstore.codec.size import check_size
+from fsstore.codec.tuning import SHUFFLE_BLOCK_BYTES, SHUFFLE_BLOCKS, SHUFFLE_MANY
 
 __all__ = ["BoundShuffle"]
 
-_WIDTHS = frozenset({2, 4, 8, *range(16, 256)})  # bytes of an element, for which Blosc is quicker
-_MANY = 2**15  # bytes from which on it is
-_BLOCK_BYTES = 2**16  # these stay in a processor's cache from one copy to the next
-_BLOCKS = 16  # of a buffer: enough that calls cost little
+_WIDTHS = frozenset({2, 4, 8, *range(16, 256)})  # bytes of an element that Blosc puts together quickly
 _STEP = -1  # of the scratch memory in which buffers are made
 _HEADER = struct.Struct("<4B3I")
-_FORM = (
-    2,
-    1,
-    0x11,
-)  # versions of Blosc and its compressor, and flags: bytes are shuffled, blocks are not split
+_FORM = (2, 1, 0x11)  # versions of Blosc and its compressor; flags: bytes are shuffled, no block is split
 
 
 @cache
@@ -77,7 +71,7 @@ class BoundShuffle:
             return False
         joined = parts[0] if len(parts) == 1 else b"".join(parts)
         planes = np.frombuffer(joined, np.uint8).reshape(len(parts), self.width, -1)
-        if len(out) < _MANY or self.width not in _WIDTHS:
+        if len(out) < SHUFFLE_MANY or self.width not in _WIDTHS:
             elements = out.reshape(len(parts), -1, self.width)
             for number in range(self.width):
                 elements[..., number] = planes[:, number]
@@ -92,13 +86,13 @@ class BoundShuffle:
 def _blocks(planes: Array) -> Iterator[Array]:
     """Yield the planes of bytes of a few elements after the other: by block, by place in the element, by element."""
     width, count = planes.shape
-    some = _BLOCK_BYTES // width
-    for start in range(0, count, _BLOCKS * some):
-        part = planes[:, start : start + _BLOCKS * some]
+    some = SHUFFLE_BLOCK_BYTES // width
+    for start in range(0, count, SHUFFLE_BLOCKS * some):
+        part = planes[:, start : start + SHUFFLE_BLOCKS * some]
         whole = part.shape[1] // some
         if whole:
             yield part[:, : whole * some].reshape(width, whole, some).swapaxes(0, 1)
-        if whole < _BLOCKS and part.shape[1] > whole * some:
+        if whole < SHUFFLE_BLOCKS and part.shape[1] > whole * some:
             yield part[None, :, whole * some :]
 
 

@@ -1,4 +1,4 @@
-"""What a scanned file reads from: itself, in one generation, and the places it refers to."""
+"""The files that a scan reads: the scanned one, in one generation, and those it refers to."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ScanTargets(Targets):
         place = Targets.locate(self, url)
         if not self.far and place.root and not place.root.startswith(_NEAR):
             raise PermissionDeniedError(
-                f"The file refers to {quote(redact_url(url))}, which does not lie on this machine; name a prefix of it in"
-                " `targets` to let it be read"
+                f"The file refers to {quote(redact_url(url))}, which does not lie on this machine; name a prefix"
+                " of it in `targets` to let it be read"
             )
         return place
 

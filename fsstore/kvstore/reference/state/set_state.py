@@ -26,11 +26,11 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Page, ReferenceSet, Resolved
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
+from fsstore.kvstore.tuning import SET_ATTEMPTS
 from fsstore.runtime import fork
 
 __all__ = ["Changes", "Document", "Overlay", "ReplacedAsAWhole", "Saved", "State", "inline_generation"]
 
-_TRIES = 50  # against other processes
 
 Changes = Mapping[str, bytes | None]
 """New values by key; None deletes."""
@@ -239,7 +239,7 @@ class Overlay:
             stamps.update(settled)
             waiting = [write for write in waiting if write.key not in stamps]
             tries = 0 if settled else tries + 1
-            if tries == _TRIES:
+            if tries == SET_ATTEMPTS:
                 raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
         return stamps
 
@@ -254,7 +254,7 @@ class Overlay:
         if not isinstance(document, ReplacedAsAWhole):
             raise UnimplementedError(f"Not all of {driver.describe_key('')} can be written in one step")
         self.begin_creating()
-        for _ in range(_TRIES):
+        for _ in range(SET_ATTEMPTS):
             before = self.state
             after = await document.replace(before, await changed(before))
             self._swap(before, await document.load() if after is None else after)
