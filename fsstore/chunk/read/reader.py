@@ -19,10 +19,10 @@ from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement, Placement
 from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
-from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.shard_window import shard_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
+from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.tuning import (
     COPIED_IN_FLIGHT_BYTES,
     FAR_SHARD_BYTES,

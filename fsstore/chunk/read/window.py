@@ -18,9 +18,9 @@ from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
-from fsstore.chunk.plan.shard_grid import ShardGrid
-from fsstore.chunk.plan.shard_source import EntriesInParts
 from fsstore.chunk.plan.source import ByteRange, Source
+from fsstore.chunk.shard.shard_grid import ShardGrid
+from fsstore.chunk.shard.shard_source import EntriesInParts
 from fsstore.chunk.tuning import SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import copy_blocks

@@ -21,7 +21,7 @@ from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, Placing
 from fsstore.chunk.plan.planner import AnyCell, Cell, OutputMap
-from fsstore.chunk.plan.shard_entries import ShardEntries
+from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.tuning import SHARD_AT_ONCE_BYTES
 from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
 from fsstore.chunk.write.stored_shard import StoredShard

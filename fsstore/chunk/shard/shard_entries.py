@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.cell_run import CellRun
-from fsstore.chunk.plan.entry_run import EntryRun
 from fsstore.chunk.plan.grid import Segment
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, Points, plan
-from fsstore.chunk.plan.shard_grid import Numbering, shard_grid
+from fsstore.chunk.shard.entry_run import EntryRun
+from fsstore.chunk.shard.shard_grid import Numbering, shard_grid
 from fsstore.chunk.tuning import FEW_CELLS
 from fsstore.codec.chain.shard_layout import grid_boxes
 from fsstore.kvstore.contract.coalesce import Ints
