@@ -38,7 +38,7 @@ class _Parts(NamedTuple):
     shared: int
 
 
-class _Form(NamedTuple):
+class _Common(NamedTuple):
     """What many attributes have in common: a type, a shape, and how many bytes values of that take."""
 
     type: Datatype
@@ -70,7 +70,7 @@ def attribute_of(reader: Reader, body: bytes, address: int) -> Attribute:
     start, at, middle, end, name_size, shared = _parts(reader, body, address)
     name = body[start : start + name_size].partition(b"\0")[0]
     key = (body[at:middle], body[middle:end], shared)
-    form: _Form | None = reader.known.get(key)
+    form: _Common | None = reader.known.get(key)
     if form is None:
         form = reader.known[key] = _form(reader, *key, address)
     data = body[end : end + form.nbytes]
@@ -81,8 +81,8 @@ def attribute_of(reader: Reader, body: bytes, address: int) -> Attribute:
     return Attribute(name, form.type, form.space, data, address)
 
 
-def _form(reader: Reader, described: bytes, shape: bytes, shared: int, address: int) -> _Form:
+def _form(reader: Reader, described: bytes, shape: bytes, shared: int, address: int) -> _Common:
     """Return a type and a shape by their messages."""
     kind = datatype_of(reader, committed(reader, described, _DATATYPE) if shared else described, address)
     space = dataspace_of(reader, shape, address)
-    return _Form(kind, space, 0 if space.shape is None else math.prod(space.shape) * kind.size)
+    return _Common(kind, space, 0 if space.shape is None else math.prod(space.shape) * kind.size)
