@@ -39,7 +39,7 @@ class _Parts(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """What many attributes have in common: a type, a shape, and how many bytes values of that take."""
+    """A type and a shape that many attributes have in common, and how many bytes values of these take."""
 
     type: Datatype
     space: Dataspace
