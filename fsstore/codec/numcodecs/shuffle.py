@@ -26,7 +26,6 @@ from fsstore.codec.tuning import SHUFFLE_BLOCK_BYTES, SHUFFLE_BLOCKS, SHUFFLE_MA
 __all__ = ["BoundShuffle"]
 
 _WIDTHS = frozenset({2, 4, 8, *range(16, 256)})  # bytes of an element that Blosc puts together quickly
-_STEP = -1  # of the scratch memory in which buffers are made
 _HEADER = struct.Struct("<4B3I")
 _FORM = (2, 1, 0x11)  # versions of Blosc and its compressor; flags: bytes are shuffled, no block is split
 
@@ -101,7 +100,7 @@ def _put_together(planes: Array, out: Array) -> None:
     count, width, _ = planes.shape
     size = planes[0].size
     head = _HEADER.size + 4 * count
-    buffer = scratch(head + count * (4 + size), _STEP)
+    buffer = scratch(head + count * (4 + size), step=-1)  # steps of chains count from 0
     _HEADER.pack_into(buffer, 0, *_FORM, width, planes.size, size, len(buffer))
     body = buffer[head:].reshape(count, 4 + size)
     buffer[_HEADER.size : head].view("<u4")[:] = np.arange(head, len(buffer), 4 + size)
