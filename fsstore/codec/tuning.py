@@ -39,6 +39,6 @@ BASE64_BLOCK_BYTES = 3 << 16
 # elements: what the steps of a filter make of them stays in the cache, and each block costs some calls
 ELEMENTWISE_BLOCK = 1 << 15
 SHUFFLE_MANY = 2**15  # bytes from which on Blosc puts elements together sooner than NumPy
-# bytes that Blosc copies and puts together at once, which stay in the cache, and how many times that in one call
-SHUFFLE_BLOCK_BYTES, SHUFFLE_BLOCKS = 2**16, 16
+SHUFFLE_BLOCK_BYTES = 2**16  # that Blosc puts together at once: they stay in the cache between two copies
+SHUFFLE_BLOCKS = 16  # of one call of Blosc: more would leave the cache, and fewer cost calls
 SEGMENTATION_AT_ONCE = 1 << 18  # voxels decoded together: what stays in the cache

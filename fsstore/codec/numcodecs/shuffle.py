@@ -101,7 +101,7 @@ def _put_together(planes: Array, out: Array) -> None:
     size = planes[0].size
     head = _HEADER.size + 4 * count
     buffer = scratch(head + count * (4 + size), step=-1)  # steps of chains count from 0
-    _HEADER.pack_into(buffer, 0, *_FORM, width, planes.size, size, len(buffer))
+    _HEADER.pack_into(buffer.data, 0, *_FORM, width, planes.size, size, len(buffer))
     body = buffer[head:].reshape(count, 4 + size)
     buffer[_HEADER.size : head].view("<u4")[:] = np.arange(head, len(buffer), 4 + size)
     body[:, :4].view("<u4")[:] = size
