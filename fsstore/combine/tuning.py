@@ -21,8 +21,7 @@ VALUES_KEPT_BYTES = 64 * 1024
 FORMAT_HEAD_BYTES = 8192  # that tell the format of a file: one request for most
 # packed parts of a scan that a task makes one, and at most so many are unpacked where the scan was called for
 MERGED_PARTS = 16
-MERGED_BYTES = (
-    8 * 2**20
-)  # of packed parts that are sent to be merged, some three million references: a message
+# packed parts that are sent to be merged, some three million references: a message against work of the driver
+MERGED_BYTES = 8 * 2**20
 PACKING_LEVEL = 1  # of zlib: higher ones take longer than pickling does, for a tenth fewer bytes
 PACKED_BYTES = 2**33  # of a batch that is unpacked, before it is taken for damaged

@@ -75,7 +75,7 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
         raise JsonError("This is no packed batch")
     engine = zlib.decompressobj()
     whole = memoryview(engine.decompress(data[_SIZES.size :], size + 1))
-    if len(whole) != size or not engine.eof:
+    if len(whole) != size or not engine.eof or engine.unused_data:
         raise DataLossError("The packed batch is not whole")
     header = json.loads(bytes(whole[:head]))
     columns: dict[str, Column] = {name: list(map(str, texts)) for name, texts in header["texts"].items()}
