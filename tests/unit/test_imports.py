@@ -124,7 +124,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "numpy": EVERYONE,
     "ml_dtypes": EVERYONE,
     "fsspec": ("kvstore.client", "kvstore.root", "kvstore.reference", "filesystem"),
-    "numcodecs": ("codec", "kvstore.reference.tools.hdf5_scan", "kvstore.scan.hdf5.format.reader"),
+    "numcodecs": ("codec", "kvstore.scan.hdf5.format.reader"),
     "zstandard": ("codec", "values.file_compression", "kvstore.ocdbt", "kvstore.icechunk", "kvstore.archive"),
     "imagecodecs": ("codec", "driver.image"),
     "eccodes": ("codec.numcodecs.kerchunk_v2", "kvstore.scan.grib.library"),
@@ -151,8 +151,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "kerchunk": ("kvstore.reference.tools",),
     "h5py": ("kvstore.reference.tools", "kvstore.scan.hdf5"),
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
-    "tifffile": ("kvstore.reference.tools.scan",),
-    "astropy": ("kvstore.reference.tools.scan",),
     "virtualizarr": ("interop.virtualizarr",),
     "icechunk": ("interop.icechunk",),
 }
