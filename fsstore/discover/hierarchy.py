@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from fsstore.errors import DataLossError, StoreError, UnimplementedError
-from fsstore.format.node_words import N5_WORDS
+from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.format.node_words import N5_WORDS, group_problem, inline_metadata
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
 from fsstore.runtime import execution
@@ -148,9 +148,8 @@ async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> Doc
     found = (await _read(place, names, known)).found
     root = found.get("zarr.json")
     if isinstance(root, dict):
-        collected = root.get("consolidated_metadata")
-        inner = collected.get("metadata") if isinstance(collected, dict) else None
-        if isinstance(inner, dict):
+        inner = inline_metadata(root)
+        if inner is not None:
             below = {f"{name.strip('/')}/zarr.json": value for name, value in inner.items()}
             return Documents({"zarr.json": root, **below}, {})
         return Documents({"zarr.json": root}, {}) if root.get("node_type") == "array" else None
@@ -217,6 +216,8 @@ def _kind(name: str, document: Any) -> Literal["array", "group"] | StoreError | 
     kind = document.get("node_type") if name == "zarr.json" else name.removeprefix(".z")
     if kind not in ("array", "group"):
         return DataLossError(f'Expected "array" or "group" as "node_type", but received: {show(kind)[:80]}')
+    if name == "zarr.json" and kind == "group" and (problem := group_problem(document)) is not None:
+        return FailedPreconditionError(problem)
     return "array" if kind == "array" else "group"
 
 

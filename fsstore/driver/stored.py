@@ -9,8 +9,8 @@ from typing import Any
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import OutputMap, Plan, PlanComponent, chunk_numbers, plan
-from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import ByteRange, KvSource, Source
+from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE
 from fsstore.kvstore.contract.driver import KvPrefix
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.plan import shard_entries
 from fsstore.chunk.read import reader as chunk_read
+from fsstore.chunk.shard import shard_entries
 from fsstore.kvstore.memory import MemoryKind
 from fsstore.testing.doubles import Recording
 

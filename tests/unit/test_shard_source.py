@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore.chunk.plan.entry_run import EntryRun
-from fsstore.chunk.plan.shard_source import EntriesInParts, ShardSource
 from fsstore.chunk.plan.source import ByteRange
+from fsstore.chunk.shard.entry_run import EntryRun
+from fsstore.chunk.shard.shard_source import EntriesInParts, ShardSource
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.shard_layout import NO_SIZE, are_sound
 from fsstore.codec.contract import ChunkSpec

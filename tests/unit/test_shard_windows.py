@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.plan import shard_entries
 from fsstore.chunk.read import reader as chunk_read
 from fsstore.chunk.read import window as chunk_window
+from fsstore.chunk.shard import shard_entries
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver

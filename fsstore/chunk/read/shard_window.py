@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import Plan, chunk_numbers
-from fsstore.chunk.plan.shard_entries import ShardEntries
-from fsstore.chunk.plan.shard_grid import ShardGrid
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
+from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES
 
 __all__ = ["shard_windows"]

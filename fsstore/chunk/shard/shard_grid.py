@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fsstore.chunk.plan.grid import RegularAxis
-from fsstore.chunk.plan.shard_source import EntriesInParts, ShardSource
 from fsstore.chunk.plan.source import Source
+from fsstore.chunk.shard.shard_source import EntriesInParts, ShardSource
 from fsstore.chunk.tuning import SHARED_ENTRY_BYTES
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout, shard_of

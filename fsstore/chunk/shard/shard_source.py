@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.chunk.plan.entry_run import EntryParts, EntryRun, RunAnswers
 from fsstore.chunk.plan.source import ByteRange, Source
+from fsstore.chunk.shard.entry_run import EntryParts, EntryRun, RunAnswers
 from fsstore.chunk.tuning import ENTRY_COLUMNS_FROM, SHARD_READ_ATTEMPTS, WHOLE_SHARD_SHARE
 from fsstore.codec.chain.shard_layout import (
     MISSING,
