@@ -151,7 +151,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tqdm": ("task.display",),
     "IPython": ("task.display",),
     "kerchunk": ("kvstore.reference.tools",),
-    "h5py": ("kvstore.reference.tools", "kvstore.scan.hdf5"),
+    "h5py": ("kvstore.scan.hdf5",),
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "virtualizarr": ("interop.virtualizarr",),
     "icechunk": ("interop.icechunk",),
