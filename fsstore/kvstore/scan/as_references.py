@@ -33,7 +33,7 @@ from fsstore.values.foreign_format import IMAGES
 __all__ = ["document_of", "format_of", "format_of_head", "references_of", "scan_at", "scanned_format"]
 
 _ALSO = {"grib2": "grib"}
-_USER_BLOCKS = (512, 1024, 2048, 4096)
+_HDF5_ALSO_AT = (512, 1024, 2048, 4096)
 _MOST_MADE = 2**30
 _Values: TypeAlias = Callable[[Grid, Any], Awaitable[Sequence[Any]]]
 _UNNAMED = "its name is not UTF-8, and no reference set can hold it"
@@ -76,7 +76,7 @@ def format_of_head(head: bytes) -> str | None:
         detection = registry.detections.get(name) or known.get(name)
         if detection is not None and detection.fits(head, b""):
             return name
-    return "hdf5" if any(HDF5.fits(head[step:], b"") for step in _USER_BLOCKS) else None
+    return "hdf5" if any(HDF5.fits(head[step:], b"") for step in _HDF5_ALSO_AT) else None
 
 
 async def scan_at(
