@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
 from fsstore.format.node_words import DOCUMENTS, is_document
+from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.values.json_value import quote
 
-__all__ = ["delete_tree", "move_tree"]
+__all__ = ["delete_tree", "move_tree", "remove_directory", "remove_tree"]
 
 _BATCH = 64  # values under way at once while a tree is moved
 
@@ -23,6 +24,19 @@ async def delete_tree(place: KvPrefix) -> None:
     """
     await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
     await place.delete_range(KeyRange())
+
+
+async def remove_tree(place: KvPrefix) -> None:
+    """Delete all keys below a place, and the directory that it is where there are such things."""
+    await delete_tree(place)
+    await remove_directory(place)
+
+
+async def remove_directory(place: KvPrefix) -> None:
+    """Remove the directory that a place is, where there are such things and it is empty."""
+    keeping = able(place.driver, KeepsDirectories)
+    if keeping is not None and place.path:
+        await keeping.remove_directory(place.path)
 
 
 async def move_tree(root: KvPrefix, source: str, target: str) -> None:
@@ -52,4 +66,4 @@ async def move_tree(root: KvPrefix, source: str, target: str) -> None:
         await new.write_many(
             [Write(key, bytes(answer.value)) for key, answer in zip(part, answers, strict=True)]
         )
-    await delete_tree(old)
+    await remove_tree(old)

@@ -19,6 +19,7 @@ from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
 from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
+from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
@@ -153,8 +154,8 @@ class ArrayCopy:
             boxes.bytes_read, boxes.bytes_written, self.memory, boxes.why,
         )  # fmt: skip
 
-    async def run(self, executor: Executor | None, progress: Any) -> tuple[Reporter, int]:
-        """Copy everything but the documents; return what was counted, and how many tasks were done before."""
+    async def run(self, executor: Executor | None, progress: Any) -> CopyReport:
+        """Copy everything but the documents; return what was done."""
         quick = await unsynced(self.store)
         target = await self.described(quick)
         untouched = self.moves_untouched(target)
@@ -171,12 +172,12 @@ class ArrayCopy:
             order, passes = self._boxed(order, journal.name, boxes, quick)
         if self.stage is not None:
             order = await self.stage.own(order, target, self.place.path, untouched=untouched)
-        reporter, before = await self._work(
-            executor, _reporter(progress, self.path, passes), journal, order, passes
-        )
-        if untouched and isinstance(order.target, KvStore) and (before or self.existing is not None):
+        reporter = _reporter(progress, self.path, passes)
+        report = await self._work(executor, reporter, journal, order, passes)
+        if untouched and isinstance(order.target, KvStore) and (report.resumed or self.existing is not None):
             await remove_strangers(order.target.prefix, order.source.prefix)
-        return reporter, before
+        reporter.ended()
+        return report
 
     async def name(self, *, untouched: bool) -> str:
         """Return the name of the job: another one for other places or another layout."""
@@ -239,9 +240,9 @@ class ArrayCopy:
         journal: Journal,
         order: Order,
         passes: list[Pass],
-    ) -> tuple[Reporter, int]:
+    ) -> CopyReport:
         finished = await journal.finished()
-        before = 0
+        before = by_storage = 0
         for each in passes:
             done = finished.get(each.kind, set())
             before += len(done)
@@ -252,14 +253,20 @@ class ArrayCopy:
                     if task.number not in done:
                         yield task
 
-            def note(task: Task, _answer: Any) -> None:
+            def note(task: Task, answer: Any) -> None:
+                nonlocal by_storage
                 journal.note(task.work, task.number)
+                if isinstance(answer, tuple):
+                    by_storage += answer[1]
 
             try:
                 await work_on(order, left(), executor, reporter, note, self.memory // each.held)
             finally:
                 await journal.settle()
-        return reporter, before
+        state = reporter.state
+        return CopyReport(
+            (self.path,), state.tasks, before, state.nbytes, state.elapsed_s, state.retries, by_storage=by_storage
+        )
 
 
 def _reporter(progress: Any, path: str, passes: list[Pass]) -> Reporter:

@@ -214,7 +214,7 @@ async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
         return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
     if run.options.atomic:
         return await _commit([prepared], {}, run)
-    report = await _moved(prepared, run)
+    report = await prepared.run(run.executor, run.progress)
     made = await prepared.finish()
     await prepared.scratch.clear()
     if made.shape != prepared.source.shape:
@@ -267,13 +267,6 @@ async def _updating(job: ArrayCopy, words: NodeWords) -> ArrayCopy:
     return replace(job, existing=existing, words=words)
 
 
-async def _moved(job: ArrayCopy, run: _Run) -> CopyReport:
-    reporter, before = await job.run(run.executor, run.progress)
-    reporter.ended()
-    state = reporter.state
-    return CopyReport((job.path,), state.tasks, before, state.nbytes, 0.0, state.retries)
-
-
 async def _commit(
     jobs: Sequence[ArrayCopy],
     groups: Mapping[str, bytes],
@@ -293,7 +286,7 @@ async def _commit(
                 'An array is not updated in one step; use if_exists="replace" with atomic=True, or leave that out'
             )
         staged = replace(job, stage=stage)
-        reports.append(await _moved(staged, run))
+        reports.append(await staged.run(run.executor, run.progress))
         deleted.append(KeyRange.prefix(job.place.path))
         documents |= {f"{job.place.path}{key}": value for key, value in (await job.documents()).items()}
     if consolidated_at is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from fsstore.dataset.removal import remove_directory
 from fsstore.format.node_words import is_document
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
@@ -80,9 +81,5 @@ class Scratch:
         """Remove everything, the directory included where there are such things."""
         await self.store.write(_OVER, b"")
         await self.store.delete_range(KeyRange("", _OVER))
-        directory = self.opened.path.rstrip("/")
-        await KvStore.of(self.opened.at(directory)).delete_range(KeyRange.prefix("/"))
-        if self.opened.spec.kind.id == "file":  # whose directories stay when they are named as a prefix
-            await KvStore.of(self.opened.at(directory.rpartition("/")[0] + "/")).delete_range(
-                KeyRange.prefix(directory.rpartition("/")[2])
-            )
+        await self.store.delete_range(KeyRange())
+        await remove_directory(self.opened.prefix)

@@ -17,6 +17,7 @@ from fsstore.runtime.observer import Meter
 __all__ = [
     "CopiesRanges",
     "IsMetered",
+    "KeepsDirectories",
     "KnowsSizes",
     "ListsDocuments",
     "ListsKeys",
@@ -238,6 +239,16 @@ class SweepsUnfinished:
 
         For keys that nobody writes again.  What a living writer has begun stays.
         """
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class KeepsDirectories:
+    """A driver in which a directory stays when its last key goes."""
+
+    __slots__ = ()
+
+    async def remove_directory(self, directory: str) -> None:
+        """Remove a directory, a path that ends with a slash; one that is not empty, or not there, stays as it is."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
