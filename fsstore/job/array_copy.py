@@ -265,7 +265,13 @@ class ArrayCopy:
                 await journal.settle()
         state = reporter.state
         return CopyReport(
-            (self.path,), state.tasks, before, state.nbytes, state.elapsed_s, state.retries, by_storage=by_storage
+            (self.path,),
+            state.tasks,
+            before,
+            state.nbytes,
+            state.elapsed_s,
+            state.retries,
+            by_storage=by_storage,
         )
 
 

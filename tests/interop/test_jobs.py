@@ -174,7 +174,9 @@ def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
 
     monkeypatch.setattr(LocalDriver, "take_values", counted)
     report = ts.copy(array, tmp_path / "b").result()
-    assert report.nbytes == sum(path.stat().st_size for path in (tmp_path / "b/c").rglob("*") if path.is_file())
+    assert report.nbytes == sum(
+        path.stat().st_size for path in (tmp_path / "b/c").rglob("*") if path.is_file()
+    )
     assert report.by_storage == 0  # the kernel is here
     assert len(taken) == 12
     assert seen == {False}
