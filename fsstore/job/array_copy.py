@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
@@ -23,7 +24,7 @@ from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
-from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
@@ -31,7 +32,14 @@ from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import Task, width_of
 
-__all__ = ["ArrayCopy", "chunk_sides", "same_layout"]
+__all__ = ["ArrayCopy", "Documents", "chunk_sides", "same_layout"]
+
+
+class Documents(NamedTuple):
+    """The documents of an array by name, and the generations of those that they were made of."""
+
+    values: dict[str, bytes]
+    seen: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,7 @@ class ArrayCopy:
     async def _metadata(self) -> dict[str, Any]:
         if self.existing is not None:
             metadata = dict(self.existing.spec().to_json()["metadata"])
+            metadata.pop("attributes", None)  # what they are decides nothing of how chunks are written
             return metadata | {"shape" if self.words.zarr_format else "dimensions": list(self.source.shape)}
         trial = {**self._spec(self.store), "kvstore": {"driver": "memory"}}
         made = await open_array(trial, create=True, fill_value=self.fill_value)
@@ -83,8 +92,10 @@ class ArrayCopy:
         spec = {**self._spec(store or self.store), "metadata": await self._metadata()}
         return await open_array(spec, context=self.context, assume_metadata=True, open=True)
 
-    async def documents(self) -> dict[str, bytes]:
-        """Return the documents of the array, that which makes it one last."""
+    async def documents(self) -> Documents:
+        """Return the documents of the array as it will be, that which makes it one last."""
+        if self.existing is not None:
+            return await self._grown_documents(self.existing)
         beside = self.wanted.stored_attributes(self.words)
         out = {}
         if beside:
@@ -95,12 +106,40 @@ class ArrayCopy:
         place = made.kvstore
         assert place is not None
         out[self.words.array] = bytes((await place.read(self.words.array)).value)
-        return out
+        return Documents(out, {})
+
+    async def _grown_documents(self, existing: TensorStore) -> Documents:
+        """Return the documents of the array that is there, with the shape of the source and its attributes too."""
+        inside, found = Context(), await self._stored()
+        memory = await KvStore.open("memory://", context=inside)
+        for name, answer in found.items():
+            await memory.write(name, bytes(answer.value))
+        spec = {"driver": self.words.driver, "kvstore": {"driver": "memory"}}
+        trial = await open_array(spec, context=inside)
+        if trial.shape != existing.shape or not same_layout(trial, existing):
+            raise AbortedError(f"{self.place.describe()} was changed by somebody else while it was written")
+        await trial.resize(exclusive_max=self.source.shape)
+        if self.attributes:
+            await execution.offload(trial.attrs.update, self.attributes)
+        names = [key.decode() for key in await memory.list()]
+        values = {
+            name: bytes((await memory.read(name)).value) for name in sorted(names, key=self._makes_array)
+        }
+        return Documents(values, {name: answer.generation for name, answer in found.items()})
+
+    async def _stored(self) -> dict[str, ReadResult]:
+        """Return the documents that are stored at the target."""
+        names = self.words.documents
+        answers = await self.place.read_many([Read(name) for name in names])
+        return {name: answer for name, answer in zip(names, answers, strict=True) if answer.state == "value"}
+
+    def _makes_array(self, name: str) -> bool:
+        return name == self.words.array
 
     async def finish(self) -> TensorStore:
         """Write the documents of the array, that which makes it one last; or let the one that is there grow."""
         if self.existing is None:
-            for key, value in (await self.documents()).items():
+            for key, value in (await self.documents()).values.items():
                 await self.place.write(key, value)
             return await open_array(self._spec(self.store), context=self.context, open=True)
         if self.existing.shape != self.source.shape:

@@ -279,21 +279,19 @@ async def _commit(
     """
     untouched = jobs[0].moves_untouched(await jobs[0].described())
     stage = await Stage.of(jobs[0].store, jobs[0].scratch.below(await jobs[0].name(untouched=untouched)))
-    reports, documents, deleted = [], dict(groups), []
+    reports, documents, unchanged = [], dict(groups), {}
     for job in jobs:
-        if job.existing is not None:
-            raise UnimplementedError(
-                'An array is not updated in one step; use if_exists="replace" with atomic=True, or leave that out'
-            )
         staged = replace(job, stage=stage)
         reports.append(await staged.run(run.executor, run.progress))
-        deleted.append(KeyRange.prefix(job.place.path))
-        documents |= {f"{job.place.path}{key}": value for key, value in (await job.documents()).items()}
+        made, place = await job.documents(), job.place.path
+        documents |= {place + name: value for name, value in made.values.items()}
+        unchanged |= {place + name: generation for name, generation in made.seen.items()}
     if consolidated_at is not None:
         root, words = consolidated_at
         below = {key.removeprefix(root): value for key, value in documents.items()}
         documents |= {f"{root}{key}": value for key, value in consolidated(below, words).items()}
-    await stage.commit(documents, deleted)
+    deleted = [KeyRange.prefix(job.place.path) for job in jobs]
+    await stage.commit(documents, unchanged=unchanged, deleted=deleted)
     for job in jobs:
         await job.scratch.clear()
     await stage.clear()

@@ -20,8 +20,8 @@ class CopyReport:
     """What was copied.  `arrays` are paths below the place, empty for an array that was copied by itself.
 
     `tasks` counts what was done in this run, `resumed` what an earlier run had finished; `skipped` are arrays that were
-    there already.  Of the `nbytes` that were moved in this run a storage has copied `by_storage` by itself: these never
-    came here.
+    there already.  `by_storage` are those of the `nbytes` of this run that a storage has copied by itself: they
+    never came here.
     """
 
     arrays: tuple[str, ...]

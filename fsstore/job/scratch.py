@@ -1,7 +1,7 @@
 """Where a job keeps what is its own until it is done: its journal, what it spills, and databases of its workers.
 
-It stands beside the target, below `.fsstore-job/`, in the same store.  For an OCDBT database or a reference set it
-stands in the store around it: each note would be a version of the database, or the set written anew.
+It stands beside the target, below `.fsstore-job/`, in the same store.  For an OCDBT database, a reference set or a
+virtual dataset it stands in the store around it: each note would be a version of the database, or the set written anew.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def is_of_job(key: str) -> bool:
 
 
 def around(store: OpenKv) -> OpenKv | None:
-    """Return the directory in which a database or a reference set lies; None of any other store."""
+    """Return the directory in which a database, a reference set or a virtual dataset lies; None of any other store."""
     if store.base is None:
         return None
     if store.spec.kind.id == "ocdbt":
         return store.base.at(as_directory(store.base.path))
-    if store.spec.kind.id == "reference" and store.base.path.rstrip("/"):
+    if store.spec.kind.id in ("reference", "mosaic") and store.base.path.rstrip("/"):
         return store.base.at("".join(store.base.path.rstrip("/").rpartition("/")[:2]))
     return None
 

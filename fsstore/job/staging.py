@@ -61,8 +61,8 @@ class Stage:
         if taking is None or taking.takes_stores is None or outside is None:
             raise UnimplementedError(
                 f"{store.driver.describe_key(store.path)} cannot take a copy in one step; copy into an OCDBT database"
-                " (`|ocdbt:`) or a reference set in JSON (`|reference:`), or without atomic=True, which writes the"
-                " metadata of new arrays last"
+                " (`|ocdbt:`), a reference set (`|reference:`) or a virtual dataset (`|mosaic:`), or without atomic=True,"
+                " which writes the metadata of new arrays last"
             )
         name = uuid4().hex[:16]
         if not (await notes.write("stage", name, if_equal=NO_VALUE)).generation:
@@ -87,16 +87,22 @@ class Stage:
         made = await open_array({**spec, "kvstore": place / path}, assume_metadata=True, open=True)
         return replace(order, target=made)
 
-    async def commit(self, documents: Mapping[str, bytes], deleted: Sequence[KeyRange]) -> None:
-        """Take what all workers have written, with the documents, in one commit."""
+    async def commit(
+        self, documents: Mapping[str, bytes], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
+    ) -> None:
+        """Take what all workers have written, with the documents, in one commit.
+
+        Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        """
         if self._taking.takes_stores == "files":
-            await self._taking.take_all([self.directory.prefix], documents, deleted)
+            files = [self.directory.prefix]
+            await self._taking.take_all(files, documents, unchanged=unchanged, deleted=deleted)
             return
         others = []
         for key in await self._manifests():
             directory = KvStore.of(self.directory) / key.decode().removesuffix(_MANIFEST.decode())
             others.append(KvPrefix((await opened_database(directory))._open.driver))
-        await self._taking.take_all(others, documents, deleted)
+        await self._taking.take_all(others, documents, unchanged=unchanged, deleted=deleted)
 
     async def clear(self) -> None:
         """Leave only data in the directory: what was taken is no database by itself any more."""

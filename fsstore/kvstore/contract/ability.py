@@ -203,9 +203,17 @@ class TakesAllAtOnce:
         return "own"
 
     async def take_all(
-        self, others: Sequence[Any], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+        self,
+        others: Sequence[Any],
+        writes: Mapping[str, Buffer],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
     ) -> None:
-        """Delete the ranges, take all keys below other prefixes without copying values, and write, as one step."""
+        """Delete the ranges, take all keys below other prefixes without copying values, and write, as one step.
+
+        Raises `AbortedError`, and changes nothing, if a key of `unchanged` has another generation by now.
+        """
         raise NotImplementedError  # a driver that names the ability defines it
 
 

@@ -167,13 +167,18 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
         request = _request(writes)
+        await self._submit_atomic(request, unchanged, deleted)
+        return list(map(key_text, request.failed))
+
+    async def _submit_atomic(
+        self, request: Request, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
+    ) -> None:
         request.atomic, request.deleted = True, tuple(deleted)
         request.unchanged = {key_bytes(key): generation for key, generation in unchanged.items()}
         await self._submit(request)
         if request.stale is not None:
             place = self.describe_key(key_text(request.stale))
             raise AbortedError(f"Error reading {place}: Generation mismatch")
-        return list(map(key_text, request.failed))
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range in one commit; none is made if there is no such key."""
@@ -203,7 +208,12 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
             await self._submit(Request(copies, values))
 
     async def take_all(
-        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+        self,
+        others: Sequence[KvPrefix],
+        writes: Mapping[str, Buffer],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
     ) -> None:
         """Delete the ranges, refer to all values of other databases, and write, in one commit.
 
@@ -214,9 +224,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         for other in others:
             taken.update(await _located(self, other.driver, KeyRange()))
         taken.update((key_bytes(key), value) for key, value in writes.items())
-        request = Request(list(taken), list(taken.values()))
-        request.atomic, request.deleted = True, tuple(deleted)
-        await self._submit(request)
+        await self._submit_atomic(Request(list(taken), list(taken.values())), unchanged, deleted)
 
     async def _submit(self, request: Request) -> None:
         self._refuse_fixed()

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import (
     KnowsSizes,
     ListsDocuments,
@@ -54,7 +54,7 @@ from fsstore.kvstore.reference.target.targets import OpenTarget, Targets, check_
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
+__all__ = ["ReferenceDriver", "check_unchanged", "driver_in_memory", "reference_driver"]
 
 
 class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesAllAtOnce):
@@ -171,9 +171,25 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         return "files" if self.overlay.is_one_document else None
 
     async def take_all(
-        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+        self,
+        others: Sequence[KvPrefix],
+        writes: Mapping[str, Buffer],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
     ) -> None:
         """Delete the ranges, refer to all values below other prefixes, and write, with one document."""
+        new = await self.refer_to(others)
+        inline = {key: bytes(value) for key, value in writes.items()}
+
+        async def changed(state: State) -> State:
+            await check_unchanged(self, unchanged)  # of this state, or of a newer one, which is not replaced
+            return await with_references(state, new, inline, deleted)
+
+        await self.overlay.change(changed, self)
+
+    async def refer_to(self, others: Sequence[KvPrefix]) -> tuple[dict[str, Row], list[str]]:
+        """Return references to all values below other prefixes, by key; their rows count the URLs that come with them."""
         home = self.fetcher.targets.base
         found: dict[str, Row] = {}
         urls: list[str] = []
@@ -185,12 +201,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
                     size = WHOLE if entry.size is None else entry.size
                     found[entry.key] = Row(len(urls), 0, size)
                     urls.append(other.path[len(home.path) :] + entry.key)
-        inline = {key: bytes(value) for key, value in writes.items()}
-
-        async def changed(state: State) -> State:
-            return await with_references(state, (found, urls), inline, deleted)
-
-        await self.overlay.change(changed, self)
+        return found, urls
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range from the set; targets stay."""
@@ -216,6 +227,14 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+async def check_unchanged(driver: KvDriver, generations: Mapping[str, bytes]) -> None:
+    """Raise `AbortedError` if a key has another generation than it had."""
+    answers = await driver.read_many([Read(key, 0, 0) for key in generations])
+    for (key, generation), answer in zip(generations.items(), answers, strict=True):
+        if answer.generation != generation:
+            raise AbortedError(f"Error reading {driver.describe_key(key)}: Generation mismatch")
 
 
 async def _bound(
