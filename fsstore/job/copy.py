@@ -24,11 +24,11 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.format.node_words import NodeWords
-from fsstore.job.array_copy import ArrayCopy
+from fsstore.job.array_copy import ArrayCopy, Documents
 from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
-from fsstore.job.staging import Stage, made_apart, packs
+from fsstore.job.staging import Stage, check_takes, made_apart, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -277,25 +277,31 @@ async def _commit(
 
     The group at `consolidated_at`, a path and a format, gets consolidated metadata.
     """
+    deleted = [KeyRange.prefix(job.place.path) for job in jobs]
+    await check_takes(jobs[0].store, (await _all_documents(jobs, groups)).values, deleted)
     untouched = jobs[0].moves_untouched(await jobs[0].described())
     stage = await Stage.of(jobs[0].store, jobs[0].scratch.below(await jobs[0].name(untouched=untouched)))
-    reports, documents, unchanged = [], dict(groups), {}
-    for job in jobs:
-        staged = replace(job, stage=stage)
-        reports.append(await staged.run(run.executor, run.progress))
-        made, place = await job.documents(), job.place.path
-        documents |= {place + name: value for name, value in made.values.items()}
-        unchanged |= {place + name: generation for name, generation in made.seen.items()}
+    reports = [await replace(job, stage=stage).run(run.executor, run.progress) for job in jobs]
+    documents, unchanged = await _all_documents(jobs, groups)
     if consolidated_at is not None:
         root, words = consolidated_at
         below = {key.removeprefix(root): value for key, value in documents.items()}
         documents |= {f"{root}{key}": value for key, value in consolidated(below, words).items()}
-    deleted = [KeyRange.prefix(job.place.path) for job in jobs]
     await stage.commit(documents, unchanged=unchanged, deleted=deleted)
     for job in jobs:
         await job.scratch.clear()
     await stage.clear()
     return combined(reports)
+
+
+async def _all_documents(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes]) -> Documents:
+    """Return the documents of groups and arrays by their keys in the store."""
+    whole = Documents(dict(groups), {})
+    for job in jobs:
+        made, place = await job.documents(), job.place.path
+        whole.values.update((place + name, value) for name, value in made.values.items())
+        whole.seen.update((place + name, generation) for name, generation in made.seen.items())
+    return whole
 
 
 async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> CopyReport:

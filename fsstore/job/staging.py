@@ -36,7 +36,7 @@ from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 
-__all__ = ["Stage", "made_apart", "packs"]
+__all__ = ["Stage", "check_takes", "made_apart", "packs"]
 
 _STAGED = "fsstore-data"
 _MANIFEST = b"manifest.ocdbt"
@@ -56,14 +56,9 @@ class Stage:
 
     @classmethod
     async def of(cls, store: OpenKv, notes: KvStore) -> Stage:
-        """Return the stage of a job, named in its `notes`; raise if the target cannot take what is written."""
-        taking, outside = able(store.driver, TakesAllAtOnce), around(store)
-        if taking is None or taking.takes_stores is None or outside is None:
-            raise UnimplementedError(
-                f"{store.driver.describe_key(store.path)} cannot take a copy in one step; copy into an OCDBT database"
-                " (`|ocdbt:`), a reference set (`|reference:`) or a virtual dataset (`|mosaic:`), or without atomic=True,"
-                " which writes the metadata of new arrays last"
-            )
+        """Return the stage of a job, named in its `notes`."""
+        outside = around(store)
+        assert outside is not None  # a target that takes stores lies in a directory
         name = uuid4().hex[:16]
         if not (await notes.write("stage", name, if_equal=NO_VALUE)).generation:
             name = bytes((await notes.read("stage")).value).decode()
@@ -113,6 +108,18 @@ class Stage:
         if self._taking.takes_stores != "own":
             return []
         return [key for key in await KvStore.of(self.directory).list() if key.endswith(b"/" + _MANIFEST)]
+
+
+async def check_takes(store: OpenKv, documents: Mapping[str, bytes], deleted: Sequence[KeyRange]) -> None:
+    """Raise if a store cannot take arrays with these documents in one step, before anything is written for it."""
+    taking = able(store.driver, TakesAllAtOnce)
+    if taking is None or taking.takes_stores is None or around(store) is None:
+        raise UnimplementedError(
+            f"{store.driver.describe_key(store.path)} cannot take a copy in one step; copy into an OCDBT database"
+            " (`|ocdbt:`), a reference set (`|reference:`) or a virtual dataset (`|mosaic:`), or without"
+            " atomic=True, which writes the metadata of new arrays last"
+        )
+    await taking.check_taking(documents, deleted)
 
 
 def packs(store: OpenKv) -> bool:

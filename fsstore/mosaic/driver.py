@@ -241,12 +241,11 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         """
         if self._document is None:
             raise UnimplementedError(f"{self._described} is saved nowhere, and takes no copies")
-        new = await self.references.refer_to(others)
-        inline = {key: bytes(value) for key, value in writes.items()}
+        taking = await self.references.taking(others, writes, deleted)
         for _ in range(_TRIES):
             mosaic, answer = await load_mosaic(self._document, with_scan=True)
             await check_unchanged(self._showing(mosaic), unchanged)
-            after = await with_copy(mosaic, new, inline, deleted)
+            after = await with_copy(mosaic, taking)
             data = await execution.offload(document_like, after, answer)
             if (await self._document.write("", data, answer.generation)).generation != UNKNOWN:
                 return

@@ -6,7 +6,6 @@ anew then, and those that were copied stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
@@ -14,9 +13,8 @@ from fsstore.kvstore.contract.driver import KvPrefix, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.rewritten import add_page, with_references
-from fsstore.kvstore.reference.state.set_state import State
+from fsstore.kvstore.reference.state.set_state import State, Taking
 from fsstore.kvstore.reference.table.builder import TableBuilder
-from fsstore.kvstore.reference.table.table import Row
 from fsstore.mosaic.document import mosaic_of, stored_of
 from fsstore.mosaic.stored import StoredColumns, from_bytes, to_json, to_parquet
 from fsstore.mosaic.value import Mosaic
@@ -52,24 +50,17 @@ def document_like(mosaic: Mosaic, before: ReadResult) -> bytes:
     return to_parquet(stored) if bytes(before.value[:4]) == _PARQUET else to_json(stored)
 
 
-async def with_copy(
-    mosaic: Mosaic,
-    new: tuple[Mapping[str, Row], Sequence[str]],
-    writes: Mapping[str, bytes],
-    deleted: Sequence[KeyRange],
-) -> Mosaic:
-    """Return a dataset without what lies in some ranges, with new references, whose rows count URLs, and documents."""
+async def with_copy(mosaic: Mosaic, taking: Taking) -> Mosaic:
+    """Return a dataset with what it takes of a copy."""
     kept = {
-        path: each
-        for path, each in mosaic.layered.items()
-        if not any(ranged.contains(f"{path}/" if path else "") for ranged in deleted)
+        path: each for path, each in mosaic.layered.items() if not taking.deletes(f"{path}/" if path else "")
     }
     used = {source.path for each in kept.values() for source in each.sources}
     unused = {source.path for each in mosaic.layered.values() for source in each.sources} - used
-    gone = [*deleted, *(KeyRange.prefix(f"{path}/") for path in sorted(unused))]
-    state = await with_references(State(mosaic.references), new, writes, gone)
-    heads = [key_text(each.common_prefix) for each in deleted]
-    single = [key for key in writes if not key.startswith(tuple(heads))]
+    gone = [*taking.deleted, *(KeyRange.prefix(f"{path}/") for path in sorted(unused))]
+    state = await with_references(State(mosaic.references), replace(taking, deleted=gone))
+    heads = [key_text(each.common_prefix) for each in taking.deleted]
+    single = [key for key in taking.writes if not key.startswith(tuple(heads))]
     copied = sorted({*_copied(mosaic), *heads, *single})
     assert isinstance(state.base, TableSet)
     return replace(mosaic, references=state.base, layered=kept, facts={**mosaic.facts, _COPIED: copied})

@@ -202,6 +202,9 @@ class TakesAllAtOnce:
         """Whether it takes stores of its own kind, or plain ones, or, as it was opened, none."""
         return "own"
 
+    async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
+        """Raise what `take_all` would raise of these as the store is now, before anything is prepared for it."""
+
     async def take_all(
         self,
         others: Sequence[Any],

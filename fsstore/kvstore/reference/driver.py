@@ -44,8 +44,7 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
-from fsstore.kvstore.reference.state.rewritten import with_references
-from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
+from fsstore.kvstore.reference.state.set_state import Overlay, State, Taking, inline_generation
 from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Row
 from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
@@ -167,8 +166,12 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
 
     @property
     def takes_stores(self) -> Literal["own", "files"] | None:
-        """Files: references to values that lie below the directory of the set; a set in many files is not one step."""
-        return "files" if self.overlay.is_one_document else None
+        """Files: references to values that lie below the directory of the set."""
+        return "files" if self.overlay.is_stored and self.overlay.writable else None
+
+    async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
+        """Raise if the set is stored in files that cannot be replaced together."""
+        await self.overlay.check_taking(Taking({}, (), _inline_values(writes), deleted))
 
     async def take_all(
         self,
@@ -178,18 +181,14 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         unchanged: Mapping[str, bytes],
         deleted: Sequence[KeyRange],
     ) -> None:
-        """Delete the ranges, refer to all values below other prefixes, and write, with one document."""
-        new = await self.refer_to(others)
-        inline = {key: bytes(value) for key, value in writes.items()}
+        """Delete the ranges, refer to all values below other prefixes, and write, in one step."""
+        taking = await self.taking(others, writes, deleted)
+        await self.overlay.take(taking, lambda: check_unchanged(self, unchanged), self)
 
-        async def changed(state: State) -> State:
-            await check_unchanged(self, unchanged)  # of this state, or of a newer one, which is not replaced
-            return await with_references(state, new, inline, deleted)
-
-        await self.overlay.change(changed, self)
-
-    async def refer_to(self, others: Sequence[KvPrefix]) -> tuple[dict[str, Row], list[str]]:
-        """Return references to all values below other prefixes, by key; their rows count the URLs that come with them."""
+    async def taking(
+        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+    ) -> Taking:
+        """Return what a set takes that is to refer to all values below other prefixes."""
         home = self.fetcher.targets.base
         found: dict[str, Row] = {}
         urls: list[str] = []
@@ -201,7 +200,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
                     size = WHOLE if entry.size is None else entry.size
                     found[entry.key] = Row(len(urls), 0, size)
                     urls.append(other.path[len(home.path) :] + entry.key)
-        return found, urls
+        return Taking(found, urls, _inline_values(writes), deleted)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range from the set; targets stay."""
@@ -273,6 +272,10 @@ async def _probe(driver: ReferenceDriver, key: str, url: str, limit: int) -> Non
 def _identity(driver: ReferenceDriver) -> tuple[Any, ...]:
     owner = None if driver.overlay.is_stored else id(driver.overlay)
     return owner, driver.fetcher.described, driver.fetcher.targets.base, driver.spec()
+
+
+def _inline_values(writes: Mapping[str, Buffer]) -> dict[str, bytes]:
+    return {key: bytes(value) for key, value in writes.items()}
 
 
 def _entries(names: Sequence[str], resolved: Resolved) -> list[Entry]:
