@@ -25,7 +25,7 @@ from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
-from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_bound
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.task.journal import Journal, job_name
@@ -128,9 +128,10 @@ class ArrayCopy:
         return Documents(values, {name: answer.generation for name, answer in found.items()})
 
     async def _stored(self) -> dict[str, ReadResult]:
-        """Return the documents that are stored at the target."""
+        """Return the documents that are stored at the target now: sets show what they were when they were opened."""
+        opened = await open_bound(self.store.effective_spec())
         names = self.words.documents
-        answers = await self.place.read_many([Read(name) for name in names])
+        answers = await opened.at(self.place.path).prefix.read_many([Read(name) for name in names])
         return {name: answer for name, answer in zip(names, answers, strict=True) if answer.state == "value"}
 
     def _makes_array(self, name: str) -> bool:

@@ -28,7 +28,7 @@ from fsstore.job.array_copy import ArrayCopy, Documents
 from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
-from fsstore.job.staging import Stage, check_takes, made_apart, packs
+from fsstore.job.staging import Stage, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -90,8 +90,8 @@ def copy(
     `if_exists` says what to do about an array that is there: `raise`, `skip` it, `replace` it, or `update` it: then it
     keeps its layout, gets the values and attributes of the source, and grows where the source is larger, data first.
 
-    `atomic=True` copies into an OCDBT database, or a reference set in JSON, in one commit, also over what is there:
-    readers see the old or the new.
+    `atomic=True` copies into an OCDBT database, a reference set or a virtual dataset in one commit, also over what is
+    there: readers see the old or the new.
     `verify` checks the copy against the source when it is done, and raises `DataLossError` if anything is wrong.
 
     >>> import fsstore as ts
@@ -212,7 +212,7 @@ async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
     prepared = await _prepared(job, run.options)
     if prepared is None:
         return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
-    if run.options.atomic:
+    if run.options.atomic or (prepared.existing is None and only_takes(prepared.store)):
         return await _commit([prepared], {}, run)
     report = await prepared.run(run.executor, run.progress)
     made = await prepared.finish()

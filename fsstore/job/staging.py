@@ -36,7 +36,7 @@ from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 
-__all__ = ["Stage", "check_takes", "made_apart", "packs"]
+__all__ = ["Stage", "check_takes", "made_apart", "only_takes", "packs"]
 
 _STAGED = "fsstore-data"
 _MANIFEST = b"manifest.ocdbt"
@@ -120,6 +120,12 @@ async def check_takes(store: OpenKv, documents: Mapping[str, bytes], deleted: Se
             " atomic=True, which writes the metadata of new arrays last"
         )
     await taking.check_taking(documents, deleted)
+
+
+def only_takes(store: OpenKv) -> bool:
+    """Return whether new arrays can be made in a store in no other way than in one step."""
+    taking = able(store.driver, TakesAllAtOnce)
+    return taking is not None and taking.only_takes
 
 
 def packs(store: OpenKv) -> bool:

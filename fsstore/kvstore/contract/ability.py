@@ -202,6 +202,11 @@ class TakesAllAtOnce:
         """Whether it takes stores of its own kind, or plain ones, or, as it was opened, none."""
         return "own"
 
+    @property
+    def only_takes(self) -> bool:
+        """Whether values of an array cannot be written before its metadata, so that it can only be taken."""
+        return False
+
     async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
         """Raise what `take_all` would raise of these as the store is now, before anything is prepared for it."""
 

@@ -43,6 +43,7 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
+from fsstore.kvstore.reference.parquet.refs import ParquetSet
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
 from fsstore.kvstore.reference.state.set_state import Overlay, State, Taking, inline_generation
 from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
@@ -168,6 +169,11 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
     def takes_stores(self) -> Literal["own", "files"] | None:
         """Files: references to values that lie below the directory of the set."""
         return "files" if self.overlay.is_stored and self.overlay.writable else None
+
+    @property
+    def only_takes(self) -> bool:
+        """Whether it is a parquet set: that has a place only for chunks of arrays that it knows."""
+        return isinstance(self.overlay.state.base, ParquetSet)
 
     async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
         """Raise if the set is stored in files that cannot be replaced together."""

@@ -96,7 +96,7 @@ def _count(held: ParquetSet, path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """All files of arrays that are taken; `rows` point into `urls`, and `places` says which rows a file has, and where."""
+    """All files of arrays that are taken: `rows` point into `urls`, and `places` says which rows a file has."""
 
     held: ParquetSet
     paths: tuple[str, ...]

@@ -257,8 +257,7 @@ class Overlay:
     async def check_taking(self, taking: Taking) -> None:
         """Raise if the set, as it is stored, takes in several steps only what it is to take in one."""
         if self._document is not None:
-            stored = await self._document.reload(self.state, [])
-            await self._document.check(stored or self.state, taking)
+            await self._document.check(await self._reloaded(self._document), taking)
 
     async def take(self, taking: Taking, check: Callable[[], Awaitable[None]], driver: KvDriver) -> None:
         """Take references and values in one step; `check` may refuse the state that is about to be replaced."""
@@ -267,13 +266,22 @@ class Overlay:
             raise UnimplementedError(f"Not all of {driver.describe_key('')} can be written in one step")
         self.begin_creating()
         for _ in range(_TRIES):
-            before = self.state
+            before = await self._reloaded(document)
             await check()  # of this state, or of a newer one, which is not replaced
             after = await document.take(before, taking)
-            self._swap(before, after or await document.reload(before, []) or before)
             if after is not None:
+                self._swap(before, after)
                 return
         raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
+
+    async def _reloaded(self, document: Document) -> State:
+        """Return the state that is stored now, and show it."""
+        before = self.state
+        stored = await document.reload(before, [])
+        if stored is None:
+            return before
+        self._swap(before, stored)
+        return self.state
 
     def _check(self, writes: Sequence[Write], driver: KvDriver) -> None:
         if not self.writable:
