@@ -32,10 +32,10 @@ from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import Task, width_of
 
-__all__ = ["ArrayCopy", "Documents", "chunk_sides", "same_layout"]
+__all__ = ["ArrayCopy", "ArrayDocuments", "chunk_sides", "same_layout"]
 
 
-class Documents(NamedTuple):
+class ArrayDocuments(NamedTuple):
     """The documents of an array by name, and the generations of those that they were made of."""
 
     values: dict[str, bytes]
@@ -92,10 +92,10 @@ class ArrayCopy:
         spec = {**self._spec(store or self.store), "metadata": await self._metadata()}
         return await open_array(spec, context=self.context, assume_metadata=True, open=True)
 
-    async def documents(self) -> Documents:
+    async def documents(self) -> ArrayDocuments:
         """Return the documents of the array as it will be, that which makes it one last."""
         if self.existing is not None:
-            return await self._grown_documents(self.existing)
+            return await _grown_documents(self, self.existing)
         beside = self.wanted.stored_attributes(self.words)
         out = {}
         if beside:
@@ -106,36 +106,7 @@ class ArrayCopy:
         place = made.kvstore
         assert place is not None
         out[self.words.array] = bytes((await place.read(self.words.array)).value)
-        return Documents(out, {})
-
-    async def _grown_documents(self, existing: TensorStore) -> Documents:
-        """Return the documents of the array that is there, with the shape of the source and its attributes too."""
-        inside, found = Context(), await self._stored()
-        memory = await KvStore.open("memory://", context=inside)
-        for name, answer in found.items():
-            await memory.write(name, bytes(answer.value))
-        spec = {"driver": self.words.driver, "kvstore": {"driver": "memory"}}
-        trial = await open_array(spec, context=inside)
-        if trial.shape != existing.shape or not same_layout(trial, existing):
-            raise AbortedError(f"{self.place.describe()} was changed by somebody else while it was written")
-        await trial.resize(exclusive_max=self.source.shape)
-        if self.attributes:
-            await execution.offload(trial.attrs.update, self.attributes)
-        names = [key.decode() for key in await memory.list()]
-        values = {
-            name: bytes((await memory.read(name)).value) for name in sorted(names, key=self._makes_array)
-        }
-        return Documents(values, {name: answer.generation for name, answer in found.items()})
-
-    async def _stored(self) -> dict[str, ReadResult]:
-        """Return the documents that are stored at the target now: sets show what they were when they were opened."""
-        opened = await open_bound(self.store.effective_spec())
-        names = self.words.documents
-        answers = await opened.at(self.place.path).prefix.read_many([Read(name) for name in names])
-        return {name: answer for name, answer in zip(names, answers, strict=True) if answer.state == "value"}
-
-    def _makes_array(self, name: str) -> bool:
-        return name == self.words.array
+        return ArrayDocuments(out, {})
 
     async def finish(self) -> TensorStore:
         """Write the documents of the array, that which makes it one last; or let the one that is there grow."""
@@ -313,6 +284,31 @@ class ArrayCopy:
             state.retries,
             by_storage=by_storage,
         )
+
+
+async def _grown_documents(job: ArrayCopy, existing: TensorStore) -> ArrayDocuments:
+    """Return the documents of the array that is there, with the shape of the source and its attributes too."""
+    inside, found = Context(), await _stored_documents(job)
+    memory = await KvStore.open("memory://", context=inside)
+    for name, answer in found.items():
+        await memory.write(name, bytes(answer.value))
+    trial = await open_array({"driver": job.words.driver, "kvstore": {"driver": "memory"}}, context=inside)
+    if trial.shape != existing.shape or not same_layout(trial, existing):
+        raise AbortedError(f"{job.place.describe()} was changed by somebody else while it was written")
+    await trial.resize(exclusive_max=job.source.shape)
+    if job.attributes:
+        await execution.offload(trial.attrs.update, job.attributes)
+    names = sorted([key.decode() for key in await memory.list()], key=lambda name: name == job.words.array)
+    values = {name: bytes((await memory.read(name)).value) for name in names}
+    return ArrayDocuments(values, {name: answer.generation for name, answer in found.items()})
+
+
+async def _stored_documents(job: ArrayCopy) -> dict[str, ReadResult]:
+    """Return the documents that are stored at the target now: sets show what they were when they were opened."""
+    opened = await open_bound(job.store.effective_spec())
+    names = job.words.documents
+    answers = await opened.at(job.place.path).prefix.read_many([Read(name) for name in names])
+    return {name: answer for name, answer in zip(names, answers, strict=True) if answer.state == "value"}
 
 
 def _reporter(progress: Any, path: str, passes: list[Pass]) -> Reporter:

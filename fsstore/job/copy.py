@@ -24,7 +24,7 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.format.node_words import NodeWords
-from fsstore.job.array_copy import ArrayCopy, Documents
+from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
 from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
@@ -294,9 +294,9 @@ async def _commit(
     return combined(reports)
 
 
-async def _all_documents(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes]) -> Documents:
+async def _all_documents(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes]) -> ArrayDocuments:
     """Return the documents of groups and arrays by their keys in the store."""
-    whole = Documents(dict(groups), {})
+    whole = ArrayDocuments(dict(groups), {})
     for job in jobs:
         made, place = await job.documents(), job.place.path
         whole.values.update((place + name, value) for name, value in made.values.items())

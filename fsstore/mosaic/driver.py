@@ -34,9 +34,10 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.driver import ReferenceDriver, check_unchanged, reference_driver
+from fsstore.kvstore.reference.driver import ReferenceDriver, reference_driver
 from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.taking import check_unchanged
 from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
@@ -237,7 +238,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
     ) -> None:
         """Replace the saved document by one that refers to all values below other prefixes.
 
-        Who has opened the dataset keeps it as it was.
+        Readers that have the dataset open keep it as it was.
         """
         if self._document is None:
             raise UnimplementedError(f"{self._described} is saved nowhere, and takes no copies")

@@ -167,18 +167,8 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
         request = _request(writes)
-        await self._submit_atomic(request, unchanged, deleted)
+        await _submit_atomic(self, request, unchanged, deleted)
         return list(map(key_text, request.failed))
-
-    async def _submit_atomic(
-        self, request: Request, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
-    ) -> None:
-        request.atomic, request.deleted = True, tuple(deleted)
-        request.unchanged = {key_bytes(key): generation for key, generation in unchanged.items()}
-        await self._submit(request)
-        if request.stale is not None:
-            place = self.describe_key(key_text(request.stale))
-            raise AbortedError(f"Error reading {place}: Generation mismatch")
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range in one commit; none is made if there is no such key."""
@@ -224,7 +214,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         for other in others:
             taken.update(await _located(self, other.driver, KeyRange()))
         taken.update((key_bytes(key), value) for key, value in writes.items())
-        await self._submit_atomic(Request(list(taken), list(taken.values())), unchanged, deleted)
+        await _submit_atomic(self, Request(list(taken), list(taken.values())), unchanged, deleted)
 
     async def _submit(self, request: Request) -> None:
         self._refuse_fixed()
@@ -254,6 +244,18 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
             async for slices in walk(self.source, version, keys):
                 for part in slices:
                     yield keys_of(part)
+
+
+async def _submit_atomic(
+    driver: OcdbtDriver, request: Request, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
+) -> None:
+    """Commit a request and the deletion of ranges as one step; raise if a key of `unchanged` has changed."""
+    request.atomic, request.deleted = True, tuple(deleted)
+    request.unchanged = {key_bytes(key): generation for key, generation in unchanged.items()}
+    await driver._submit(request)
+    if request.stale is not None:
+        place = driver.describe_key(key_text(request.stale))
+        raise AbortedError(f"Error reading {place}: Generation mismatch")
 
 
 def _features_of(source: DatabaseSource, options: Options, choice: Choice | None) -> Features:

@@ -11,17 +11,16 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import (
     KnowsSizes,
     ListsDocuments,
     MayBeMissing,
     ReadsWhole,
-    TakesAllAtOnce,
 )
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.byte_range import resolve_range
@@ -29,7 +28,6 @@ from fsstore.kvstore.contract.coalesce import Ints, Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
-    Buffer,
     Entry,
     Features,
     KvDriver,
@@ -43,21 +41,21 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.reference.parquet.refs import ParquetSet
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
-from fsstore.kvstore.reference.state.set_state import Overlay, State, Taking, inline_generation
+from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
-from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Row
+from fsstore.kvstore.reference.table.table import INLINE, WHOLE
+from fsstore.kvstore.reference.taking import TakesFiles
 from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["ReferenceDriver", "check_unchanged", "driver_in_memory", "reference_driver"]
+__all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
 
 
-class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesAllAtOnce):
+class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesFiles):
     """The keys of a reference set.  `described` is how messages call the set."""
 
     id: ClassVar[str] = "reference"
@@ -165,49 +163,6 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         """Store values inline, or delete keys, and save the set."""
         return await self.overlay.write(writes, self)
 
-    @property
-    def takes_stores(self) -> Literal["own", "files"] | None:
-        """Files: references to values that lie below the directory of the set."""
-        return "files" if self.overlay.is_stored and self.overlay.writable else None
-
-    @property
-    def only_takes(self) -> bool:
-        """Whether it is a parquet set: that has a place only for chunks of arrays that it knows."""
-        return isinstance(self.overlay.state.base, ParquetSet)
-
-    async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
-        """Raise if the set is stored in files that cannot be replaced together."""
-        await self.overlay.check_taking(Taking({}, (), _inline_values(writes), deleted))
-
-    async def take_all(
-        self,
-        others: Sequence[KvPrefix],
-        writes: Mapping[str, Buffer],
-        *,
-        unchanged: Mapping[str, bytes],
-        deleted: Sequence[KeyRange],
-    ) -> None:
-        """Delete the ranges, refer to all values below other prefixes, and write, in one step."""
-        taking = await self.taking(others, writes, deleted)
-        await self.overlay.take(taking, lambda: check_unchanged(self, unchanged), self)
-
-    async def taking(
-        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
-    ) -> Taking:
-        """Return what a set takes that is to refer to all values below other prefixes."""
-        home = self.fetcher.targets.base
-        found: dict[str, Row] = {}
-        urls: list[str] = []
-        for other in others:
-            if home is None or other.driver != home.driver or not other.path.startswith(home.path):
-                raise StoreError(f"{other.describe()} does not lie beside {self.fetcher.described}")
-            async for batch in other.scan():
-                for entry in batch:
-                    size = WHOLE if entry.size is None else entry.size
-                    found[entry.key] = Row(len(urls), 0, size)
-                    urls.append(other.path[len(home.path) :] + entry.key)
-        return Taking(found, urls, _inline_values(writes), deleted)
-
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range from the set; targets stay."""
         self.begin_creating()
@@ -232,14 +187,6 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
-
-
-async def check_unchanged(driver: KvDriver, generations: Mapping[str, bytes]) -> None:
-    """Raise `AbortedError` if a key has another generation than it had."""
-    answers = await driver.read_many([Read(key, 0, 0) for key in generations])
-    for (key, generation), answer in zip(generations.items(), answers, strict=True):
-        if answer.generation != generation:
-            raise AbortedError(f"Error reading {driver.describe_key(key)}: Generation mismatch")
 
 
 async def _bound(
@@ -278,10 +225,6 @@ async def _probe(driver: ReferenceDriver, key: str, url: str, limit: int) -> Non
 def _identity(driver: ReferenceDriver) -> tuple[Any, ...]:
     owner = None if driver.overlay.is_stored else id(driver.overlay)
     return owner, driver.fetcher.described, driver.fetcher.targets.base, driver.spec()
-
-
-def _inline_values(writes: Mapping[str, Buffer]) -> dict[str, bytes]:
-    return {key: bytes(value) for key, value in writes.items()}
 
 
 def _entries(names: Sequence[str], resolved: Resolved) -> list[Entry]:
